@@ -1,0 +1,22 @@
+"""tidegate joins data streams on Apache Spark in a fixed amount of memory."""
+
+from __future__ import annotations
+
+from tidegate import local
+from tidegate.errors import TidegateError
+from tidegate.local import Result
+from tidegate.policies import Fifo, Life, Policy, Prob, Rand, UntilExpiry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Fifo",
+    "Life",
+    "Policy",
+    "Prob",
+    "Rand",
+    "Result",
+    "TidegateError",
+    "UntilExpiry",
+    "local",
+]

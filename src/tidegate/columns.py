@@ -1,0 +1,194 @@
+"""What an engine needs to know of a column of any type: its hash, its size, its equality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.errors import TidegateError
+from tidegate.kernel.hashing import fold, hash_bytes, hash_lists, sum_runs
+
+_NULL = np.uint64(0xA5B35705F46C1B2D)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """The same values without the encodings that differ between sources."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain(array.storage)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain(array.cast(kind.value_type))
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    return array
+
+
+def _fixed_words(array: pa.Array, exact: bool) -> NDArray[np.uint64] | None:
+    """The values as 64-bit words, [rows, words]; None if they have no fixed width."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        array, kind = array.cast(pa.uint8()), pa.uint8()
+    if pa.types.is_floating(kind):
+        values = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        if not exact:
+            values = values + 0.0  # -0.0 becomes 0.0
+            values[np.isnan(values)] = np.nan
+        return values.view(np.uint64).reshape(-1, 1)
+    try:
+        width = kind.bit_width // 8
+    except ValueError:
+        return None
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_nested(kind) or width == 0:
+        return None
+    raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+    raw = raw[array.offset * width : (array.offset + len(array)) * width]
+    if width >= 8:
+        return raw.view(np.uint64).reshape(len(array), width // 8)
+    return raw.view(f"i{width}").astype(np.int64).view(np.uint64).reshape(-1, 1)
+
+
+def _runs(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The items of a column of lists, and where each list starts and ends."""
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        items = array.values.slice(array.offset * size, len(array) * size)
+        return items, np.arange(len(array) + 1, dtype=np.int64) * size
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    if pa.types.is_map(kind):
+        keys, values = array.keys, array.items
+        items = pa.StructArray.from_arrays([keys, values], ["key", "value"])
+    else:
+        items = array.values
+    start = int(offsets[0]) if len(offsets) else 0
+    stop = int(offsets[-1]) if len(offsets) else 0
+    return items.slice(start, stop - start), offsets - start
+
+
+def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+    """The bytes of a column of strings, and where each starts and ends; None for others."""
+    kind = array.type
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        width = kind.byte_width
+        data = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        return data, (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * width
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    if not (large or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return None
+    if len(array) == 0:
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, where, data = array.buffers()
+    offsets = np.frombuffer(where, np.int64 if large else np.int32)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return np.frombuffer(data or b"", np.uint8), offsets
+
+
+def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
+    """A hash of each value; equal values have equal hashes.
+
+    As keys, -0.0 equals 0.0 and any NaN equals any other; `exact` tells them apart by their
+    bits, which is what putting rows in a fixed order needs.
+    """
+    array = plain(array)
+    kind = array.type
+    if pa.types.is_null(kind):
+        return np.full(len(array), _NULL)
+    strings = _bytes_of(array)
+    if strings is not None:
+        out = hash_bytes(*strings)
+    elif pa.types.is_struct(kind):
+        out = hash_columns(array.flatten(), len(array), exact=exact)
+    elif pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        items, offsets = _runs(array)
+        out = hash_lists(hash_column(items, exact=exact), offsets)
+    else:
+        words = _fixed_words(array, exact)
+        if words is None:
+            raise TidegateError(
+                f"a column of type {kind} cannot be joined or carried; cast it to a string, a "
+                "number or a list of them"
+            )
+        out = np.zeros(len(array), np.uint64)
+        for i in range(words.shape[1]):
+            fold(out, np.ascontiguousarray(words[:, i]))
+    if array.null_count:
+        out[array.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return out
+
+
+def hash_columns(
+    arrays: list[pa.Array], rows: int, *, exact: bool = False
+) -> NDArray[np.uint64]:
+    """A hash of each row."""
+    out = np.zeros(rows, np.uint64)
+    for array in arrays:
+        fold(out, hash_column(array, exact=exact))
+    return out
+
+
+def row_bytes(array: pa.Array) -> NDArray[np.int64]:
+    """How many bytes each value takes in Arrow's layout, without validity bits."""
+    array = plain(array)
+    kind = array.type
+    rows = len(array)
+    if pa.types.is_null(kind):
+        return np.zeros(rows, np.int64)
+    strings = _bytes_of(array)
+    if strings is not None:
+        fixed = pa.types.is_fixed_size_binary(kind)
+        return np.diff(strings[1]) + (0 if fixed else 4)
+    if pa.types.is_struct(kind):
+        total = np.zeros(rows, np.int64)
+        for child in array.flatten():
+            total += row_bytes(child)
+        return total
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        items, offsets = _runs(array)
+        return sum_runs(row_bytes(items), offsets) + 4
+    return np.full(rows, max(kind.bit_width // 8, 1), np.int64)
+
+
+def equal(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
+    """Whether values are equal as join keys are: a null inside a value equals a null."""
+    a, b = plain(a), plain(b)
+    kind = a.type
+    rows = len(a)
+    if pa.types.is_null(kind):
+        return np.ones(rows, np.bool_)
+    null_a = a.is_null().to_numpy(zero_copy_only=False)
+    null_b = b.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_struct(kind):
+        same = np.ones(rows, np.bool_)
+        for x, y in zip(a.flatten(), b.flatten(), strict=True):
+            same &= equal(x, y)
+    elif pa.types.is_nested(kind):
+        same = _equal_lists(a, b)
+    else:
+        verdict: Any = pc.equal(a, b).fill_null(False)
+        same = verdict.to_numpy(zero_copy_only=False)
+        if pa.types.is_floating(kind):
+            nans: Any = pc.and_(pc.is_nan(a), pc.is_nan(b)).fill_null(False)
+            same = same | nans.to_numpy(zero_copy_only=False)
+    result: NDArray[np.bool_] = np.where(null_a | null_b, null_a & null_b, same)
+    return result
+
+
+def _equal_lists(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
+    (items_a, at_a), (items_b, at_b) = _runs(a), _runs(b)
+    sizes = np.diff(at_a)
+    same: NDArray[np.bool_] = sizes == np.diff(at_b)
+    rows = np.flatnonzero(same)
+    lengths = sizes[rows]
+    ends = np.cumsum(lengths)
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    x = items_a.take(pa.array(np.repeat(at_a[:-1][rows], lengths) + within))
+    y = items_b.take(pa.array(np.repeat(at_b[:-1][rows], lengths) + within))
+    wrong = ~equal(x, y)
+    same[np.repeat(rows, lengths)[wrong]] = False
+    return same

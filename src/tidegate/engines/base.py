@@ -1,0 +1,88 @@
+"""What every engine is: a state machine over Arrow batches.
+
+The one rule of tidegate: an engine turns batches into results and can hand its state away;
+Spark only carries batches to engines and state away from them. So every engine runs, and is
+tested, without Spark, and Spark's part is written once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+#: What happened since the counters were last taken.
+FLOWS = (
+    "arrived",
+    "late",
+    "null_keys",
+    "null_times",
+    "admitted",
+    "rejected",
+    "evicted",
+    "expired",
+    "results",
+)
+#: What is true now.
+GAUGES = ("held", "held_left", "held_right", "waiting", "bytes")
+#: The same, as real numbers.
+MEASURES = ("importance",)
+
+
+class Engine(Protocol):
+    """A join as a plain state machine."""
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take one batch of every input stream and give the results it leads to.
+
+        `inputs[i]` holds prepared batches of stream i (see `Job.prepare`), in any order.
+        `clock` is the largest time seen anywhere, where that is known to be later than the
+        times in `inputs` (other shards may be ahead). Results come lazily, in batches of
+        bounded size: the state has moved on only once the iterator is exhausted.
+        """
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """No more input will come: give what was still waiting for it."""
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Flows since the last call, and gauges as they are now."""
+
+    def changes(self) -> bytes:
+        """What has changed since the last call of `changes`, `snapshot` or `restore`."""
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state, as records of bounded size that `restore` takes."""
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say: a snapshot's, then every later `changes`, in order."""
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """Whether more than half of what was logged is dead: time for a new snapshot."""
+
+
+class Job(Protocol):
+    """Everything that is needed to run an engine elsewhere: settings, not data."""
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The schema of the batches that the engine gives."""
+
+    def prepare(
+        self, stream: int, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Check and hash raw rows of one stream: the prepared batch, and how many were dropped.
+
+        A prepared batch has the raw columns (under names of the engine's own) after three more:
+        `key` (uint64 hash of the join key), `time` (int64 or float64) and `tie` (uint64 hash of
+        the whole row, which orders rows of one time).
+        """
+
+    def engine(self, shards: int) -> Engine:
+        """A new engine with its share of the memory, one of `shards` equal ones."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on, as plain JSON values."""

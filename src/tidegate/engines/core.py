@@ -1,0 +1,235 @@
+"""The kernel's arrays: made, grown, filled and read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.kernel import window as kernel
+
+
+class Tables:
+    """The arrays of one join, large enough for what comes."""
+
+    def __init__(self, time: np.dtype[Any], rules: kernel.Rules) -> None:
+        self._rules = rules
+        self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
+        lowest = -np.inf if time.kind == "f" else -(2**62) - 1
+        none = np.empty(0, np.int64)
+        ranked, timed = kernel.ranked_type(np.dtype(np.float64)), kernel.ranked_type(time)
+        self.core = kernel.Core(
+            ints=np.zeros(kernel.INTS, np.int64),
+            clock=np.full(1, lowest, time),
+            floor=np.zeros(2),
+            slots=np.empty(0, kernel.slot_type(time)),
+            free=np.empty(0, np.int32),
+            groups=np.empty(0, kernel.GROUP),
+            hashes=np.empty(0, np.uint64),
+            table=np.zeros((2, 2), np.uint64),
+            free_entries=np.empty(0, np.int64),
+            edge=np.zeros(2, ranked),
+            near=np.empty((2, 0), ranked),
+            far=np.empty((2, 0), ranked),
+            due=np.empty((2, 0), timed),
+            late=np.empty((2, 0), timed),
+            gone=none,
+            fresh=none,
+        )
+        self._grow_slots(1024)
+        self._grow_entries(1024)
+
+    # ---- size ---------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Tuples in memory."""
+        return self.held_on(0) + self.held_on(1)
+
+    def held_on(self, side: int) -> int:
+        """Tuples of one side in memory."""
+        return int(self.core.ints[kernel.HELD + side])
+
+    def make_room(self, newcomers: int) -> None:
+        """Make sure that a batch of newcomers can be taken without growing in its middle."""
+        most = self.held + newcomers
+        if self._rules.kind != kernel.NOTHING:
+            budget = self._rules.budget_left
+            if self._rules.pools == 2:
+                budget += self._rules.budget_right
+            most = min(most, budget)
+        while len(self.core.slots) <= most + 2:
+            self._grow_slots(2 * len(self.core.slots))
+        if len(self.core.fresh) < newcomers:
+            self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
+
+    def _grow_slots(self, size: int) -> None:
+        core = self.core
+        old = len(core.slots)
+        slots = np.empty(size, core.slots.dtype)
+        slots[:old] = core.slots
+        slots["seq"][old:] = -1
+        free = np.empty(size, np.int32)
+        n = core.ints[kernel.FREE]
+        free[size - old : size - old + n] = core.free[:n]
+        free[: size - old] = np.arange(size - 1, old - 1, -1)
+        core.ints[kernel.FREE] = n + size - old
+        lists = 2 * size + 128
+        self.core = core._replace(
+            slots=slots,
+            free=free,
+            due=_wider(core.due, lists),
+            late=_wider(core.late, lists),
+        )
+        if self._rules.kind == kernel.BY_TUPLE:
+            self._grow_queue(lists)
+
+    def _grow_entries(self, size: int) -> None:
+        core = self.core
+        groups = np.zeros(2 * size, core.groups.dtype)
+        groups[: len(core.groups)] = core.groups
+        hashes = np.zeros(size, np.uint64)
+        hashes[: len(core.hashes)] = core.hashes
+        free = np.empty(size, np.int64)
+        free[: len(core.free_entries)] = core.free_entries
+        changed = np.zeros(size, np.bool_)
+        changed[: len(self._changed)] = self._changed
+        self._changed = changed
+        self.core = core._replace(
+            groups=groups,
+            hashes=hashes,
+            free_entries=free,
+            table=np.zeros((2 * size, 2), np.uint64),
+        )
+        if self._rules.kind in (kernel.BY_KEY, kernel.BY_LIFE):
+            self._grow_queue(2 * size + 128)
+
+    def _grow_queue(self, size: int) -> None:
+        near, far = _wider(self.core.near, size), _wider(self.core.far, size)
+        self.core = self.core._replace(near=near, far=far)
+
+    # ---- keys ---------------------------------------------------------------------------------
+
+    def intern(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The entry of each key; rates of theirs will be taken as changed."""
+        entries = np.empty(len(keys), np.int64)
+        tries = 0
+        while kernel.intern(self.core, keys, entries) < len(keys):
+            # What this batch's keys were given so far goes too: nothing refers to it yet.
+            self._sweep()
+            if tries > 0 or self._crowded():
+                self._grow_entries(2 * len(self.core.hashes))
+                self._sweep()
+            tries += 1
+        if self._rules.learn:
+            self._changed[entries] = True
+        return entries
+
+    def _crowded(self) -> bool:
+        ints = self.core.ints
+        used = ints[kernel.ENTRIES] - ints[kernel.FREE_ENTRIES]
+        return bool(2 * used > len(self.core.hashes))
+
+    def _sweep(self) -> None:
+        kernel.sweep_entries(self.core, self._rules.learn)
+        kernel.requeue(self.core, self._rules)
+
+    def set_rates(
+        self,
+        entries: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        left: NDArray[np.float64],
+        right: NDArray[np.float64],
+    ) -> None:
+        """Give entries the rates of a table (sorted by key); keys that it lacks have none."""
+        if len(keys) == 0:
+            return
+        wanted = self.core.hashes[entries]
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        known = keys[at] == wanted
+        self.core.groups["rate"][2 * entries] = np.where(known, left[at], 0.0)
+        self.core.groups["rate"][2 * entries + 1] = np.where(known, right[at], 0.0)
+
+    def rates(self, *, changed: bool) -> pa.RecordBatch:
+        """The rates of all counted keys, or of those that changed."""
+        rate = self.core.groups["rate"]
+        used = int(self.core.ints[kernel.ENTRIES]) if self._rules.learn else 0
+        counted = (rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)
+        entries = np.flatnonzero(counted & self._changed[:used] if changed else counted)
+        columns = self.core.hashes[entries], rate[2 * entries], rate[2 * entries + 1]
+        return pa.record_batch([pa.array(c) for c in columns], ["key", "left", "right"])
+
+    def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
+        """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
+        core = self.core
+        if replace:
+            core.groups["rate"][:] = 0.0
+        keys, left, right = (c.to_numpy() for c in batch.columns)
+        order = np.argsort(keys)
+        self.set_rates(self.intern(keys), keys[order], left[order], right[order])
+        core = self.core
+        used = int(core.ints[kernel.ENTRIES])
+        rate = core.groups["rate"]
+        counted = (rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)
+        core.ints[kernel.STAT_ONLY] = np.count_nonzero(counted)
+
+    def forget(self) -> None:
+        """Keep only the more frequent half of the keys that are counted and hold nothing."""
+        core = self.core
+        used = int(core.ints[kernel.ENTRIES])
+        groups = core.groups[: 2 * used]
+        empty = (groups["count"][::2] == 0) & (groups["count"][1::2] == 0)
+        rate = np.maximum(groups["rate"][::2], groups["rate"][1::2])
+        idle = np.flatnonzero(empty & (rate > 0))
+        order = np.lexsort((core.hashes[idle], rate[idle]))
+        out = idle[order[: len(idle) - self._rules.cap // 2]]
+        groups["rate"][2 * out] = 0.0
+        groups["rate"][2 * out + 1] = 0.0
+        core.ints[kernel.STAT_ONLY] -= len(out)
+        core.ints[kernel.REWRITTEN] = 1
+        kernel.requeue(core, self._rules)
+
+    # ---- tuples -------------------------------------------------------------------------------
+
+    def slots_of(self, side: int) -> NDArray[np.int64]:
+        """The slots of one side's tuples, by row."""
+        slots = self.core.slots
+        mine = np.flatnonzero((slots["seq"] >= 0) & (slots["group"] & 1 == side))
+        return mine[np.argsort(slots["row"][mine], kind="stable")]
+
+    def fresh(self) -> NDArray[np.int64]:
+        """The slots that were filled in the last batch and still are."""
+        slots = np.unique(self.core.fresh[: self.core.ints[kernel.FRESH]])
+        return slots[self.core.slots["seq"][slots] >= 0]
+
+    def reload(self, tuples: dict[str, NDArray[Any]]) -> None:
+        """Hold tuples, given in order of their sequence numbers, and nothing else."""
+        self.make_room(len(tuples["seq"]))
+        group = 2 * self.intern(tuples["key"]) + tuples["side"]
+        columns = (tuples[name] for name in ("time", "seq", "row", "size", "rank"))
+        kernel.reload(self.core, self._rules, *columns, group)
+        slots = self.core.slots
+        for side in range(2):
+            mine = self.slots_of(side)
+            kernel.reschedule(self.core, side, mine[np.lexsort((slots["seq"][mine], slots["time"][mine]))])
+
+    def mark(self) -> None:
+        """From here on, changes are new."""
+        ints = self.core.ints
+        ints[kernel.MARK] = ints[kernel.SEQ]
+        ints[[kernel.GONE, kernel.REWRITTEN]] = 0
+        self._changed[:] = False
+        if len(self.core.gone) < self.held:
+            self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
+        if self._rules.kind == kernel.BY_LIFE:
+            # What a restored engine does, so that a crash changes nothing.
+            kernel.requeue(self.core, self._rules)
+
+
+def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """The same rows with room for more columns."""
+    out = np.empty((array.shape[0], size), array.dtype)
+    out[:, : array.shape[1]] = array
+    return out

@@ -1,0 +1,76 @@
+"""From raw rows to what an engine takes: times as numbers, keys and rows as hashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.columns import hash_columns, plain
+from tidegate.errors import TidegateError
+from tidegate.spec import LARGEST_TIME, Side, TimeUnit
+
+#: Columns that a prepared batch has before those of the input.
+KEY, TIME, TIE = "key", "time", "tie"
+PREPARED = 3
+
+
+def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
+    """The schema of a prepared batch: hashes and times, then the input's columns by number."""
+    head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (TIE, pa.uint64())]
+    payload = [(f"c{i}", field.type) for i, field in enumerate(schema)]
+    return pa.schema([pa.field(n, t) for n, t in head + payload])
+
+
+def prepare(
+    side: Side, unit: TimeUnit, batch: pa.RecordBatch
+) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """Hash the rows of one input, and drop (and count) those that can never join."""
+    timed = batch.column(side.time).is_valid()
+    if unit.kind == "real number":
+        timed = pc.and_(timed, pc.invert(pc.is_nan(batch.column(side.time)).fill_null(True)))
+    keyed = pa.array(np.ones(batch.num_rows, np.bool_))
+    for name in side.keys:
+        keyed = pc.and_(keyed, batch.column(name).is_valid())
+    good = pc.and_(timed, keyed)
+    dropped = {"null_times": batch.num_rows - timed.true_count}
+    dropped["null_keys"] = timed.true_count - good.true_count
+    if good.true_count < batch.num_rows:
+        batch = batch.filter(good)
+    keys = hash_columns([batch.column(n) for n in side.keys], batch.num_rows)
+    ties = hash_columns(batch.columns, batch.num_rows, exact=True)
+    head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(ties)]
+    return (
+        pa.RecordBatch.from_arrays(
+            [*head, *batch.columns], schema=prepared_schema(batch.schema, unit)
+        ),
+        dropped,
+    )
+
+
+def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
+    """A column of times as the numbers that windows are measured in."""
+    column = plain(column)
+    kind = column.type
+    if unit.kind == "real number":
+        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float64)
+    if unit.kind in ("timestamp", "local timestamp"):
+        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
+        numbers = column.cast(pa.timestamp(finest, kind.tz)).cast(pa.int64())
+    elif unit.kind == "date":
+        numbers = column.cast(pa.timestamp("us")).cast(pa.int64())
+    elif unit.kind == "decimal":
+        shift = unit.per_unit.numerator
+        numbers = pc.multiply(column, pa.scalar(shift).cast(pa.decimal128(19, 0))).cast(pa.int64())
+    else:
+        numbers = column.cast(pa.int64())
+    values = np.asarray(numbers.to_numpy(zero_copy_only=False))
+    if len(values) and (values.max() >= LARGEST_TIME or values.min() <= -LARGEST_TIME):
+        worst = values[np.argmax(np.abs(values.astype(np.float64)))]
+        raise TidegateError(
+            f"a time is out of range: {worst}; times must lie within ±2^62, so use a coarser unit"
+        )
+    return values

@@ -1,0 +1,33 @@
+"""State as bytes: named Arrow batches and a few plain numbers, never pickle."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+
+def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
+    """One record."""
+    sink = pa.BufferOutputStream()
+    streams = []
+    for batch in parts.values():
+        start = sink.tell()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        streams.append((start, sink.tell() - start))
+    text = json.dumps({"head": head, "parts": dict(zip(parts, streams, strict=True))}).encode()
+    return len(text).to_bytes(4, "little") + text + sink.getvalue().to_pybytes()
+
+
+def from_bytes(record: bytes) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
+    """What `to_bytes` was given."""
+    size = int.from_bytes(record[:4], "little")
+    described = json.loads(record[4 : 4 + size])
+    body = pa.py_buffer(record).slice(4 + size)
+    parts = {}
+    for name, (start, length) in described["parts"].items():
+        with pa.ipc.open_stream(body.slice(start, length)) as reader:
+            parts[name] = reader.read_next_batch()
+    return described["head"], parts

@@ -1,0 +1,498 @@
+"""The bounded window join: Arrow in, Arrow out, around the compiled loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.columns import equal
+from tidegate.engines.base import FLOWS
+from tidegate.engines.core import Tables
+from tidegate.engines.payload import Payload, one_batch, sizes
+from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
+from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.kernel import window as kernel
+from tidegate.kernel.order import tick_order
+from tidegate.policies import Arrivals, ByFrequency
+from tidegate.spec import WindowJoin, frequency_table
+
+#: Pairs found before results are handed over.
+_ROOM = 1 << 18
+#: Rows in one record of a snapshot.
+_RECORD_ROWS = 1 << 16
+#: What a held tuple costs besides its payload: its slot, its places in the queue and the list of
+#: what expires, and its share of the index of keys.
+TUPLE_OVERHEAD = 224
+#: What a counted key costs that holds no tuple.
+KEY_OVERHEAD = 128
+#: Candidates up to which the queue of a moving rank is exact.
+EXACT_LIMIT = 4096
+
+#: What a record keeps of a held tuple besides its payload.
+_HELD = ("key", "time", "seq", "size", "rank")
+#: What a record keeps of the loop's numbers.
+_SCALARS = {"seq": kernel.SEQ, "epoch": kernel.EPOCH, "started": kernel.STARTED}
+
+_KINDS = {"tuple": kernel.BY_TUPLE, "key": kernel.BY_KEY, "life": kernel.BY_LIFE}
+_MOMENTS = {
+    "probe-first": kernel.PROBE_FIRST,
+    "evict-first": kernel.EVICT_FIRST,
+    "shed-first": kernel.SHED_FIRST,
+}
+_COUNTED = {
+    "late": kernel.LATE,
+    "admitted": kernel.ADMITTED,
+    "rejected": kernel.REJECTED,
+    "evicted": kernel.EVICTED,
+    "expired": kernel.EXPIRED,
+}
+
+
+class WindowEngine:
+    """A bounded join of two streams over sliding windows (ALGORITHMS section 0)."""
+
+    def __init__(
+        self, spec: WindowJoin, *, shards: int = 1, keep_shed: bool = False, exact_limit: int = EXACT_LIMIT
+    ) -> None:
+        self.spec = spec
+        self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
+        self._rules = _rules(spec, shards, exact_limit)
+        self._tables = Tables(spec.unit.dtype, self._rules)
+        self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
+        self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
+        self._frequencies = _given(spec)
+        self._keep_shed = keep_shed
+        self._shed: list[pa.RecordBatch] = []
+        self._flows = dict.fromkeys(FLOWS, 0)
+        self._importance = 0.0
+        self._fresh = np.empty(0, np.int64)
+        self._fresh_seq = np.empty(0, np.int64)
+        self._logged_rows = 0
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take prepared batches of the left and the right; give results as they are found."""
+        self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
+        yield from self._run(inputs, close=clock is not None and self._closes(inputs, clock))
+        if clock is not None:
+            kernel.advance(self._tables.core, self._rules, self.spec.unit.dtype.type(clock))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Close the tick that is still open."""
+        yield from self._run(((), ()), close=True)
+
+    def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
+        """Whether the clock lies after all that is given and all that is waiting."""
+        batches = [b for side in inputs for b in side] + self._open
+        return all(b.num_rows == 0 or b.column(TIME).to_numpy().max() < clock for b in batches)
+
+    def _run(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], close: bool
+    ) -> Iterator[pa.RecordBatch]:
+        waiting = [batch.num_rows for batch in self._open]
+        given = [[self._open[s], *inputs[s]] for s in range(2)]
+        if not any(b.num_rows for side in given for b in side):
+            return
+        first = [self._payload[s].add([_payload_of(b) for b in given[s]]) for s in range(2)]
+        batch, order, left = self._batch(given, waiting, first)
+        core = self._tables.core
+        opened = _opened(batch)
+        core.ints[[kernel.TICK_TO, kernel.STAGE, kernel.FRESH, kernel.SHED]] = 0
+        out = self._output(len(order))
+        while True:
+            pairs, why = kernel.run(core, self._rules, batch, out, *opened, close)
+            if pairs:
+                yield self._results(out.left[:pairs], out.right[:pairs])
+            if why == kernel.DONE:
+                break
+            if why == kernel.PROBE_TOO_LARGE:
+                room = 2 * len(out.left)
+                out = out._replace(left=np.empty(room, np.int64), right=np.empty(room, np.int64))
+            if why == kernel.TOO_MANY_KEYS:
+                self._tables.forget()
+        self._note_shed(out)
+        self._settle(given, batch, order, left, first, close)
+
+    def _batch(
+        self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
+    ) -> tuple[kernel.Batch, NDArray[np.int64], int]:
+        """The newcomers as sorted arrays; also the order, and how many are of the left."""
+        column = {
+            name: [np.concatenate([b.column(name).to_numpy() for b in side]) for side in given]
+            for name in (KEY, TIME, TIE)
+        }
+        left, right = (len(times) for times in column[TIME])
+        key, time, tie = (np.concatenate(column[name]) for name in (KEY, TIME, TIE))
+        side = np.zeros(left + right, np.int8)
+        side[left:] = 1
+        row = np.concatenate([first[0] + np.arange(left), first[1] + np.arange(right)])
+        probed = np.zeros(left + right, np.bool_)
+        if self._rules.moment == kernel.PROBE_FIRST:
+            probed[: waiting[0]] = True
+            probed[left : left + waiting[1]] = True
+        order = tick_order(time, left, side, key, tie)
+        time, side, key, tie = time[order], side[order], key[order], tie[order]
+        size = np.ones(len(order), np.int64)
+        if self.spec.in_bytes:
+            weights = [sizes(_payload_of(b)) for s in given for b in s]
+            size = (TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4).astype(np.int64)
+        self._tables.make_room(len(order))
+        entry = self._tables.intern(key)
+        if self._frequencies is not None:
+            self._tables.set_rates(np.unique(entry), *self._frequencies)
+        if self._rules.kind == kernel.BY_TUPLE:
+            rank = self.spec.policy.fixed_ranks(Arrivals(time, side, key, tie, self.spec.seed))
+        else:
+            rank = np.zeros(len(order))
+        newcomers = kernel.Batch(time, side, key, entry, row[order], size, rank, probed[order])
+        return newcomers, order, left
+
+    def _output(self, newcomers: int) -> kernel.Output:
+        n = newcomers + self._tables.held if self._keep_shed else 0
+        return kernel.Output(
+            np.empty(_ROOM, np.int64),
+            np.empty(_ROOM, np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, np.int8),
+            np.empty(n, self.spec.unit.dtype),
+            np.empty(n, np.bool_),
+        )
+
+    def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
+        """The pairs as rows, less those whose keys only had the same hash."""
+        a, b = self._payload[0].take(left), self._payload[1].take(right)
+        same = np.ones(len(left), np.bool_)
+        for x, y in zip(self.spec.left.keys, self.spec.right.keys, strict=True):
+            at, other = (s.schema.get_field_index(k) for s, k in zip(self.spec.sides, (x, y), strict=True))
+            same &= equal(a.column(at), b.column(other))
+        result = pa.RecordBatch.from_arrays(
+            [*a.columns, *b.columns], schema=self.spec.result_schema
+        )
+        if not same.all():
+            result = result.filter(pa.array(same))
+        self._flows["results"] += result.num_rows
+        self._importance += self._importance_of(result)
+        return result
+
+    def _importance_of(self, result: pa.RecordBatch) -> float:
+        left, right = self.spec.sides
+        if left.importance is None or right.importance is None:
+            return float(result.num_rows)
+        columns = []
+        for column in (
+            result.column(left.schema.get_field_index(left.importance)),
+            result.column(len(left.schema) + right.schema.get_field_index(right.importance)),
+        ):
+            values: NDArray[Any] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            columns.append(np.nan_to_num(values, nan=0.0))
+        combine: Any = {
+            "min": np.minimum, "max": np.maximum, "sum": np.add, "product": np.multiply
+        }[self.spec.combine]
+        return float(combine(*columns).sum())
+
+    def _settle(
+        self,
+        given: list[list[pa.RecordBatch]],
+        batch: kernel.Batch,
+        order: NDArray[np.int64],
+        left: int,
+        first: list[int],
+        close: bool,
+    ) -> None:
+        """After a batch: remember the open tick, and drop the rows that nobody holds."""
+        tables = self._tables
+        start = len(order)
+        if not close and len(order) and batch.time[-1] >= tables.core.clock[0]:
+            start = int(np.searchsorted(batch.time, batch.time[-1]))
+        rows = np.sort(order[start:])
+        split = int(np.searchsorted(rows, left))
+        for s, own in enumerate((rows[:split], rows[split:] - left)):
+            self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
+        fresh = tables.fresh()
+        slots = tables.core.slots
+        for s in range(2):
+            mine = fresh[slots["group"][fresh] & 1 == s]
+            mine = mine[np.argsort(slots["row"][mine], kind="stable")]
+            self._payload[s].trim(first[s], slots["row"][mine])
+            slots["row"][mine] = first[s] + np.arange(len(mine))
+            if self._payload[s].wants_rewrite(tables.held_on(s)):
+                mine = tables.slots_of(s)
+                self._payload[s].rewrite(slots["row"][mine])
+                slots["row"][mine] = np.arange(len(mine))
+        known = np.concatenate([self._fresh, fresh])
+        seqs = np.concatenate([self._fresh_seq, slots["seq"][fresh]])
+        alive = slots["seq"][known] == seqs
+        self._fresh, self._fresh_seq = known[alive], seqs[alive]
+
+    def _no_rows(self, side: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], self._schemas[side])
+
+    # ---- what was shed, and counters ----------------------------------------------------------
+
+    def _note_shed(self, out: kernel.Output) -> None:
+        n = int(self._tables.core.ints[kernel.SHED])
+        for s in range(2):
+            mine = np.flatnonzero(out.shed_side[:n] == s)
+            if len(mine) == 0:
+                continue
+            rows = self._payload[s].take(out.shed_row[mine])
+            why = np.where(out.shed_held[mine], "evicted", "rejected")
+            self._shed.append(
+                pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(["left" if s == 0 else "right"] * len(mine)),
+                        pa.array(out.shed_time[mine]),
+                        pa.array(why, pa.string()),
+                        pa.StructArray.from_arrays(
+                            rows.columns, fields=list(self.spec.sides[s].schema)
+                        ),
+                    ],
+                    names=["side", "left_at", "why", "left" if s == 0 else "right"],
+                )
+            )
+
+    def take_shed(self) -> pa.Table:
+        """Early departures since the last call: which side, when, why, and the tuple itself."""
+        schema = pa.schema(
+            [
+                ("side", pa.string()),
+                ("left_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
+                ("why", pa.string()),
+                ("left", pa.struct(list(self.spec.left.schema))),
+                ("right", pa.struct(list(self.spec.right.schema))),
+            ]
+        )
+        parts = [pa.Table.from_batches([b]) for b in self._shed]
+        self._shed = []
+        return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Flows since the last call, and gauges as they are now."""
+        ints = self._tables.core.ints
+        for name, at in _COUNTED.items():
+            self._flows[name] += int(ints[at])
+            ints[at] = 0
+        taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
+        self._flows = dict.fromkeys(FLOWS, 0)
+        self._importance = 0.0
+        left, right = self._tables.held_on(0), self._tables.held_on(1)
+        return taken | {
+            "held": left + right,
+            "held_left": left,
+            "held_right": right,
+            "waiting": sum(b.num_rows for b in self._open),
+            "bytes": int(ints[kernel.SIZE]) if self.spec.in_bytes else 0,
+        }
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def changes(self) -> bytes:
+        """What has changed since the last record was made."""
+        core = self._tables.core
+        rewritten = bool(core.ints[kernel.REWRITTEN])
+        gone = pa.array(core.gone[: core.ints[kernel.GONE]].copy())
+        parts = {
+            "gone": pa.record_batch([gone], ["seq"]),
+            "rates": self._tables.rates(changed=not rewritten),
+            **{f"open{s}": self._open[s] for s in range(2)},
+            **{f"held{s}": self._held_rows(s, self._fresh) for s in range(2)},
+        }
+        record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
+        self._logged_rows += len(self._fresh) + len(gone)
+        self._mark()
+        return record
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        parts: dict[str, pa.RecordBatch] = {
+            "rates": self._tables.rates(changed=False),
+            **{f"open{s}": self._open[s] for s in range(2)},
+        }
+        records = [to_bytes(self._head() | {"all_rates": True}, parts)]
+        for s in range(2):
+            slots = self._tables.slots_of(s)
+            for at in range(0, len(slots), _RECORD_ROWS):
+                held = self._held_rows(s, slots[at : at + _RECORD_ROWS])
+                records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
+        self._logged_rows = self._tables.held
+        self._mark()
+        return records
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """Whether more than half of what was logged is dead."""
+        return self._logged_rows > 2 * self._tables.held + _RECORD_ROWS
+
+    def _mark(self) -> None:
+        """From here on, changes are new."""
+        self._tables.mark()
+        self._fresh = self._fresh_seq = np.empty(0, np.int64)
+
+    def _head(self) -> dict[str, Any]:
+        core = self._tables.core
+        scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
+        return {"clock": core.clock[0].item(), "floor": core.floor.tolist(), **scalars}
+
+    def _held_rows(self, side: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
+        """Held tuples of one side, as they go into a record."""
+        table = self._tables.core.slots
+        slots = slots[table["group"][slots] & 1 == side]
+        keys = self._tables.core.hashes[table["group"][slots] >> 1]
+        own = [pa.array(keys), *(pa.array(table[name][slots]) for name in _HELD[1:])]
+        rows = self._payload[side].take(table["row"][slots])
+        return pa.RecordBatch.from_arrays(
+            [*own, *rows.columns], [*_HELD, *(f"c{i}" for i in range(rows.num_columns))]
+        )
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        head: dict[str, Any] = {}
+        held: list[list[pa.RecordBatch]] = [[], []]
+        gone = [np.empty(0, np.int64)]
+        for record in records:
+            head, parts = from_bytes(record)
+            for s in range(2):
+                held[s] += [parts[f"held{s}"]] if f"held{s}" in parts else []
+                self._open[s] = parts.get(f"open{s}", self._open[s])
+            if "gone" in parts:
+                gone.append(parts["gone"].column(0).to_numpy())
+            if "rates" in parts:
+                self._tables.load_rates(parts["rates"], replace=head["all_rates"])
+        core = self._tables.core
+        core.clock[0] = head["clock"]
+        core.floor[:] = head["floor"]
+        for name, at in _SCALARS.items():
+            core.ints[at] = head[name]
+        departed = np.concatenate(gone)
+        sides = [self._survivors(s, held[s], departed) for s in range(2)]
+        merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
+        order = np.argsort(merged["seq"], kind="stable")
+        self._tables.reload({name: column[order] for name, column in merged.items()})
+        if self._frequencies is not None:
+            self._tables.set_rates(self._tables.intern(merged["key"]), *self._frequencies)
+            kernel.requeue(self._tables.core, self._rules)
+        self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
+        self._mark()
+
+    def _survivors(
+        self, side: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any]]:
+        """The logged tuples of one side that have neither been shed nor expired since."""
+        payload = self._payload[side]
+        payload.add(
+            [pa.RecordBatch.from_arrays(b.columns[len(_HELD) :], schema=payload.schema) for b in batches]
+        )
+        types = {"key": np.uint64, "time": self.spec.unit.dtype, "rank": np.float64}
+        columns: dict[str, NDArray[Any]] = {}
+        for name in _HELD:
+            parts = [b.column(name).to_numpy() for b in batches]
+            columns[name] = np.concatenate([np.empty(0, types.get(name, np.int64)), *parts])
+        live = ~np.isin(columns["seq"], departed)
+        clock, lateness = self._tables.core.clock[0], self._rules.lateness
+        if side == 0 and self._rules.bounded_left:
+            live &= ~(clock >= columns["time"] + self._rules.window_left + lateness)
+        if side == 1 and self._rules.bounded_right:
+            live &= ~(clock - self._rules.window_right - lateness >= columns["time"])
+        rows = np.flatnonzero(live)
+        return {name: column[rows] for name, column in columns.items()} | {
+            "row": rows, "side": np.full(len(rows), side, np.int64)
+        }
+
+
+class WindowJob:
+    """A window join as something to send to where it runs."""
+
+    def __init__(self, spec: WindowJoin) -> None:
+        self.spec = spec
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, then the right's."""
+        return self.spec.result_schema
+
+    def prepare(
+        self, stream: int, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Hash the rows of one input."""
+        return prepare(self.spec.sides[stream], self.spec.unit, batch)
+
+    def engine(self, shards: int) -> WindowEngine:
+        """One of several engines that share the memory equally."""
+        return WindowEngine(self.spec, shards=shards)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        return self.spec.settings()
+
+
+def _payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The input's own columns of a prepared batch."""
+    return pa.RecordBatch.from_arrays(
+        batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
+    )
+
+
+def _take_rows(batches: list[pa.RecordBatch], rows: NDArray[np.int64]) -> pa.RecordBatch:
+    return one_batch(pa.Table.from_batches(batches).take(pa.array(rows)))
+
+
+def _opened(batch: kernel.Batch) -> tuple[int, int]:
+    """Where in the batch the tick stands that was open before and has probed."""
+    probed = np.flatnonzero(batch.probed)
+    if len(probed) == 0:
+        return len(batch.time), len(batch.time)
+    time = batch.time[probed[0]]
+    return int(np.searchsorted(batch.time, time)), int(np.searchsorted(batch.time, time, "right"))
+
+
+def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> kernel.Rules:
+    """The settings as the loop takes them."""
+    number = spec.unit.dtype.type
+    policy = spec.policy
+    learn = spec.memory is not None and isinstance(policy, ByFrequency) and policy.learned
+    memory = 2**62 if spec.memory is None else max(spec.memory // shards, 1 if spec.split is None else 2)
+    cap = 0
+    if learn and isinstance(policy, ByFrequency):
+        tuples = memory // (10 * KEY_OVERHEAD) if spec.in_bytes else max(memory, 65_536)
+        cap = policy.keys if policy.keys is not None else max(tuples, 2)
+        if spec.in_bytes:
+            memory = max(memory - cap * KEY_OVERHEAD, 1)
+    left, right, pools = memory, memory, 1
+    if spec.split is not None and spec.memory is not None:
+        left = min(max(math.floor(memory * spec.split), 1), memory - 1)
+        right, pools = memory - left, 2
+    return kernel.Rules(
+        kind=kernel.NOTHING if spec.memory is None else _KINDS[policy.ranks],
+        moment=_MOMENTS[spec.moment],
+        budget_left=left,
+        budget_right=right,
+        pools=pools,
+        window_left=number(spec.left.window or 0),
+        window_right=number(spec.right.window or 0),
+        bounded_left=spec.left.window is not None,
+        bounded_right=spec.right.window is not None,
+        lateness=number(spec.lateness),
+        learn=learn,
+        halflife=number(spec.halflife),
+        cap=cap,
+        floor_weight=policy.floor_weight,
+        seq_weight=policy.order_weight,
+        exact_limit=exact_limit,
+    )
+
+
+def _given(
+    spec: WindowJoin,
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]] | None:
+    policy = spec.policy
+    if spec.memory is None or not isinstance(policy, ByFrequency) or policy.learned:
+        return None
+    return frequency_table(spec, policy.frequencies)

@@ -1,0 +1,126 @@
+"""The same calls as on Spark, on Arrow tables and pandas, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.columns import hash_columns
+from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.policies import ByFrequency
+from tidegate.policies.base import as_table
+from tidegate.spec import WindowJoin, window_join
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a join gave.
+
+    Attributes
+    ----------
+    table
+        The result rows: the left's columns, then the right's.
+    results
+        How many there are.
+    importance
+        Their total importance; the number of rows where none was asked for.
+    counters
+        What happened to the tuples: arrived, admitted, evicted, expired and so on.
+    shed
+        The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
+        ``why`` (``"evicted"``, or ``"rejected"`` on arrival) and the tuple.
+    """
+
+    table: pa.Table
+    results: int
+    importance: float
+    counters: dict[str, int | float]
+    shed: pa.Table
+
+
+def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+    """Join two finite streams in bounded memory; see `tidegate.join` for the settings.
+
+    Parameters
+    ----------
+    left, right
+        Arrow tables or pandas DataFrames, in any order of rows.
+    batch_rows
+        How many rows are taken at once. The answer does not depend on it.
+    **settings
+        As `tidegate.join` takes them; there is one shard.
+    """
+    tables = [as_table(left), as_table(right)]
+    spec = window_join(tables[0].schema, tables[1].schema, **settings)
+    job = WindowJob(with_whole_frequencies(spec, tables))
+    engine = WindowEngine(job.spec, keep_shed=True)
+    counters: dict[str, int | float] = {}
+    found = []
+    for inputs in _in_step(job, tables, batch_rows, counters):
+        found += engine.feed(inputs)
+    found += engine.finish()
+    for name, value in engine.take_counters().items():
+        counters[name] = counters.get(name, 0) + value
+    return Result(
+        table=pa.Table.from_batches(found, spec.result_schema),
+        results=int(counters["results"]),
+        importance=float(counters["importance"]),
+        counters=counters,
+        shed=engine.take_shed(),
+    )
+
+
+def _in_step(
+    job: WindowJob, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
+) -> Iterator[list[list[pa.RecordBatch]]]:
+    """The rows of both tables in order of time, some at once."""
+    prepared = []
+    for stream, table in enumerate(tables):
+        batch, dropped = job.prepare(stream, _single(table))
+        prepared.append(batch)
+        for name, value in dropped.items():
+            counters[name] = counters.get(name, 0) + value
+    times = [b.column("time").to_numpy() for b in prepared]
+    orders = [np.argsort(t, kind="stable") for t in times]
+    prepared = [b.take(pa.array(o)) for b, o in zip(prepared, orders, strict=True)]
+    times = [t[o] for t, o in zip(times, orders, strict=True)]
+    cuts = np.sort(np.concatenate(times))[batch_rows::batch_rows]
+    ends = [[*np.searchsorted(t, cuts), len(t)] for t in times]
+    for i in range(len(cuts) + 1):
+        starts = [e[i - 1] if i else 0 for e in ends]
+        yield [
+            [b.slice(start, end[i] - start)]
+            for b, start, end in zip(prepared, starts, ends, strict=True)
+        ]
+
+
+def _single(table: pa.Table) -> pa.RecordBatch:
+    return pa.concat_batches(
+        [pa.RecordBatch.from_pylist([], table.schema), *table.unify_dictionaries().to_batches()]
+    )
+
+
+def with_whole_frequencies(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
+    """Count both inputs first, if the policy asks for the whole streams' frequencies."""
+    policy = spec.policy
+    if not isinstance(policy, ByFrequency) or not isinstance(policy.frequencies, str):
+        return spec
+    if policy.frequencies != "whole":
+        return spec
+    counts = []
+    for side, table, name in zip(spec.sides, tables, ("left", "right"), strict=True):
+        keys = table.select(list(side.keys)).rename_columns(list(spec.left.keys))
+        grouped = keys.append_column(name, pa.array(np.ones(len(keys)))).group_by(
+            list(spec.left.keys)
+        )
+        counts.append(grouped.aggregate([(name, "sum")]).rename_columns([*spec.left.keys, name]))
+    merged = counts[0].join(counts[1], list(spec.left.keys), join_type="full outer")
+    filled = {
+        name: merged.column(name).fill_null(0.0) if name in ("left", "right") else merged.column(name)
+        for name in merged.schema.names
+    }
+    return replace(spec, policy=replace(policy, frequencies=pa.table(filled)))

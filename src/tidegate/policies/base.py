@@ -1,0 +1,157 @@
+"""What a policy is: it ranks, and the loop does the rest.
+
+A policy never touches the memory. It says *what* it ranks, and the loop, which owns the bound,
+drops the lowest rank (of equal ranks the earlier arrival):
+
+- ``"tuple"``: a number for each tuple, fixed when it is admitted; write `fixed_ranks`.
+- ``"key"``: the rate at which partners of the tuple's key arrive; take `ByFrequency`.
+- ``"life"``: that rate times the life the tuple has left; take `ByFrequency`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.errors import TidegateError
+
+
+class Arrivals(NamedTuple):
+    """Newcomers as arrays, for a policy that fixes ranks at admission."""
+
+    time: NDArray[Any]
+    side: NDArray[np.int8]
+    key: NDArray[np.uint64]
+    tie: NDArray[np.uint64]
+    seed: int
+
+    def uniform(self) -> NDArray[np.float64]:
+        """A number in (0, 1) for each newcomer that depends on its content and the seed only."""
+        mixed = self.tie ^ (self.key + np.uint64(0x9E3779B97F4A7C15))
+        mixed = mixed + self.side.astype(np.uint64)
+        mixed = mixed ^ np.uint64(self.seed * 0xBF58476D1CE4E5B9 % 2**64)
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(factor)
+        mixed = mixed ^ (mixed >> np.uint64(33))
+        return ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which tuples to keep when not all fit."""
+
+    #: What the policy is called where a name is enough, as in ``policy="prob"``.
+    name: ClassVar[str]
+    #: What it ranks; see the module's text.
+    ranks: ClassVar[Literal["tuple", "key", "life"]]
+    #: How much of the largest rank evicted so far is added to a new tuple's rank.
+    floor_weight: ClassVar[float] = 0.0
+    #: How much of its sequence number is added to a tuple's rank.
+    order_weight: ClassVar[float] = 0.0
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        """The rank of each newcomer; finite, a larger one is kept longer."""
+        return np.zeros(len(arrivals.time))
+
+    def settings(self) -> dict[str, Any]:
+        """What tells this policy from others, as plain JSON values."""
+        chosen = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"policy": self.name} | {
+            k: v if isinstance(v, int | float | str | None) else str(v) for k, v in chosen.items()
+        }
+
+
+@dataclass(frozen=True)
+class ByFrequency(Policy):
+    """Shared by the policies that rank by how often a key arrives on the other stream.
+
+    Parameters
+    ----------
+    frequencies
+        ``"learned"`` counts arrivals while running, in bounded memory; ``"whole"`` counts the
+        whole of both (finite) inputs first, as the papers' figures do; or a table with the key
+        columns (the left's names) and the columns ``left`` and ``right``: how often each key
+        arrives on each stream.
+    halflife
+        How long until an arrival counts half, as a duration or a number like `within`. The
+        default is eight times the longer window; ``math.inf`` never forgets.
+    keys
+        How many keys that hold no tuple are still counted, at the most: above it, the rarer half
+        is forgotten. The default is the memory in tuples, but at least 65,536.
+    """
+
+    frequencies: Literal["learned", "whole"] | pa.Table | Mapping[str, Any] = "learned"
+    halflife: Any = None
+    keys: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.frequencies, str) and self.frequencies not in ("learned", "whole"):
+            raise TidegateError(
+                'frequencies must be "learned", "whole" or a table with the key columns and '
+                f'"left" and "right", not {self.frequencies!r}'
+            )
+        if self.keys is not None and (
+            isinstance(self.keys, bool) or not isinstance(self.keys, int) or self.keys < 1
+        ):
+            raise TidegateError(f"keys must be a positive number of keys, not {self.keys!r}")
+        if isinstance(self.halflife, int | float) and not self.halflife > 0:
+            raise TidegateError(
+                f"halflife must be longer than zero (math.inf never forgets), not {self.halflife!r}"
+            )
+
+    @property
+    def learned(self) -> bool:
+        """Whether frequencies are learned while running."""
+        return isinstance(self.frequencies, str) and self.frequencies == "learned"
+
+    @property
+    def never_forgets(self) -> bool:
+        """Whether counts do not decay."""
+        return isinstance(self.halflife, float) and math.isinf(self.halflife)
+
+    def settings(self) -> dict[str, Any]:
+        """As every policy's; a table counts by its content."""
+        given = self.frequencies
+        if not isinstance(given, str):
+            given = f"table {hash_of(given)}"
+        return {
+            "policy": self.name,
+            "frequencies": given,
+            "halflife": None if self.halflife is None else str(self.halflife),
+            "keys": self.keys,
+        }
+
+
+def hash_of(table: Any) -> str:
+    """A short digest of a table's content."""
+    import hashlib
+
+    arrow = as_table(table)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, arrow.schema) as writer:
+        writer.write_table(arrow.combine_chunks())
+    return hashlib.sha256(sink.getvalue()).hexdigest()[:16]
+
+
+def as_table(data: Any) -> pa.Table:
+    """Arrow from Arrow, pandas or a mapping of columns."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if type(data).__module__.startswith("pandas."):
+        return pa.Table.from_pandas(data, preserve_index=False)
+    raise TidegateError(
+        f"expected an Arrow table, a pandas DataFrame or a mapping of columns, not "
+        f"{type(data).__name__}"
+    )

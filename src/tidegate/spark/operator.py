@@ -1,0 +1,208 @@
+"""The one operator that carries every engine on Spark.
+
+    inputs -> pack (mapInArrow) -> shuffle by shard -> engine (one group a shard)
+           -> observe counters -> unpack (mapInArrow) -> result
+
+It knows engines only by their protocol: no policy and no window is named here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from tidegate.engines.base import Engine, Job
+from tidegate.errors import TidegateError
+from tidegate.spark import metrics, packing, state
+from tidegate.spark import shards as sharding
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+
+PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def run(
+    job: Job,
+    inputs: Sequence[DataFrame],
+    *,
+    shards: int | None = None,
+    name: str | Observation = "tidegate",
+    schema: StructType | None = None,
+) -> DataFrame:
+    """Run a job over its input streams: all streaming, or all batch.
+
+    `schema` is the result's Spark schema, where Arrow's says less than Spark's (column
+    metadata, for one); by default it follows from the job's `result_schema`. Counters are
+    observed under `name` (see `metrics`).
+    """
+    streaming = {frame.isStreaming for frame in inputs}
+    if len(streaming) != 1:
+        kinds = ", ".join("streaming" if frame.isStreaming else "batch" for frame in inputs)
+        raise TidegateError(
+            f"the inputs must be all streaming or all batch DataFrames, not {kinds}: "
+            f"read every one with readStream, or every one with read"
+        )
+    conf = inputs[0].sparkSession.conf
+    partitions = int(str(conf.get("spark.sql.shuffle.partitions")))
+    number = sharding.count(shards, partitions)
+    labels = tuple(sharding.labels(number, partitions))
+    packs = [
+        packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
+        for stream, frame in enumerate(inputs)
+    ]
+    packed = reduce(
+        lambda one, other: one.union(other),
+        [
+            frame.mapInArrow(pack.__call__, packing.PACKED)
+            for frame, pack in zip(inputs, packs, strict=True)
+        ],
+    )
+    groups = packed.groupBy("shard")
+    shard = _Shard(job, len(inputs), number)
+    if streaming == {True}:
+        _need_rocksdb(str(conf.get(PROVIDER_CONF)))
+        settings = {**job.fingerprint(), "shards": number, "shuffle partitions": partitions}
+        results = groups.transformWithStateInPandas(
+            _StreamingShard(shard, settings),
+            packing.RESULTS,
+            "append",
+            "none",
+        )
+    else:
+        results = groups.applyInArrow(_batch_shard(shard), packing.RESULTS)
+    return metrics.observe(results, name).mapInArrow(
+        packing.unpack, schema or from_arrow_schema(job.result_schema)
+    )
+
+
+def _need_rocksdb(provider: str) -> None:
+    if "RocksDB" not in provider:
+        raise TidegateError(
+            f"a streaming join keeps its state in RocksDB, but this session uses {provider}. "
+            f'Before the join: spark.conf.set("{PROVIDER_CONF}", "{PROVIDER}")'
+        )
+
+
+class _Inbox:
+    """One shard's share of one batch: its rows by stream, and what the pack tasks noted."""
+
+    def __init__(self, streams: int) -> None:
+        self.note = packing.Note()
+        self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
+
+    def add(self, stream: int, data: Any, note: str) -> None:
+        if len(data):
+            self._streams[stream].extend(packing.decode(data))
+        self.note.load(note)
+
+    def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
+        return engine.feed(self._streams, self.note.clock)
+
+    def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
+        """Make the one row of counters of this shard and batch."""
+        row: dict[str, int | float] = dict.fromkeys((field.name for field in metrics.FIELDS), 0)
+        for counts in (engine.take_counters(), self.note.dropped, carrier):
+            for counter, value in counts.items():
+                if counter in row:
+                    row[counter] += value
+        return row
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """What every shard is told: plain settings, sent to the workers with the plan."""
+
+    job: Job
+    streams: int
+    shards: int
+
+    def engine(self) -> Engine:
+        return self.job.engine(self.shards)
+
+    def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+        return packing.pack_results(results, self.job.result_schema)
+
+
+class _StreamingShard(StatefulProcessor):
+    """The stateful operator: one call a shard and batch."""
+
+    def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
+        self._shard = shard
+        self._operator = uuid.uuid4().hex
+        self._settings = json.dumps(settings, sort_keys=True)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._log = state.Log(handle)
+
+    def handleInputRows(  # noqa: N802 (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Feed the shard's engine and write down what changed."""
+        inbox = _Inbox(self._shard.streams)
+        for frame in rows:
+            for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
+                inbox.add(*row)
+        opened = self._log.open(self._settings, _place(self._operator, key[0]), self._shard.engine)
+        for data in self._shard.packed(inbox.feed(opened.engine)):
+            yield _frame(data, {})
+        carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
+        yield _frame(b"", inbox.counters(opened.engine, carrier))
+
+
+def _batch_shard(
+    shard: _Shard,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Do the same on batch DataFrames: all rows at once, then the end, and no state.
+
+    A closure and not a method, as Spark counts a function's arguments, `self` included.
+    """
+
+    def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        inbox = _Inbox(shard.streams)
+        for batch in rows:
+            streams, notes = batch.column("stream").to_pylist(), batch.column("note").to_pylist()
+            for stream, data, note in zip(streams, batch.column("data"), notes, strict=True):
+                inbox.add(stream, data.as_buffer(), note)
+        engine = shard.engine()
+        for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
+            yield _batch(data, {})
+        yield _batch(b"", inbox.counters(engine, {"shards": 1}))
+
+    return run_shard
+
+
+def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pandas(_frame(data, counters), schema=packing.RESULTS_ARROW)
+
+
+def _place(operator: str, label: int) -> tuple[object, ...]:
+    """Say where an engine is at home: one shard of one operator of one query."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    return (query, operator, int(label))
+
+
+def _frame(data: bytes, counters: dict[str, int | float]) -> pd.DataFrame:
+    columns: dict[str, list[Any]] = {"data": [data]}
+    for field in metrics.FIELDS:
+        columns[field.name] = [counters.get(field.name, 0)]
+    return pd.DataFrame(columns)

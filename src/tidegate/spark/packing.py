@@ -1,0 +1,232 @@
+"""Rows as packed columns: how they cross Spark's shuffle.
+
+Spark moves rows one by one and a Python operator pays for each. So rows are grouped by shard
+where they arise and travel as Arrow IPC, one binary per shard and chunk: the shuffle and the
+stateful operator see a few large rows, whatever the number and type of the columns inside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tidegate.engines.base import Job
+from tidegate.errors import TidegateError
+from tidegate.spark.metrics import FIELDS
+from tidegate.spark.shards import shard_of
+
+#: A pack task holds at most this much of its input before it passes it on.
+CHUNK_BYTES = 32 << 20
+CHUNK_ROWS = 1 << 20
+#: Results of about this size make one packed row.
+RESULT_BYTES = 4 << 20
+
+#: What crosses the shuffle: for which shard, from which stream, its rows (empty if none), and a
+#: note in JSON: the largest time seen so far and how many rows were dropped, and why.
+PACKED = StructType(
+    [
+        StructField("shard", IntegerType(), False),
+        StructField("stream", IntegerType(), False),
+        StructField("data", BinaryType(), False),
+        StructField("note", StringType(), False),
+    ]
+)
+#: What the stateful operator gives: packed results, or one row of counters a shard and batch.
+RESULTS = StructType([StructField("data", BinaryType(), False), *FIELDS])
+
+PACKED_ARROW = to_arrow_schema(PACKED)
+
+
+RESULTS_ARROW = to_arrow_schema(RESULTS)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Give the Arrow schema in which a job gets an input's rows.
+
+    Timestamps are in UTC whatever the session's time zone, so that a checkpoint can go on under
+    another one.
+    """
+    fields = []
+    for column in schema.fields:
+        try:
+            fields += list(to_arrow_schema(StructType([column]), timezone="UTC"))
+        except PySparkTypeError:
+            raise TidegateError(
+                f"column {column.name!r} is of type {column.dataType.simpleString()}, which Spark "
+                f"cannot hand to Python as Arrow: leave it out, or cast it to a number or a string"
+            ) from None
+    return pa.schema(fields)
+
+
+def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give the same buffers under types that are laid out alike: timestamps of another time zone.
+
+    Arrow's own cast refuses some nested types with nulls. An IPC message has no types in it, so
+    reading it with others gives just this.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    return pa.ipc.read_record_batch(batch.serialize(), schema)
+
+
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: pa.NativeFile) -> None:
+    """Write batches as one uncompressed Arrow IPC stream."""
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def decode(data: Any) -> list[pa.RecordBatch]:
+    """Read the batches of an IPC stream, without copying what is in them."""
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
+
+
+@dataclass
+class Note:
+    """What a pack task tells every shard besides rows."""
+
+    clock: int | float | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def see(self, clock: int | float | None) -> None:
+        """Take in a time: the clock only moves forward."""
+        if clock is not None and (self.clock is None or clock > self.clock):
+            self.clock = clock
+
+    def count(self, dropped: dict[str, int]) -> None:
+        """Add rows that were dropped, by reason."""
+        for reason, rows in dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + rows
+
+    def dump(self) -> str:
+        return json.dumps({"clock": self.clock, "dropped": self.dropped})
+
+    def load(self, text: str) -> None:
+        """Take in another note."""
+        other = json.loads(text)
+        self.see(other["clock"])
+        self.count(other["dropped"])
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The `mapInArrow` function before the shuffle: prepare one stream's rows, group by shard.
+
+    Each task speaks to every shard, if only with an empty row: so all shards see every batch
+    and learn how far time has come anywhere.
+    """
+
+    job: Job
+    stream: int
+    schema: pa.Schema
+    labels: tuple[int, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        note = Note()
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            held.append(with_schema(batch, self.schema))
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield from self._chunk(held, note)
+                held, rows, size = [], 0, 0
+        parts = list(self._chunk(held, note))
+        if not parts:
+            parts = [self._rows([], note)]
+        yield from parts
+
+    def _chunk(self, held: list[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
+        if not held:
+            return
+        # More than one batch comes out only where a column passes 2 GB.
+        for batch in pa.Table.from_batches(held, self.schema).combine_chunks().to_batches():
+            prepared, dropped = self.job.prepare(self.stream, batch)
+            note.count(dropped)
+            if prepared.num_rows:
+                note.see(pc.max(prepared.column("time")).as_py())
+            yield self._rows(self._split(prepared), note)
+
+    def _split(self, prepared: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the rows of every shard in turn."""
+        shards = len(self.labels)
+        if shards == 1:
+            yield prepared
+            return
+        shard = shard_of(prepared.column("key").to_numpy(), shards)
+        # A stable sort of 16-bit numbers is a radix sort: a pass a byte, and order is kept.
+        grouped = prepared.take(pa.array(np.argsort(shard, kind="stable")))
+        start = 0
+        for rows in np.bincount(shard, minlength=shards).tolist():
+            yield grouped.slice(start, rows)
+            start += rows
+
+    def _rows(self, parts: Iterable[pa.RecordBatch], note: Note) -> pa.RecordBatch:
+        """Make one row for every shard. Dropped rows belong to none, so the first one is told."""
+        sink = pa.BufferOutputStream()
+        ends = [0]
+        for part in parts:
+            if part.num_rows:
+                encode([part], part.schema, sink)
+            ends.append(sink.tell())
+        shards = len(self.labels)
+        ends += [0] * (shards + 1 - len(ends))
+        notes = [note.dump(), *[Note(note.clock).dump()] * (shards - 1)]
+        note.dropped = {}
+        # All shards' streams lie in one buffer already, which an array of binaries can be.
+        offsets = pa.py_buffer(np.array(ends, np.int32))
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.labels, pa.int32()),
+                pa.array([self.stream] * shards, pa.int32()),
+                pa.Array.from_buffers(pa.binary(), shards, [None, offsets, sink.getvalue()]),
+                pa.array(notes, pa.string()),
+            ],
+            schema=PACKED_ARROW,
+        )
+
+
+def pack_results(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
+    """Make packed rows of bounded size from results, taken from the engine as it goes."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+        if size >= RESULT_BYTES:
+            yield _bytes(held, schema)
+            held, size = [], 0
+    if held:
+        yield _bytes(held, schema)
+
+
+def _bytes(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    encode(batches, schema, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn packed results back to rows: the `mapInArrow` function after the operator."""
+    for batch in batches:
+        for data in batch.column("data"):
+            if len(data.as_buffer()):
+                yield from decode(data.as_buffer())

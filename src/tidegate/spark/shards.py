@@ -1,0 +1,83 @@
+"""Which shard a row belongs to, and how shards are spread over Spark's partitions.
+
+A shard is one group of the stateful operator: one engine with its share of the memory. Spark
+sends a group to the partition `pmod(hash(label), partitions)`, and labels 0..n-1 collide there,
+so labels are searched for that do not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.errors import TidegateError
+
+#: Beyond this many, packing a batch into parts costs more than the parallelism gives, and each
+#: shard's share of the memory becomes too small to choose well in.
+MOST_SHARDS_BY_DEFAULT = 64
+
+_MASK = 0xFFFFFFFF
+_SPARK_SEED = 42
+# An odd 64-bit constant (2^64 over the golden ratio). Multiplying spreads every bit of the key
+# hash upwards, so the shard comes from other bits than the low ones that engines' tables use.
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _rotate(x: int, bits: int) -> int:
+    return ((x << bits) | (x >> (32 - bits))) & _MASK
+
+
+def spark_hash(value: int) -> int:
+    """Compute Spark's `hash` of one INT column: Murmur3, 32 bits, with seed 42."""
+    k = (value & _MASK) * 0xCC9E2D51 & _MASK
+    k = _rotate(k, 15) * 0x1B873593 & _MASK
+    h = (_rotate(_SPARK_SEED ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h = (h ^ (h >> 16)) * 0x85EBCA6B & _MASK
+    h = (h ^ (h >> 13)) * 0xC2B2AE35 & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h & 0x80000000 else h
+
+
+def labels(shards: int, partitions: int) -> list[int]:
+    """Choose group keys for `shards` shards, spread as evenly over the partitions as can be.
+
+    The first label is always 0, whatever the numbers: its state therefore exists in every
+    checkpoint, and tells when a query is restarted with other shards (see `state.Log`).
+    """
+    fullest = -(-shards // partitions)
+    full_allowed = shards - (fullest - 1) * partitions
+    loads = [0] * partitions
+    chosen: list[int] = []
+    label = 0
+    while len(chosen) < shards:
+        partition = spark_hash(label) % partitions
+        limit = fullest if full_allowed > 0 else fullest - 1
+        if loads[partition] < limit:
+            loads[partition] += 1
+            full_allowed -= loads[partition] == fullest
+            chosen.append(label)
+        label += 1
+    return chosen
+
+
+def count(shards: int | None, partitions: int) -> int:
+    """Say how many shards to use: the number asked for, or one a partition (64 at most).
+
+    The default follows `spark.sql.shuffle.partitions`, which a checkpoint fixes, and not the
+    number of cores, which may differ when the query is restarted elsewhere.
+    """
+    if shards is None:
+        return min(partitions, MOST_SHARDS_BY_DEFAULT)
+    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        raise TidegateError(
+            f"shards must be a whole number of at least 1, or None for one a partition, "
+            f"not {shards!r}"
+        )
+    return shards
+
+
+def shard_of(keys: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint16]:
+    """Give the shard (0..shards-1) of every key hash."""
+    high = (keys * _MIX) >> np.uint64(32)
+    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)

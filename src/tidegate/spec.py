@@ -1,0 +1,470 @@
+"""What a join is: settings, checked once, before any data is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.columns import hash_columns
+from tidegate.errors import TidegateError
+from tidegate.policies import ByFrequency, Policy, policy_of
+from tidegate.policies.base import as_table
+
+Moment = Literal["probe-first", "evict-first", "shed-first"]
+Combine = Literal["min", "max", "sum", "product"]
+
+MOMENTS: tuple[Moment, ...] = ("probe-first", "evict-first", "shed-first")
+COMBINES: tuple[Combine, ...] = ("min", "max", "sum", "product")
+
+#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
+LARGEST_TIME = 2**62
+
+_DURATION_UNITS = {
+    1: ("ns", "nanosecond"),
+    1_000: ("us", "µs", "microsecond"),
+    1_000_000: ("ms", "millisecond"),
+    1_000_000_000: ("s", "sec", "second"),
+    60 * 1_000_000_000: ("min", "minute"),
+    3_600 * 1_000_000_000: ("h", "hr", "hour"),
+    86_400 * 1_000_000_000: ("d", "day"),
+    7 * 86_400 * 1_000_000_000: ("w", "week"),
+}
+_NANOSECONDS = {
+    word: ns for ns, words in _DURATION_UNITS.items() for name in words for word in (name, name + "s")
+}
+_SIZES = {
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+}
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """How the values of a time column become numbers.
+
+    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
+    numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
+    """
+
+    kind: Literal["timestamp", "local timestamp", "date", "whole number", "decimal", "real number"]
+    per_unit: Fraction
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is measured in durations rather than plain numbers."""
+        return self.kind in ("timestamp", "local timestamp", "date")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the kernel computes with."""
+        return np.dtype(np.float64 if self.kind == "real number" else np.int64)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two inputs."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str
+    window: int | float | None
+    importance: str | None
+
+
+@dataclass(frozen=True)
+class WindowJoin:
+    """A bounded join of two streams over sliding windows, ready to run."""
+
+    left: Side
+    right: Side
+    unit: TimeUnit
+    lateness: int | float
+    memory: int | None
+    in_bytes: bool
+    split: float | None
+    moment: Moment
+    policy: Policy
+    halflife: int | float
+    combine: Combine
+    seed: int
+    names: tuple[str, ...]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Left, then right."""
+        return self.left, self.right
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, then the right's."""
+        fields = [*self.left.schema, *self.right.schema]
+        return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values; `memory` apart, a checkpoint depends on each."""
+        return {
+            "on": [list(side.keys) for side in self.sides],
+            "time": [side.time for side in self.sides],
+            "within": [side.window for side in self.sides],
+            "lateness": self.lateness,
+            "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
+            "split": "shared" if self.split is None else self.split,
+            "moment": self.moment,
+            "importance": [side.importance for side in self.sides],
+            "combine": self.combine,
+            "seed": self.seed,
+            "columns": [
+                [f"{f.name}: {f.type}" for f in side.schema] for side in self.sides
+            ],
+        } | self.policy.settings()
+
+
+def window_join(
+    left: pa.Schema,
+    right: pa.Schema,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    time: str | tuple[str, str],
+    within: Any,
+    memory: int | str | None = None,
+    policy: str | Policy = "prob",
+    split: str | float = "shared",
+    moment: str = "probe-first",
+    importance: str | tuple[str, str] | None = None,
+    combine: str = "min",
+    lateness: Any = 0,
+    suffixes: tuple[str, str] = ("_left", "_right"),
+    seed: int = 0,
+) -> WindowJoin:
+    """Check the settings of a join against the schemas of its inputs."""
+    for schema, name in ((left, "left"), (right, "right")):
+        _check_unique(schema, name)
+    left_keys, right_keys = _keys(on)
+    for a, b in zip(left_keys, right_keys, strict=True):
+        _check_key(left, right, a, b)
+    left_time, right_time = _pair(time, "time", "column names")
+    unit = _time_unit(left, right, left_time, right_time)
+    windows = within if isinstance(within, tuple | list) else (within, within)
+    if len(windows) != 2:
+        raise TidegateError(
+            f"within must be one window or a pair (left's, right's), not {within!r}"
+        )
+    w_left, w_right = (_window(w, unit) for w in windows)
+    tuples, in_bytes = _memory(memory)
+    chosen = policy_of(policy)
+    if importance is None:
+        imp: tuple[str | None, str | None] = (None, None)
+    else:
+        imp = _pair(importance, "importance", "column names")
+        _check_importance(left, imp[0], "left")
+        _check_importance(right, imp[1], "right")
+    share = _split(split)
+    if tuples is not None and share is not None and not in_bytes and tuples < 2:
+        raise TidegateError(
+            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
+            'use split="shared" or more memory'
+        )
+    return WindowJoin(
+        left=Side(left, left_keys, left_time, w_left, imp[0]),
+        right=Side(right, right_keys, right_time, w_right, imp[1]),
+        unit=unit,
+        lateness=_length(lateness, unit, "lateness", zero=True),
+        memory=tuples,
+        in_bytes=in_bytes,
+        split=share,
+        moment=_choice(moment, MOMENTS, "moment"),
+        policy=chosen,
+        halflife=_halflife(chosen, (w_left, w_right), unit),
+        combine=_choice(combine, COMBINES, "combine"),
+        seed=_seed(seed),
+        names=_result_names(left, right, suffixes),
+    )
+
+
+def frequency_table(
+    spec: WindowJoin, table: Any
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """A given table of frequencies as (sorted key hashes, left's, right's)."""
+    arrow = as_table(table)
+    wanted = [*spec.left.keys, "left", "right"]
+    for name in wanted:
+        _check_column(arrow.schema, name, "the table of frequencies")
+    arrow = arrow.select(wanted).combine_chunks()
+    keys = [
+        arrow.column(k).cast(spec.left.schema.field(k).type).combine_chunks()
+        for k in spec.left.keys
+    ]
+    keys = [k.chunk(0) if isinstance(k, pa.ChunkedArray) else k for k in keys]
+    columns = []
+    for name in ("left", "right"):
+        values = np.asarray(arrow.column(name).cast(pa.float64()).fill_null(0.0).to_numpy())
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise TidegateError(
+                f'frequencies must be finite and not negative; column "{name}" has '
+                f"{values[~(np.isfinite(values) & (values >= 0))][0]}"
+            )
+        columns.append(values)
+    hashes = hash_columns(keys, arrow.num_rows)
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    if len(hashes) > 1 and (hashes[1:] == hashes[:-1]).any():
+        raise TidegateError("the table of frequencies names a key twice; add its rows up first")
+    return hashes, columns[0][order], columns[1][order]
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+
+def _choice(value: Any, choices: tuple[Any, ...], name: str) -> Any:
+    if value not in choices:
+        listed = ", ".join(f'"{c}"' for c in choices)
+        raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
+    return value
+
+
+def _pair(value: Any, name: str, what: str) -> tuple[str, str]:
+    pair = (value, value) if isinstance(value, str) else value
+    if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or not all(isinstance(v, str) for v in pair)
+    ):
+        raise TidegateError(
+            f"{name} must be one column name or a pair of {what} (left's, right's), not {value!r}"
+        )
+    return pair[0], pair[1]
+
+
+def _check_unique(schema: pa.Schema, side: str) -> None:
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise TidegateError(
+                f'the {side} input has two columns named "{name}"; rename one before joining'
+            )
+        seen.add(name)
+
+
+def _check_column(schema: pa.Schema, name: str, where: str) -> None:
+    if name not in schema.names:
+        listed = ", ".join(f'"{n}"' for n in schema.names)
+        raise TidegateError(f'{where} has no column "{name}"; it has {listed or "no columns"}')
+
+
+def _keys(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if isinstance(on, str):
+        pairs = [(on, on)]
+    elif isinstance(on, Mapping):
+        pairs = list(on.items())
+    elif isinstance(on, Sequence):
+        pairs = [(name, name) for name in on]
+    else:
+        pairs = []
+    if not pairs or not all(isinstance(n, str) for pair in pairs for n in pair):
+        raise TidegateError(
+            "on must be a column name, a list of them, or a {left: right} mapping, with at least "
+            f"one column, not {on!r}"
+        )
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def _check_key(left: pa.Schema, right: pa.Schema, a: str, b: str) -> None:
+    _check_column(left, a, "the left input")
+    _check_column(right, b, "the right input")
+    kind, other = _plain_type(left.field(a).type), _plain_type(right.field(b).type)
+    if pa.types.is_map(kind) or pa.types.is_union(kind):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which has no equality; join on one of its entries'
+        )
+    if kind != other:
+        raise TidegateError(
+            f'key columns must have one type: left "{a}" is {kind}, right "{b}" is {other}; '
+            "cast one of them"
+        )
+
+
+def _check_importance(schema: pa.Schema, name: str, side: str) -> None:
+    _check_column(schema, name, f"the {side} input")
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise TidegateError(
+            f'importance must be a column of numbers; {side} "{name}" is {kind}: cast it'
+        )
+
+
+def _unit_of(kind: pa.DataType) -> TimeUnit | None:
+    if pa.types.is_timestamp(kind):
+        per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
+        return TimeUnit("timestamp" if kind.tz else "local timestamp", Fraction(1, per))
+    if pa.types.is_date(kind):
+        return TimeUnit("date", Fraction(1, 1000))
+    if pa.types.is_integer(kind):
+        return TimeUnit("whole number", Fraction(1))
+    if pa.types.is_floating(kind):
+        return TimeUnit("real number", Fraction(1))
+    if pa.types.is_decimal(kind) and kind.precision <= 18:
+        return TimeUnit("decimal", Fraction(10**kind.scale))
+    return None
+
+
+def _time_unit(left: pa.Schema, right: pa.Schema, a: str, b: str) -> TimeUnit:
+    units = []
+    for schema, name, side in ((left, a, "left"), (right, b, "right")):
+        _check_column(schema, name, f"the {side} input")
+        kind = schema.field(name).type
+        unit = _unit_of(kind)
+        if unit is None:
+            raise TidegateError(
+                f'time must be a column of timestamps, dates or numbers; {side} "{name}" is '
+                f"{kind}: cast it"
+            )
+        units.append(unit)
+    if units[0].kind != units[1].kind:
+        raise TidegateError(
+            f'time columns must be of one kind: left "{a}" is a {units[0].kind}, right "{b}" a '
+            f"{units[1].kind}; cast one of them"
+        )
+    return max(units, key=lambda u: u.per_unit)
+
+
+def _nanoseconds(text: str) -> Fraction | None:
+    parts = re.findall(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*,?", text.lower())
+    if not parts or re.sub(r"[0-9]+(?:\.[0-9]+)?\s*[a-zµ]+|[\s,]", "", text.lower()):
+        return None
+    if any(unit not in _NANOSECONDS for _, unit in parts):
+        return None
+    return sum((Fraction(n) * _NANOSECONDS[unit] for n, unit in parts), Fraction(0))
+
+
+def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
+    """A length of time in the kernel's numbers."""
+    if unit.is_time:
+        if zero and value == 0 and not isinstance(value, bool):
+            return 0
+        if isinstance(value, timedelta):
+            days = Fraction(value.days * 86_400 + value.seconds)
+            exact: Fraction | None = days * 10**9 + value.microseconds * 1000
+        elif isinstance(value, str):
+            exact = _nanoseconds(value)
+        else:
+            exact = None
+        if exact is None:
+            raise TidegateError(
+                f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
+                f"time columns are a {unit.kind}; not {value!r}"
+            )
+    else:
+        if isinstance(value, str | bool | timedelta) or not isinstance(
+            value, int | float | np.number
+        ):
+            raise TidegateError(
+                f"{name} must be a number, because the time columns are a {unit.kind}; "
+                f"not {value!r}"
+            )
+        if not math.isfinite(value):
+            raise TidegateError(f"{name} must be finite, not {value!r}")
+        exact = Fraction(value) if not isinstance(value, np.number) else Fraction(value.item())
+    if exact < 0 or (exact == 0 and not zero):
+        raise TidegateError(f"{name} must be longer than zero, not {value!r}")
+    if unit.kind == "real number":
+        return float(exact)
+    # Differences of whole numbers are below a length exactly when they are below the next whole.
+    length = math.ceil(exact * unit.per_unit)
+    if length >= LARGEST_TIME // 4:
+        raise TidegateError(
+            f'{name} is too long: {value!r}; use "unbounded" to keep tuples for ever'
+        )
+    return length
+
+
+def _window(value: Any, unit: TimeUnit) -> int | float | None:
+    if value is None or value == "unbounded" or (isinstance(value, float) and value == math.inf):
+        return None
+    return _length(value, unit, "within")
+
+
+def _halflife(
+    policy: Policy, windows: tuple[int | float | None, int | float | None], unit: TimeUnit
+) -> int | float:
+    """How long until an arrival counts half; 0 if it never does."""
+    if not isinstance(policy, ByFrequency) or policy.never_forgets:
+        return 0
+    if policy.halflife is not None:
+        return _length(policy.halflife, unit, "halflife")
+    known = [w for w in windows if w is not None]
+    return 8 * max(known) if known else 0
+
+
+def _memory(value: Any) -> tuple[int | None, bool]:
+    if value is None:
+        return None, False
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
+        return int(value), False
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
+        if match and match[2].lower() in _SIZES:
+            size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
+            if size > 0:
+                return size, True
+    raise TidegateError(
+        'memory must be a positive number of tuples or a size like "64 MB" '
+        f"(or None to keep everything), not {value!r}"
+    )
+
+
+def _split(value: Any) -> float | None:
+    if value == "shared":
+        return None
+    if value == "fixed":
+        return 0.5
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
+        return float(value)
+    raise TidegateError(
+        f'split must be "shared", "fixed" or the left\'s share between 0 and 1, not {value!r}'
+    )
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise TidegateError(f"seed must be a whole number that is not negative, not {value!r}")
+    return int(value)
+
+
+def _result_names(left: pa.Schema, right: pa.Schema, suffixes: Any) -> tuple[str, ...]:
+    a, b = _pair(suffixes, "suffixes", "suffixes")
+    both = set(left.names) & set(right.names)
+    names = [n + a if n in both else n for n in left.names]
+    names += [n + b if n in both else n for n in right.names]
+    for name in names:
+        if names.count(name) > 1:
+            raise TidegateError(
+                f'two result columns would be named "{name}"; choose other suffixes than '
+                f"{suffixes!r} or rename a column"
+            )
+    return tuple(names)

@@ -1,0 +1,16 @@
+"""Seeded generators of streams, and streams in Parquet files; none of it needs Spark."""
+
+from __future__ import annotations
+
+from tidegate.streams.auctions import auctions
+from tidegate.streams.files import cut_by_time, read_parquet, write_parquet_batches
+from tidegate.streams.zipf import uniform, zipf
+
+__all__ = [
+    "auctions",
+    "cut_by_time",
+    "read_parquet",
+    "uniform",
+    "write_parquet_batches",
+    "zipf",
+]

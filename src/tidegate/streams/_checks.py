@@ -1,0 +1,68 @@
+"""Argument checks and seeded randomness that the generators share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.errors import TidegateError
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+    """Return ``value`` as an int, or say which whole number was expected."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise TidegateError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
+
+
+def number(name: str, value: Any, *, least: float) -> float:
+    """Return ``value`` as a finite float of at least ``least``."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.integer, np.floating))
+        or not math.isfinite(value)
+        or value < least
+    ):
+        raise TidegateError(f"{name} must be a finite number of at least {least:g}, not {value!r}")
+    return float(value)
+
+
+def pair(name: str, value: Any, *, least: float) -> tuple[float, float]:
+    """Return one number a side: a single number stands for both sides."""
+    if not isinstance(value, (tuple, list)):
+        return (number(name, value, least=least),) * 2
+    if len(value) != 2:
+        raise TidegateError(f"{name} must be one number or a pair (left, right), not {value!r}")
+    left, right = (number(name, side, least=least) for side in value)
+    return left, right
+
+
+def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``, or list them."""
+    if value not in choices:
+        listed = ", ".join(f'"{each}"' for each in choices)
+        raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
+    return str(value)
+
+
+def generators(seed: Any, count: int) -> list[np.random.Generator]:
+    """Return ``count`` independent generators.
+
+    Each drawn quantity has its own, so that asking for more of one does not change the others.
+    PCG64 is named because the default bit generator of NumPy may change.
+    """
+    root = np.random.SeedSequence(whole("seed", seed, least=0))
+    return [np.random.Generator(np.random.PCG64(child)) for child in root.spawn(count)]
+
+
+def zipf_ranks(
+    rng: np.random.Generator, size: int, domain: int, skew: float
+) -> npt.NDArray[np.int64]:
+    """Draw ``size`` ranks in 0..domain-1, rank r with probability proportional to (r+1)**-skew."""
+    cumulative = np.cumsum(np.arange(1, domain + 1, dtype=np.float64) ** -skew)
+    drawn = np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right")
+    ranks: npt.NDArray[np.int64] = np.minimum(drawn, domain - 1).astype(np.int64)
+    return ranks

@@ -1,0 +1,266 @@
+"""The window engine against its slow twin, result for result."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import naive
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.engines.payload import sizes
+from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine, WindowJob
+from tidegate.policies import Arrivals, ByFrequency, Fifo, Life, Policy, Prob, Rand, UntilExpiry
+from tidegate.spec import MOMENTS, WindowJoin, window_join
+
+INTEGERS = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("uid", pa.int64()), ("s", pa.string())])
+REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
+GIVEN = pa.table({"k": [0, 1, 2, 3], "left": [5.0, 1.0, 2.0, 2.0], "right": [1.0, 4.0, 3.0, 3.0]})
+
+Cell = tuple[int, int, Any, int]  # side, key, time, uid
+
+
+@dataclass
+class Case:
+    """A join, its input in feeds, and where the state is handed on."""
+
+    spec: WindowJoin
+    feeds: list[list[Cell]]
+    restarts: set[int] = field(default_factory=set)
+
+
+def raw(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
+    mine = [c for c in cells if c[0] == side]
+    columns = [[c[1] for c in mine], [c[2] for c in mine], [c[3] for c in mine]]
+    strings = ["x" * (c[3] % 7) for c in mine]
+    return pa.record_batch([*columns, strings], schema=spec.sides[side].schema)
+
+
+def prepared(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
+    return WindowJob(spec).prepare(side, raw(spec, cells, side))[0]
+
+
+def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
+    rows = []
+    for side in range(2):
+        batch = prepared(spec, cells, side)
+        payload = pa.RecordBatch.from_arrays(batch.columns[3:], names=["k", "t", "uid", "s"])
+        weights = TUPLE_OVERHEAD + sizes(payload) * 5 // 4
+        columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5))
+        rows += [
+            naive.Row(side, key, time, tie, uid, int(size))
+            for key, time, tie, uid, size in zip(*columns, weights, strict=True)
+        ]
+    return rows
+
+
+class InOrder(naive.Ranker):
+    """UNTIL-EXPIRY: whoever came first stays."""
+
+    def rank(self, row: naive.Row, seq: int, now: naive.Time, floor: float) -> float:
+        return -float(seq)
+
+
+def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
+    policy = spec.policy
+    if isinstance(policy, ByFrequency):
+        kwargs: dict[str, Any] = {"halflife": spec.halflife or None, "cap": cap}
+        if not policy.learned:
+            hashes = {r.key for r in rows}
+            counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
+            keys = [(0, k, 0, k) for k in range(4)]
+            for key, cell in zip(prepared(spec, keys, 0).column(0).to_pylist(), range(4), strict=True):
+                if key in hashes:
+                    counts[0][key] = GIVEN["left"][cell].as_py()
+                    counts[1][key] = GIVEN["right"][cell].as_py()
+            kwargs |= {"counts": counts, "learned": False}
+        if isinstance(policy, Life):
+            windows = tuple(math.inf if s.window is None else s.window for s in spec.sides)
+            return naive.Life(windows, **kwargs)
+        return naive.ByKey(**kwargs)
+    if isinstance(policy, UntilExpiry):
+        return InOrder()
+    arrivals = Arrivals(
+        np.array([r.time for r in rows], spec.unit.dtype),
+        np.array([r.side for r in rows], np.int8),
+        np.array([r.key for r in rows], np.uint64),
+        np.array([r.tie for r in rows], np.uint64),
+        spec.seed,
+    )
+    ranks = dict(zip([r.uid for r in rows], policy.fixed_ranks(arrivals), strict=True))
+    return naive.Fixed(ranks, use_floor=policy.floor_weight == 1.0)
+
+
+def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
+    spec, rules = case.spec, engine._rules
+    rows = naive_rows(spec, [c for feed in case.feeds for c in feed])
+    memory = None
+    if spec.memory is not None:
+        memory = rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
+    windows = tuple(math.inf if s.window is None else s.window for s in spec.sides)
+    return naive.NaiveJoin(
+        windows=(windows[0], windows[1]),
+        ranker=ranker(spec, rows, rules.cap),
+        memory=memory,
+        in_bytes=spec.in_bytes,
+        split=spec.split,
+        moment=spec.moment,
+        lateness=spec.lateness,
+    )
+
+
+def pairs_of(batches: Iterable[pa.RecordBatch]) -> Counter[tuple[int, int]]:
+    found: Counter[tuple[int, int]] = Counter()
+    for batch in batches:
+        left, right = batch.column("uid_left").to_pylist(), batch.column("uid_right").to_pylist()
+        found.update(zip(left, right, strict=True))
+    return found
+
+
+def held_of(engine: WindowEngine) -> set[int]:
+    uids: set[int] = set()
+    for side in range(2):
+        slots = engine._tables.slots_of(side)
+        rows = engine._payload[side].take(engine._tables.core.slots["row"][slots])
+        uids |= set(rows.column(2).to_pylist())
+    return uids
+
+
+def passed_on(engine: WindowEngine, log: list[bytes]) -> WindowEngine:
+    """A new engine with the state of the old one, by way of its log."""
+    if engine.log_is_heavy or not log or len(log) > 3:
+        log[:] = engine.snapshot()
+    else:
+        log.append(engine.changes())
+    new = WindowEngine(engine.spec, keep_shed=True)
+    new.restore(log)
+    return new
+
+
+def run_case(case: Case) -> Counter[tuple[int, int]]:
+    """Run both and compare after every feed; gives all pairs."""
+    engine = WindowEngine(case.spec, keep_shed=True)
+    slow = twin(case, engine)
+    log: list[bytes] = []
+    total: Counter[tuple[int, int]] = Counter()
+    for i, cells in enumerate(case.feeds):
+        inputs = [[prepared(case.spec, cells, side)] for side in range(2)]
+        fast_pairs = pairs_of(engine.feed(inputs))
+        slow_pairs = Counter(slow.feed(naive_rows(case.spec, cells)))
+        assert fast_pairs == slow_pairs
+        total += fast_pairs
+        assert held_of(engine) == {h.row.uid for h in slow.held}
+        naive.check_bound(slow)
+        assert shed_of(engine) == Counter(slow.shed)
+        slow.shed.clear()
+        counters = engine.take_counters()
+        assert counters["results"] == sum(fast_pairs.values())
+        assert counters["held"] == len(slow.held)
+        assert counters["waiting"] == len(slow.open)
+        if i in case.restarts:
+            engine = passed_on(engine, log)
+    last = pairs_of(engine.finish())
+    assert last == Counter(slow.finish())
+    assert held_of(engine) == {h.row.uid for h in slow.held}
+    return total + last
+
+
+def shed_of(engine: WindowEngine) -> Counter[naive.Shed]:
+    table = engine.take_shed()
+    found = []
+    for row in table.to_pylist():
+        found.append(naive.Shed(row[row["side"]]["uid"], row["left_at"], row["why"]))
+    return Counter(found)
+
+
+policies = st.one_of(
+    st.just(Rand()),
+    st.just(Fifo()),
+    st.just(UntilExpiry()),
+    st.builds(
+        lambda kind, half, keys: kind("learned", half, keys),
+        st.sampled_from([Prob, Life]),
+        st.sampled_from([None, 3, 1000, math.inf]),
+        st.sampled_from([None, 1, 2, 3]),
+    ),
+    st.sampled_from([Prob(GIVEN), Life(GIVEN)]),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, in_order: bool = False, policy: Any = policies) -> Case:
+    real = draw(st.booleans())
+    schema = REALS if real else INTEGERS
+    window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
+    memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "600 B", "1 kB", "3 kB"]))
+    split = draw(st.sampled_from(["shared", "fixed", 0.3]))
+    if memory == 1:
+        split = "shared"
+    spec = window_join(
+        schema,
+        schema,
+        on="k",
+        time="t",
+        within=(draw(window), draw(window)),
+        memory=memory,
+        policy=draw(policy),
+        split=split,
+        moment=draw(st.sampled_from(MOMENTS)),
+        lateness=draw(st.sampled_from([0, 0, 2])),
+        seed=draw(st.integers(0, 3)),
+    )
+    time = st.integers(-4, 12).map(lambda t: t / 4 if real else t)
+    size = draw(st.integers(0, 28))
+    cells = [
+        (draw(st.integers(0, 1)), draw(st.integers(0, 3)), draw(time), uid) for uid in range(size)
+    ]
+    if in_order:
+        cells.sort(key=lambda c: c[2])
+    cuts = sorted(draw(st.lists(st.integers(0, size), max_size=5)))
+    feeds = [cells[a:b] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
+    restarts = draw(st.sets(st.integers(0, len(feeds) - 1)))
+    return Case(spec, feeds, restarts)
+
+
+@given(cases())
+@settings(max_examples=400)
+def test_engine_equals_twin(case: Case) -> None:
+    run_case(case)
+
+
+@given(cases(in_order=True))
+@settings(max_examples=150)
+def test_cuts_and_restarts_change_nothing(case: Case) -> None:
+    whole = Case(case.spec, [[c for feed in case.feeds for c in feed]])
+    assert run_case(case) == run_case(whole)
+
+
+@given(cases(in_order=True))
+@settings(max_examples=150)
+def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
+    cells = [c for feed in case.feeds for c in feed]
+    windows = tuple(math.inf if s.window is None else s.window for s in case.spec.sides)
+    wanted = naive.exact(naive_rows(case.spec, cells), (windows[0], windows[1]))
+    found = run_case(case)
+    assert found <= wanted
+    if case.spec.memory is None or (not case.spec.in_bytes and case.spec.memory >= 4 * len(cells)):
+        assert found == wanted
+
+
+@pytest.mark.parametrize("policy", [Rand(), Fifo(), UntilExpiry(), Prob(), Life(), Prob(GIVEN)])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> None:
+    rng = np.random.default_rng(5)
+    cells = [(int(rng.integers(2)), int(rng.integers(4)), t // 3, t) for t in range(300)]
+    settings_of = {"on": "k", "time": "t", "within": (7, 11), "policy": policy, "moment": moment}
+    wanted = run_case(Case(window_join(INTEGERS, INTEGERS, **settings_of), [cells]))
+    enough = run_case(Case(window_join(INTEGERS, INTEGERS, memory=60, **settings_of), [cells]))
+    assert sum(wanted.values()) > 100
+    assert enough == wanted

@@ -1,0 +1,319 @@
+"""The obvious slow twin of the window engine: lists, loops, and nothing to be clever about.
+
+It follows the rules of `docs/how_it_works.md` sentence by sentence and shares no code with the
+engine, so that a property test which holds the two together checks both. Every choice is a
+`min` over a list and every join a double loop: keep inputs small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+LEFT, RIGHT = 0, 1
+MOMENTS = ("probe-first", "evict-first", "shed-first")
+
+Time = int | float
+Windows = tuple[Time, Time]
+Pairs = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input tuple; `tie` is its content hash, `uid` is unique over both sides."""
+
+    side: int
+    key: int
+    time: Time
+    tie: int
+    uid: int
+    size: int = 1
+    importance: float = 1.0
+
+
+class Held(NamedTuple):
+    """A tuple in memory, with its arrival sequence number."""
+
+    row: Row
+    seq: int
+
+
+class Shed(NamedTuple):
+    """A tuple that left early: when by the clock, and "evicted" or "rejected"."""
+
+    uid: int
+    when: Time
+    why: str
+
+
+def tick_order(row: Row) -> tuple[Time, int, int, int, int]:
+    """Time first; inside a tick by content, so that arrival order plays no part."""
+    return (row.time, row.side, row.key, row.tie, row.uid)
+
+
+def joined(lefts: Sequence[Row], rights: Sequence[Row], windows: Windows) -> Pairs:
+    """Pairs of a left row of the one list and a right row of the other that join."""
+    return [
+        (x.uid, y.uid)
+        for x in lefts
+        for y in rights
+        if x.side == LEFT and y.side == RIGHT and x.key == y.key
+        if y.time < x.time + windows[LEFT] and y.time > x.time - windows[RIGHT]
+    ]
+
+
+def exact(rows: Sequence[Row], windows: Windows) -> Counter[tuple[int, int]]:
+    """Give the multiset of all pairs, as an unlimited memory finds them."""
+    return Counter(joined(rows, rows, windows))
+
+
+class Ranker:
+    """What a policy is to the twin. `floor` is the largest rank that ever left the pool, or 0."""
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """See a newcomer; every newcomer of a tick is seen before the first is admitted."""
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Take note that a row was (provisionally) added."""
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Say what a candidate is worth at the moment of choosing."""
+        raise NotImplementedError
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Tidy up after a tick's admissions."""
+
+
+class Fixed(Ranker):
+    """A rank per uid (0 if not given), fixed at admission, on top of the floor if asked."""
+
+    def __init__(self, ranks: Mapping[int, float], use_floor: bool = False) -> None:
+        self.given, self.use_floor = ranks, use_floor
+        self.fixed: dict[int, float] = {}
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Fix the rank."""
+        self.fixed[row.uid] = self.given.get(row.uid, 0.0) + (floor if self.use_floor else 0.0)
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give the rank fixed at admission."""
+        return self.fixed[row.uid]
+
+
+class ByKey(Ranker):
+    """PROB (Das et al., 4.2.1): how often the key came on the other side.
+
+    `counts` are (left's, right's) by key. Learned ones start from there, and instead of fading
+    the old counts, an arrival in epoch e counts 2^(e - first epoch): the order is the same and
+    no division blurs it. Once more than `cap` known keys have no held tuple, half of that stay.
+    """
+
+    def __init__(
+        self,
+        counts: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
+        learned: bool = True,
+        halflife: Time | None = None,
+        cap: int | None = None,
+    ) -> None:
+        self.counts = [dict(counts[LEFT]), dict(counts[RIGHT])]
+        self.learned, self.halflife, self.cap = learned, halflife, cap
+        self.first_epoch: int | None = None
+
+    def _epoch(self, clock: Time) -> int:
+        if self.halflife is None:
+            return 0
+        return int(clock // self.halflife)
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Count the key on the row's own side."""
+        if not self.learned:
+            return
+        epoch = self._epoch(clock)
+        if self.first_epoch is None:
+            self.first_epoch = epoch
+        own = self.counts[row.side]
+        own[row.key] = own.get(row.key, 0.0) + 2.0 ** (epoch - self.first_epoch)
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give the count of the key on the other side."""
+        return self.counts[1 - row.side].get(row.key, 0.0)
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Forget the rarest keys that nothing in memory needs, once they are too many."""
+        if not self.learned or self.cap is None:
+            return
+        left, right = self.counts
+        idle = [key for key in left.keys() | right.keys() if key not in held_keys]
+        if len(idle) > self.cap:
+            idle.sort(key=lambda k: (max(left.get(k, 0.0), right.get(k, 0.0)), k), reverse=True)
+            for key in idle[self.cap // 2 :]:
+                left.pop(key, None)
+                right.pop(key, None)
+
+
+class Life(ByKey):
+    """LIFE (Das et al., 4.2.2): remaining life times PROB's count; `lateness` adds no life.
+
+    A count of zero weighs a life by next to nothing, so that of such tuples the older leaves.
+    """
+
+    def __init__(self, windows: Windows, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.windows = windows
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give life times count; where life never ends, the count alone."""
+        count = super().rank(row, seq, now, floor)
+        window = self.windows[row.side]
+        return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
+
+
+class NaiveJoin:
+    """The bounded window join of two streams, as slow and plain as it can be.
+
+    `windows` are (left's, right's), `memory` counts tuples or, `in_bytes`, sizes (None keeps
+    everything), `split` is the left's share of it (None: one shared pool).
+    """
+
+    def __init__(
+        self,
+        *,
+        windows: Windows,
+        ranker: Ranker,
+        memory: int | None = None,
+        in_bytes: bool = False,
+        split: float | None = None,
+        moment: str = "probe-first",
+        lateness: Time = 0,
+    ) -> None:
+        if moment not in MOMENTS:
+            raise ValueError(f"moment must be one of {MOMENTS}, not {moment!r}")
+        if memory is not None and memory < (1 if split is None else 2):
+            raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
+        self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
+        self.split, self.moment, self.lateness = split, moment, lateness
+        self.budgets: list[int] | None = None  # one a pool
+        if memory is not None and split is None:
+            self.budgets = [memory]
+        elif memory is not None and split is not None:
+            left = min(max(math.floor(memory * split), 1), memory - 1)
+            self.budgets = [left, memory - left]
+        self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
+        self.held: list[Held] = []
+        self.open: list[Row] = []
+        self.shed: list[Shed] = []
+        self.floors = [0.0, 0.0]  # one a pool
+        self.arrivals = 0
+
+    def feed(self, rows: Sequence[Row], clock: Time | None = None) -> Pairs:
+        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        pairs: Pairs = []
+        for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
+            tick = list(group)
+            late = self.clock is not None and time < self.clock
+            if self.clock is None or time > self.clock:
+                pairs += self._advance(time)
+            if self.moment == "probe-first":
+                pairs += self._probe(tick, [h.row for h in self.held] + self.open)
+            if not late:
+                self.open += tick
+            elif self.moment == "probe-first":
+                self._admit(tick)
+            else:
+                pairs += self._admit_then_probe(tick)
+        if clock is not None and (self.clock is None or clock > self.clock):
+            pairs += self._advance(clock)
+        return pairs
+
+    def finish(self) -> Pairs:
+        """No more input: close the open tick."""
+        tick, self.open = sorted(self.open, key=tick_order), []
+        if self.moment == "probe-first":  # it probed on arrival
+            self._admit(tick)
+            return []
+        return self._admit_then_probe(tick)
+
+    def _advance(self, clock: Time) -> Pairs:
+        """Close the open tick at its own time, then move the clock and expire."""
+        pairs = self.finish()
+        self.clock = clock
+        self.held = [h for h in self.held if not self._dead(h.row)]
+        return pairs
+
+    def _dead(self, row: Row) -> bool:
+        assert self.clock is not None
+        if row.side == LEFT:
+            return self.clock >= row.time + self.windows[LEFT] + self.lateness
+        return self.clock - self.windows[RIGHT] - self.lateness >= row.time
+
+    def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
+        """Newcomers against others, and newcomers of the two sides against each other."""
+        return (
+            joined(newcomers, newcomers, self.windows)
+            + joined(newcomers, others, self.windows)
+            + joined(others, newcomers, self.windows)
+        )
+
+    def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
+        """`evict-first`: all newcomers probe what is left; `shed-first`: only those kept do."""
+        before = {h.row.uid for h in self.held}
+        self._admit(newcomers)
+        old = [h.row for h in self.held if h.row.uid in before]
+        if self.moment == "shed-first":
+            newcomers = [h.row for h in self.held if h.row.uid not in before]
+        return self._probe(newcomers, old)
+
+    def _admit(self, newcomers: list[Row]) -> None:
+        """Admit a tick's newcomers one by one, in tick order."""
+        if not newcomers:
+            return
+        assert self.clock is not None
+        for row in newcomers:
+            self.ranker.observe(row, self.clock)
+        for row in newcomers:
+            seq, self.arrivals = self.arrivals, self.arrivals + 1
+            if not self._dead(row):
+                self._add(row, seq)
+        self.ranker.settle({h.row.key for h in self.held})
+
+    def _add(self, row: Row, seq: int) -> None:
+        """Add a newcomer; while its pool is over budget, the lowest (rank, seq) leaves."""
+        assert self.clock is not None
+        now, pool = self.clock, self.pool_of(row)
+        if self.budgets is not None and self.size(row) > self.budgets[pool]:
+            self.shed.append(Shed(row.uid, now, "rejected"))
+            return
+        self.held.append(Held(row, seq))
+        self.ranker.admitted(row, seq, self.floors[pool])
+        while self.budgets is not None and self.used(pool) > self.budgets[pool]:
+            floor = self.floors[pool]
+            candidates = [h for h in self.held if self.pool_of(h.row) == pool]
+            ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
+            rank, _, victim = min(ranked, key=lambda entry: entry[:2])
+            self.held.remove(victim)
+            self.floors[pool] = max(floor, rank)
+            why = "rejected" if victim.seq == seq else "evicted"
+            self.shed.append(Shed(victim.row.uid, now, why))
+
+    def pool_of(self, row: Row) -> int:
+        """Shared: pool 0; split: a pool per side."""
+        return 0 if self.split is None else row.side
+
+    def size(self, row: Row) -> int:
+        """Say what a row takes of the budget."""
+        return row.size if self.in_bytes else 1
+
+    def used(self, pool: int) -> int:
+        """Say how much of a pool's budget is taken."""
+        return sum(self.size(h.row) for h in self.held if self.pool_of(h.row) == pool)
+
+
+def check_bound(join: NaiveJoin) -> None:
+    """Fail if a pool holds more than its budget."""
+    for pool, budget in enumerate(join.budgets or []):
+        used = join.used(pool)
+        assert used <= budget, f"pool {pool} holds {used}, its budget is {budget}"
