@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate import local
 from tidegate.errors import TidegateError
+from tidegate.joins import join
 from tidegate.local import Result
 from tidegate.policies import Fifo, Life, Policy, Prob, Rand, UntilExpiry
 
@@ -18,5 +19,6 @@ __all__ = [
     "Result",
     "TidegateError",
     "UntilExpiry",
+    "join",
     "local",
 ]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import hash_columns
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
@@ -56,7 +55,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     """
     tables = [as_table(left), as_table(right)]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
-    job = WindowJob(with_whole_frequencies(spec, tables))
+    job = WindowJob(_counted(spec, tables))
     engine = WindowEngine(job.spec, keep_shed=True)
     counters: dict[str, int | float] = {}
     found = []
@@ -104,12 +103,10 @@ def _single(table: pa.Table) -> pa.RecordBatch:
     )
 
 
-def with_whole_frequencies(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
+def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
     """Count both inputs first, if the policy asks for the whole streams' frequencies."""
     policy = spec.policy
-    if not isinstance(policy, ByFrequency) or not isinstance(policy.frequencies, str):
-        return spec
-    if policy.frequencies != "whole":
+    if spec.memory is None or not isinstance(policy, ByFrequency) or not policy.whole:
         return spec
     counts = []
     for side, table, name in zip(spec.sides, tables, ("left", "right"), strict=True):

@@ -30,6 +30,7 @@ class Tables:
             hashes=np.empty(0, np.uint64),
             table=np.zeros((2, 2), np.uint64),
             free_entries=np.empty(0, np.int64),
+            idle=np.empty(0, np.int64),
             edge=np.zeros(2, ranked),
             near=np.empty((2, 0), ranked),
             far=np.empty((2, 0), ranked),
@@ -68,7 +69,7 @@ class Tables:
     def _grow_slots(self, size: int) -> None:
         core = self.core
         old = len(core.slots)
-        slots = np.empty(size, core.slots.dtype)
+        slots = _aligned(size, core.slots.dtype)
         slots[:old] = core.slots
         slots["seq"][old:] = -1
         free = np.empty(size, np.int32)
@@ -88,12 +89,13 @@ class Tables:
 
     def _grow_entries(self, size: int) -> None:
         core = self.core
-        groups = np.zeros(2 * size, core.groups.dtype)
+        groups = _aligned(2 * size, core.groups.dtype)
         groups[: len(core.groups)] = core.groups
         hashes = np.zeros(size, np.uint64)
         hashes[: len(core.hashes)] = core.hashes
-        free = np.empty(size, np.int64)
+        free, idle = np.empty(size, np.int64), np.empty(size, np.int64)
         free[: len(core.free_entries)] = core.free_entries
+        idle[: len(core.idle)] = core.idle
         changed = np.zeros(size, np.bool_)
         changed[: len(self._changed)] = self._changed
         self._changed = changed
@@ -101,6 +103,7 @@ class Tables:
             groups=groups,
             hashes=hashes,
             free_entries=free,
+            idle=idle,
             table=np.zeros((2 * size, 2), np.uint64),
         )
         if self._rules.kind in (kernel.BY_KEY, kernel.BY_LIFE):
@@ -164,6 +167,7 @@ class Tables:
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
         """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
         core = self.core
+        core.groups["listed"][2 * core.idle[: core.ints[kernel.IDLE]]] = 0
         if replace:
             core.groups["rate"][:] = 0.0
         keys, left, right = (c.to_numpy() for c in batch.columns)
@@ -172,24 +176,30 @@ class Tables:
         core = self.core
         used = int(core.ints[kernel.ENTRIES])
         rate = core.groups["rate"]
-        counted = (rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)
-        core.ints[kernel.STAT_ONLY] = np.count_nonzero(counted)
+        self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
 
     def forget(self) -> None:
         """Keep only the more frequent half of the keys that are counted and hold nothing."""
         core = self.core
-        used = int(core.ints[kernel.ENTRIES])
-        groups = core.groups[: 2 * used]
-        empty = (groups["count"][::2] == 0) & (groups["count"][1::2] == 0)
-        rate = np.maximum(groups["rate"][::2], groups["rate"][1::2])
-        idle = np.flatnonzero(empty & (rate > 0))
-        order = np.lexsort((core.hashes[idle], rate[idle]))
-        out = idle[order[: len(idle) - self._rules.cap // 2]]
-        groups["rate"][2 * out] = 0.0
-        groups["rate"][2 * out + 1] = 0.0
-        core.ints[kernel.STAT_ONLY] -= len(out)
+        rate, count = core.groups["rate"], core.groups["count"]
+        idle = core.idle[: core.ints[kernel.IDLE]]
+        core.groups["listed"][2 * idle] = 0
+        idle = idle[(count[2 * idle] == 0) & (count[2 * idle + 1] == 0)]
+        highest = np.maximum(rate[2 * idle], rate[2 * idle + 1])
+        idle, highest = idle[highest > 0], highest[highest > 0]
+        out, kept = _lowest(highest, core.hashes[idle], len(idle) - self._rules.cap // 2)
+        out, kept = idle[out], idle[kept]
+        rate[2 * out] = 0.0
+        rate[2 * out + 1] = 0.0
+        self._list_idle(kept)
         core.ints[kernel.REWRITTEN] = 1
         kernel.requeue(core, self._rules)
+
+    def _list_idle(self, entries: NDArray[np.int64]) -> None:
+        core = self.core
+        core.idle[: len(entries)] = entries
+        core.groups["listed"][2 * entries] = 1
+        core.ints[[kernel.IDLE, kernel.STAT_ONLY]] = len(entries)
 
     # ---- tuples -------------------------------------------------------------------------------
 
@@ -201,7 +211,9 @@ class Tables:
 
     def fresh(self) -> NDArray[np.int64]:
         """The slots that were filled in the last batch and still are."""
-        slots = np.unique(self.core.fresh[: self.core.ints[kernel.FRESH]])
+        filled = np.zeros(len(self.core.slots), np.bool_)
+        filled[self.core.fresh[: self.core.ints[kernel.FRESH]]] = True
+        slots = np.flatnonzero(filled)
         return slots[self.core.slots["seq"][slots] >= 0]
 
     def reload(self, tuples: dict[str, NDArray[Any]]) -> None:
@@ -233,3 +245,22 @@ def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
     out = np.empty((array.shape[0], size), array.dtype)
     out[:, : array.shape[1]] = array
     return out
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros that start where a cache line does."""
+    raw = np.zeros(size * dtype.itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size * dtype.itemsize].view(dtype)
+
+
+def _lowest(
+    values: NDArray[np.float64], ties: NDArray[np.uint64], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the `count` lowest (value, tie) are, and where the others are."""
+    edge = np.partition(values, count - 1)[count - 1]
+    below, at = np.flatnonzero(values < edge), np.flatnonzero(values == edge)
+    at = at[np.argpartition(ties[at], count - len(below) - 1)]
+    low = np.concatenate([below, at[: count - len(below)]])
+    high = np.concatenate([at[count - len(below) :], np.flatnonzero(values > edge)])
+    return low, high

@@ -107,17 +107,18 @@ class WindowEngine:
         opened = _opened(batch)
         core.ints[[kernel.TICK_TO, kernel.STAGE, kernel.FRESH, kernel.SHED]] = 0
         out = self._output(len(order))
-        while True:
-            pairs, why = kernel.run(core, self._rules, batch, out, *opened, close)
+        pairs, why = 0, kernel.OUTPUT_FULL
+        while why != kernel.DONE:
+            pairs, why = kernel.run(core, self._rules, batch, out, pairs, *opened, close)
+            if why == kernel.TOO_MANY_KEYS:
+                self._tables.forget()
+                continue
             if pairs:
                 yield self._results(out.left[:pairs], out.right[:pairs])
-            if why == kernel.DONE:
-                break
+                pairs = 0
             if why == kernel.PROBE_TOO_LARGE:
                 room = 2 * len(out.left)
                 out = out._replace(left=np.empty(room, np.int64), right=np.empty(room, np.int64))
-            if why == kernel.TOO_MANY_KEYS:
-                self._tables.forget()
         self._note_shed(out)
         self._settle(given, batch, order, left, first, close)
 

@@ -30,6 +30,8 @@ NOTHING, BY_KEY, BY_TUPLE, BY_LIFE = 0, 1, 2, 3
 #: with the newcomers that were not admitted barred from probing.
 PROBE_FIRST, EVICT_FIRST, SHED_FIRST = 0, 1, 2
 
+#: Candidates that a heap sorts within the processor's cache.
+SMALL_HEAP = 16384
 #: The rate of a key that never came, where it weighs a life: of such tuples the older leaves.
 FAINTEST = 2.0**-200
 
@@ -42,6 +44,7 @@ ENTRIES = 1  # entries ever used
 FREE_ENTRIES = 2
 SEQ = 3  # next sequence number
 STAT_ONLY = 4  # keys that are counted and hold no tuple
+IDLE = 39  # length of `idle`
 EPOCH = 5  # epoch whose arrivals weigh 1
 GONE = 6  # departures noted since the mark
 MARK = 7  # tuples with a smaller sequence number were held when the mark was set
@@ -55,7 +58,8 @@ TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 14, 15, 16, 17, 18
 # One for each pool, one for each side.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 20, 22, 24, 26, 28, 30, 32
 STARTED, SIZE = 34, 36
-INTS = 40
+TOUCHED, SEEN = 40, 41
+INTS = 42
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -70,13 +74,22 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("next", "i4"),
             ("prev", "i4"),
             ("group", "i4"),
+            ("spare", "i8"),
         ],
         align=True,
     )
 
 
 GROUP = np.dtype(
-    [("rate", "f8"), ("head", "i4"), ("tail", "i4"), ("count", "i4"), ("queued", "i4")], align=True
+    [
+        ("rate", "f8"),
+        ("head", "i4"),
+        ("tail", "i4"),
+        ("count", "i4"),
+        ("queued", "i4"),  # whether it is in the queue
+        ("listed", "i8"),  # whether its entry is in `idle`; of the left group only
+    ],
+    align=True,
 )
 
 
@@ -97,6 +110,7 @@ class Core(NamedTuple):
     hashes: Array  # by entry
     table: Array  # open addressing: (hash, entry + 1)
     free_entries: Array
+    idle: Array  # entries that may be counted and hold no tuple
     edge: Array  # by pool: what is at most (rank, seq) of the edge is in `near`
     near: Array  # by pool
     far: Array  # by pool
@@ -152,12 +166,12 @@ class Output(NamedTuple):
 
 
 #: For what Python calls.
-entry_point = numba.njit(cache=True, nogil=True)
+entry_point = numba.njit(cache=True, nogil=True, _nrt=False)
 #: For what only compiled code calls, and seldom: without wrappers for Python, slow to compile.
-jit = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+jit = numba.njit(_nrt=False, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 #: For the path of every tuple: a call would pass the many arrays of a `Core` one by one.
 inlined = numba.njit(
-    nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+    _nrt=False, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
 )
 
 
@@ -244,19 +258,24 @@ def _select(items: Array, n: int, k: int) -> None:
 
 
 @inlined
+def _worth(core: Core, rules: Rules, group: int, time: Any) -> float:
+    """What a tuple of a group is worth now, for the kinds that rank groups."""
+    rate = core.groups[group ^ 1].rate
+    if rules.kind == BY_LIFE:
+        left = group & 1 == 0
+        if rules.bounded_left if left else rules.bounded_right:
+            window = rules.window_left if left else rules.window_right
+            return float(time + window - core.clock[0]) * max(rate, FAINTEST)
+    return float(rate)
+
+
+@inlined
 def _rank(core: Core, rules: Rules, item: int) -> tuple[float, int]:
     """The rank of a candidate now and the sequence number of the tuple that it stands for."""
     if rules.kind == BY_TUPLE:
         return core.slots[item].rank, core.slots[item].seq
-    head = core.groups[item].head
-    rate = core.groups[item ^ 1].rate
-    if rules.kind == BY_LIFE:
-        left = item & 1 == 0
-        if rules.bounded_left if left else rules.bounded_right:
-            window = rules.window_left if left else rules.window_right
-            life = core.slots[head].time + window - core.clock[0]
-            rate = float(life) * max(rate, FAINTEST)
-    return rate, core.slots[head].seq
+    held = core.slots[core.groups[item].head]
+    return _worth(core, rules, item, held.time), held.seq
 
 
 @inlined
@@ -300,11 +319,9 @@ def _refill(core: Core, rules: Rules, pool: int) -> None:
     n = ints[FAR + pool]
     for i in range(n):
         far[i].rank, far[i].seq = _rank(core, rules, far[i].item)
-    k = max(64, n >> 5)
+    k = min(n, max(SMALL_HEAP, n >> 3))
     if k < n:
         _select(far, n, k)
-    else:
-        k = n
     core.edge[pool].rank = np.inf
     for i in range(k):
         near[i] = far[i]
@@ -327,7 +344,7 @@ def _enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     """Make a candidate known to the queue."""
     ints = core.ints
     near, far = ints[NEAR + pool], ints[FAR + pool]
-    if near + far + 1 >= core.far.shape[1] or near > max(256, far):
+    if near + far + 1 >= core.far.shape[1] or near > max(2 * SMALL_HEAP, far):
         _spread(core, pool)
         if near + far + 1 >= core.far.shape[1]:
             _prune(core, rules, pool)
@@ -393,20 +410,14 @@ def _victim(core: Core, rules: Rules, pool: int) -> int:
 
 @entry_point
 def requeue(core: Core, rules: Rules) -> None:
-    """Build a queue of groups anew from what is held."""
-    if rules.kind != BY_KEY and rules.kind != BY_LIFE:
-        return
-    for pool in range(rules.pools):
-        core.ints[NEAR + pool] = 0
-        core.ints[FAR + pool] = 0
-    for group in range(2 * core.ints[ENTRIES]):
-        core.groups[group].queued = 0
-        if core.groups[group].count > 0:
-            pool = group & 1 if rules.pools == 2 else 0
-            core.groups[group].queued = 1
-            far = core.ints[FAR + pool]
-            _put(core.far[pool], far, 0.0, 0, group)
-            core.ints[FAR + pool] = far + 1
+    """Forget the order of a queue of groups, and those that hold nothing any more.
+
+    Needed whenever ranks may have fallen.
+    """
+    if rules.kind == BY_KEY or rules.kind == BY_LIFE:
+        for pool in range(rules.pools):
+            _spread(core, pool)
+            _prune(core, rules, pool)
 
 
 # ---- key entries ------------------------------------------------------------------------------
@@ -455,6 +466,16 @@ def _only_counted(core: Core, entry: int) -> bool:
     """Whether a key has been counted and holds no tuple."""
     left, right = core.groups[2 * entry], core.groups[2 * entry + 1]
     return bool(left.count == 0 and right.count == 0 and (left.rate > 0.0 or right.rate > 0.0))
+
+
+@inlined
+def _list_idle(core: Core, entry: int) -> None:
+    """Note that a key has become one that is only counted."""
+    core.ints[STAT_ONLY] += 1
+    if core.groups[2 * entry].listed == 0:
+        core.groups[2 * entry].listed = 1
+        core.idle[core.ints[IDLE]] = entry
+        core.ints[IDLE] += 1
 
 
 @entry_point
@@ -512,7 +533,7 @@ def _observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> N
         before = _only_counted(core, entry)
         core.groups[2 * entry + batch.side[i]].rate += weight
         if not before and _only_counted(core, entry):
-            ints[STAT_ONLY] += 1
+            _list_idle(core, entry)
 
 
 # ---- tuples -----------------------------------------------------------------------------------
@@ -536,7 +557,7 @@ def _unlink(core: Core, rules: Rules, slot: int) -> None:
         core.groups[group].tail = before
     core.groups[group].count -= 1
     if rules.learn and _only_counted(core, group >> 1):
-        ints[STAT_ONLY] += 1
+        _list_idle(core, group >> 1)
     ints[USED + (side if rules.pools == 2 else 0)] -= held.size
     ints[HELD + side] -= 1
     ints[SIZE] -= held.size
@@ -658,28 +679,40 @@ def _shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
 
 
 @inlined
-def evict(core: Core, rules: Rules, out: Output, pool: int, newcomer: int) -> bool:
-    """Bring a pool within its budget; says whether the tuple `newcomer` (a seq) stayed."""
+def _evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
+    """Drop a held tuple before its time."""
+    ints = core.ints
+    held = core.slots[slot]
+    ints[EVICTED] += 1
+    if held.seq < ints[MARK]:
+        core.gone[ints[GONE]] = held.seq
+        ints[GONE] += 1
+    _shed(core, out, held.row, held.group & 1, True)
+    _unlink(core, rules, slot)
+
+
+@inlined
+def _make_room(
+    core: Core, rules: Rules, out: Output, pool: int, size: int, time: Any, group: int, rank: float
+) -> bool:
+    """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
+
+    Of equal ranks the earlier arrival leaves, so the newcomer loses to higher ranks only.
+    """
     ints = core.ints
     budget = rules.budget_right if pool == 1 else rules.budget_left
-    stayed = True
-    while ints[USED + pool] > budget:
+    while ints[USED + pool] + size > budget:
         slot = _victim(core, rules, pool)
-        held = core.slots[slot]
-        if rules.kind == BY_TUPLE and held.rank > core.floor[pool]:
-            core.floor[pool] = held.rank
-        own = held.seq == newcomer
-        if own:
-            stayed = False
-            ints[REJECTED] += 1
+        if rules.kind == BY_TUPLE:
+            lowest = core.slots[slot].rank
+            core.floor[pool] = max(core.floor[pool], min(lowest, rank))
         else:
-            ints[EVICTED] += 1
-            if held.seq < ints[MARK]:
-                core.gone[ints[GONE]] = held.seq
-                ints[GONE] += 1
-        _shed(core, out, held.row, held.group & 1, not own)
-        _unlink(core, rules, slot)
-    return stayed
+            lowest = _rank(core, rules, core.slots[slot].group)[0]
+            rank = _worth(core, rules, group, time)
+        if rank < lowest:
+            return False
+        _evict(core, rules, out, slot)
+    return True
 
 
 @inlined
@@ -688,32 +721,30 @@ def _admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     side = batch.side[i]
     seq = ints[SEQ]
     ints[SEQ] = seq + 1
+    time, size = batch.time[i], batch.size[i]
     bounded = rules.bounded_left if side == 0 else rules.bounded_right
-    if bounded and _expired(core, rules, side, batch.time[i]):
+    if bounded and _expired(core, rules, side, time):
         return
     pool = side if rules.pools == 2 else 0
-    if batch.size[i] > (rules.budget_right if pool == 1 else rules.budget_left):
+    group = 2 * batch.entry[i] + side
+    rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
+    if size > (rules.budget_right if pool == 1 else rules.budget_left) or not _make_room(
+        core, rules, out, pool, size, time, group, rank
+    ):
         ints[REJECTED] += 1
         _shed(core, out, batch.row[i], side, False)
         return
     ints[FREE] -= 1
     slot = core.free[ints[FREE]]
     held = core.slots[slot]
-    held.time = batch.time[i]
-    held.seq = seq
-    held.row = batch.row[i]
-    held.size = batch.size[i]
-    held.group = 2 * batch.entry[i] + side
-    held.rank = (
-        batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
-    )
+    held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
+    held.group, held.rank = group, rank
     _link(core, rules, slot, pool)
-    if evict(core, rules, out, pool, seq):
-        ints[ADMITTED] += 1
-        core.fresh[ints[FRESH]] = slot
-        ints[FRESH] += 1
-        if bounded:
-            _schedule(core, side, slot)
+    ints[ADMITTED] += 1
+    core.fresh[ints[FRESH]] = slot
+    ints[FRESH] += 1
+    if bounded:
+        _schedule(core, side, slot)
 
 
 # ---- probing ----------------------------------------------------------------------------------
@@ -833,6 +864,29 @@ def _probe_tick(
 
 # ---- the loop ---------------------------------------------------------------------------------
 
+#: Newcomers whose groups are fetched from memory together.
+AHEAD = 32
+
+
+@inlined
+def _touch(core: Core, batch: Batch, start: int) -> None:
+    """Load what the next newcomers, and the next to expire, will need.
+
+    One after the other, each would wait for main memory; loads that do not depend on each other
+    wait together.
+    """
+    ints = core.ints
+    seen = 0
+    for i in range(start, min(start + AHEAD, batch.entry.shape[0])):
+        seen += core.groups[2 * batch.entry[i] + 1 - batch.side[i]].head
+    for side in range(2):
+        at = ints[DUE_FROM + side]
+        for i in range(at, min(at + AHEAD, ints[DUE_TO + side])):
+            seen += core.groups[core.slots[core.due[side, i].item].group].head
+    ints[TOUCHED] = start + AHEAD
+    ints[SEEN] = seen
+
+
 # Stages of a tick.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 
@@ -848,22 +902,32 @@ def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
 
 @entry_point
 def run(
-    core: Core, rules: Rules, batch: Batch, out: Output, opened: int, open_end: int, close: bool
+    core: Core,
+    rules: Rules,
+    batch: Batch,
+    out: Output,
+    n: int,
+    opened: int,
+    open_end: int,
+    close: bool,
 ) -> tuple[int, int]:
-    """Take the batch from the cursor on: how many pairs were found, and why it stopped.
+    """Take the batch from the cursor on: how many pairs there are in `out`, and why it stopped.
+
+    `out` has `n` pairs already.
 
     `opened` and `open_end` say where in the batch the tick stands that was open before (both
     `len(batch)` if there was none). The last tick is left open unless `close`.
     """
     ints = core.ints
     total = batch.time.shape[0]
-    n = 0
     while True:
         stage = ints[STAGE]
         if stage == BEGIN:
             start = ints[TICK_TO]
             if start >= total:
                 return n, DONE
+            if start >= ints[TOUCHED] or start == 0:
+                _touch(core, batch, start)
             time = batch.time[start]
             stop = start + 1
             while stop < total and batch.time[stop] == time:
@@ -887,7 +951,7 @@ def run(
             ints[STAGE] = END if waits or stage == SECOND else SECOND
         if stage == END:
             ints[STAGE] = BEGIN
-            if rules.learn and ints[STAT_ONLY] > rules.cap:
+            if rules.learn and not waits and ints[STAT_ONLY] > rules.cap:
                 return n, TOO_MANY_KEYS
 
 

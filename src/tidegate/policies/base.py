@@ -111,6 +111,11 @@ class ByFrequency(Policy):
         return isinstance(self.frequencies, str) and self.frequencies == "learned"
 
     @property
+    def whole(self) -> bool:
+        """Whether both inputs are to be counted first."""
+        return isinstance(self.frequencies, str) and self.frequencies == "whole"
+
+    @property
     def never_forgets(self) -> bool:
         """Whether counts do not decay."""
         return isinstance(self.halflife, float) and math.isinf(self.halflife)

@@ -1,0 +1,156 @@
+"""The friendly calls on Spark DataFrames: check, then hand over to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidegate.engines.window import WindowJob
+from tidegate.errors import TidegateError
+from tidegate.policies import ByFrequency, Policy
+from tidegate.spec import WindowJoin, window_join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def join(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    time: str | tuple[str, str],
+    within: Any,
+    memory: int | str | None = None,
+    policy: str | Policy = "prob",
+    split: str | float = "shared",
+    moment: str = "probe-first",
+    importance: str | tuple[str, str] | None = None,
+    combine: str = "min",
+    lateness: Any = 0,
+    shards: int | None = None,
+    suffixes: tuple[str, str] = ("_left", "_right"),
+    seed: int = 0,
+) -> DataFrame:
+    """Join two streams over sliding windows in a fixed amount of memory.
+
+    Parameters
+    ----------
+    left, right
+        Spark DataFrames, both streaming or both batch (for archived streams).
+    on
+        The key: a column name, a list of them, or a ``{left: right}`` mapping.
+    time
+        The event time column, one name or a pair (left's, right's): timestamps, dates or numbers.
+    within
+        The window: a tuple joins those of the other side that come less than this later. One for
+        both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
+        are numbers, or ``"unbounded"``.
+    memory
+        How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
+        None keeps everything, so that the result is exact.
+    policy
+        Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
+    split
+        ``"shared"`` for one memory, ``"fixed"`` for half of it a side, or the left's share.
+    moment
+        When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
+    importance, combine
+        The column or columns that say how important a tuple is, and how the importance of a
+        result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Counted and reported.
+    lateness
+        How long tuples are kept beyond their window for partners that come late.
+    shards
+        In how many parts the join is run, by key; by default one a shuffle partition.
+    suffixes
+        What is added to column names that both sides have.
+    seed
+        For policies that draw lots.
+
+    Returns
+    -------
+    DataFrame
+        The left's columns, then the right's. Counters of every batch reach
+        ``query.lastProgress["observedMetrics"]`` under ``"tidegate"``.
+    """
+    from tidegate.spark import operator, packing
+
+    for frame, side in ((left, "left"), (right, "right")):
+        if not hasattr(frame, "mapInArrow"):
+            raise TidegateError(
+                f"the {side} input must be a Spark DataFrame, not {type(frame).__name__}; "
+                "tidegate.local.join takes Arrow tables and pandas"
+            )
+    spec = window_join(
+        packing.arrow_schema(left.schema),
+        packing.arrow_schema(right.schema),
+        on=on,
+        time=time,
+        within=within,
+        memory=memory,
+        policy=policy,
+        split=split,
+        moment=moment,
+        importance=importance,
+        combine=combine,
+        lateness=lateness,
+        suffixes=suffixes,
+        seed=seed,
+    )
+    for frame, keys in ((left, spec.left.keys), (right, spec.right.keys)):
+        _check_collations(frame, keys)
+    job = WindowJob(_counted(spec, left, right))
+    schema = _named(left, right, spec.names)
+    return operator.run(job, [left, right], shards=shards, schema=schema)
+
+
+def _named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:
+    """The result's schema as Spark's, which says more than Arrow's."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [*left.schema.fields, *right.schema.fields]
+    return StructType(
+        [
+            StructField(name, f.dataType, f.nullable, f.metadata)
+            for name, f in zip(names, fields, strict=True)
+        ]
+    )
+
+
+def _check_collations(frame: DataFrame, keys: tuple[str, ...]) -> None:
+    """Strings are compared by their bytes: a key that Spark compares otherwise is refused."""
+    for name in keys:
+        collation = getattr(frame.schema[name].dataType, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise TidegateError(
+                f'key column "{name}" has the collation {collation}, and keys are compared by '
+                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
+            )
+
+
+def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
+    """Count both inputs first, if the policy asks for the whole streams' frequencies."""
+    policy = spec.policy
+    if spec.memory is None or not isinstance(policy, ByFrequency) or not policy.whole:
+        return spec
+    if left.isStreaming or right.isStreaming:
+        raise TidegateError(
+            'frequencies="whole" needs finite inputs, and these are streaming; use "learned", or '
+            "give a table of frequencies"
+        )
+    counts = [
+        frame.select(*(frame[k].alias(n) for k, n in zip(side.keys, spec.left.keys, strict=True)))
+        .dropna()
+        .groupBy(*spec.left.keys)
+        .count()
+        .withColumnRenamed("count", name)
+        for frame, side, name in zip((left, right), spec.sides, ("left", "right"), strict=True)
+    ]
+    both: pa.Table = counts[0].join(counts[1], list(spec.left.keys), "full").fillna(
+        0, ["left", "right"]
+    ).toArrow()
+    return replace(spec, policy=replace(policy, frequencies=both))
