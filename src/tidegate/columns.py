@@ -35,9 +35,11 @@ def _fixed_words(array: pa.Array, exact: bool) -> NDArray[np.uint64] | None:
     if pa.types.is_boolean(kind):
         array, kind = array.cast(pa.uint8()), pa.uint8()
     if pa.types.is_floating(kind):
-        values = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        values: NDArray[np.float64] = np.asarray(
+            array.fill_null(0).to_numpy(zero_copy_only=False), np.float64
+        )
         if not exact:
-            values = values + 0.0  # -0.0 becomes 0.0
+            values = values + 0.0  # a copy, in which -0.0 is 0.0
             values[np.isnan(values)] = np.nan
         return values.view(np.uint64).reshape(-1, 1)
     try:
@@ -84,9 +86,9 @@ def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | 
     if len(array) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     _, where, data = array.buffers()
-    offsets = np.frombuffer(where, np.int64 if large else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    return np.frombuffer(data or b"", np.uint8), offsets
+    offsets: NDArray[Any] = np.frombuffer(where, np.int64 if large else np.int32)
+    wanted = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return np.frombuffer(data or b"", np.uint8), wanted
 
 
 def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
@@ -122,9 +124,7 @@ def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
     return out
 
 
-def hash_columns(
-    arrays: list[pa.Array], rows: int, *, exact: bool = False
-) -> NDArray[np.uint64]:
+def hash_columns(arrays: list[pa.Array], rows: int, *, exact: bool = False) -> NDArray[np.uint64]:
     """A hash of each row."""
     out = np.zeros(rows, np.uint64)
     for array in arrays:

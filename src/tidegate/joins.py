@@ -150,7 +150,10 @@ def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
         .withColumnRenamed("count", name)
         for frame, side, name in zip((left, right), spec.sides, ("left", "right"), strict=True)
     ]
-    both: pa.Table = counts[0].join(counts[1], list(spec.left.keys), "full").fillna(
-        0, ["left", "right"]
-    ).toArrow()
+    both: pa.Table = (
+        counts[0]
+        .join(counts[1], list(spec.left.keys), "full")
+        .fillna(0, ["left", "right"])
+        .toArrow()
+    )
     return replace(spec, policy=replace(policy, frequencies=both))

@@ -58,7 +58,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     job = WindowJob(_counted(spec, tables))
     engine = WindowEngine(job.spec, keep_shed=True)
     counters: dict[str, int | float] = {}
-    found = []
+    found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):
         found += engine.feed(inputs)
     found += engine.finish()
@@ -117,7 +117,9 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
         counts.append(grouped.aggregate([(name, "sum")]).rename_columns([*spec.left.keys, name]))
     merged = counts[0].join(counts[1], list(spec.left.keys), join_type="full outer")
     filled = {
-        name: merged.column(name).fill_null(0.0) if name in ("left", "right") else merged.column(name)
+        name: merged.column(name).fill_null(0.0)
+        if name in ("left", "right")
+        else merged.column(name)
         for name in merged.schema.names
     }
     return replace(spec, policy=replace(policy, frequencies=pa.table(filled)))

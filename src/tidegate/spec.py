@@ -39,7 +39,10 @@ _DURATION_UNITS = {
     7 * 86_400 * 1_000_000_000: ("w", "week"),
 }
 _NANOSECONDS = {
-    word: ns for ns, words in _DURATION_UNITS.items() for name in words for word in (name, name + "s")
+    word: ns
+    for ns, words in _DURATION_UNITS.items()
+    for name in words
+    for word in (name, name + "s")
 }
 _SIZES = {
     "b": 1,
@@ -129,9 +132,7 @@ class WindowJoin:
             "importance": [side.importance for side in self.sides],
             "combine": self.combine,
             "seed": self.seed,
-            "columns": [
-                [f"{f.name}: {f.type}" for f in side.schema] for side in self.sides
-            ],
+            "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
         } | self.policy.settings()
 
 

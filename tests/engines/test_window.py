@@ -20,7 +20,9 @@ from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine, WindowJob
 from tidegate.policies import Arrivals, ByFrequency, Fifo, Life, Policy, Prob, Rand, UntilExpiry
 from tidegate.spec import MOMENTS, WindowJoin, window_join
 
-INTEGERS = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("uid", pa.int64()), ("s", pa.string())])
+INTEGERS = pa.schema(
+    [("k", pa.int64()), ("t", pa.int64()), ("uid", pa.int64()), ("s", pa.string())]
+)
 REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
 GIVEN = pa.table({"k": [0, 1, 2, 3], "left": [5.0, 1.0, 2.0, 2.0], "right": [1.0, 4.0, 3.0, 3.0]})
 
@@ -76,7 +78,9 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
             hashes = {r.key for r in rows}
             counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
             keys = [(0, k, 0, k) for k in range(4)]
-            for key, cell in zip(prepared(spec, keys, 0).column(0).to_pylist(), range(4), strict=True):
+            for key, cell in zip(
+                prepared(spec, keys, 0).column(0).to_pylist(), range(4), strict=True
+            ):
                 if key in hashes:
                     counts[0][key] = GIVEN["left"][cell].as_py()
                     counts[1][key] = GIVEN["right"][cell].as_py()

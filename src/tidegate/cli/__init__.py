@@ -1,0 +1,77 @@
+"""The command line: `tidegate demo` and whatever else there is.
+
+Every command's own module is imported when it runs, so that `--help` need not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.errors import TidegateError
+
+app = typer.Typer(
+    name="tidegate",
+    help="Join data streams on Apache Spark in a fixed amount of memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tidegate import __version__
+
+        typer.echo(f"tidegate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Join data streams on Apache Spark in a fixed amount of memory."""
+
+
+@app.command("demo")
+def run_demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the report, the plots and the data.")
+    ] = Path("tidegate-demo"),
+    auctions: Annotated[
+        int,
+        typer.Option(min=100, max=2_000_000, help="Auctions opened in a day, with 8 bids each."),
+    ] = 20_000,
+    batches: Annotated[
+        int, typer.Option(min=1, max=1_000, help="In how many files each stream arrives.")
+    ] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same streams.")] = 0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON instead of tables.")
+    ] = False,
+) -> None:
+    """Join auctions with bids on embedded Spark, and see what share of the answer fits where."""
+    with _plain_ends():
+        from tidegate.cli.demo import Settings, main
+
+        main(Settings(out=out, auctions=auctions, batches=batches, seed=seed), as_json=json)
+
+
+@contextmanager
+def _plain_ends() -> Iterator[None]:
+    """End a command without a traceback where that would say nothing more."""
+    try:
+        yield
+    except TidegateError as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt as interrupt:
+        typer.echo("tidegate: stopped", err=True)
+        raise typer.Exit(130) from interrupt

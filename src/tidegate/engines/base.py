@@ -71,9 +71,7 @@ class Job(Protocol):
     def result_schema(self) -> pa.Schema:
         """The schema of the batches that the engine gives."""
 
-    def prepare(
-        self, stream: int, batch: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch, dict[str, int]]:
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """Check and hash raw rows of one stream: the prepared batch, and how many were dropped.
 
         A prepared batch has the raw columns (under names of the engine's own) after three more:

@@ -8,25 +8,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.kernel import window as kernel
+from tidegate.kernel import keys as key_table
+from tidegate.kernel import layout, tuples, victims
 
 
 class Tables:
     """The arrays of one join, large enough for what comes."""
 
-    def __init__(self, time: np.dtype[Any], rules: kernel.Rules) -> None:
+    def __init__(self, time: np.dtype[Any], rules: layout.Rules) -> None:
         self._rules = rules
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else -(2**62) - 1
         none = np.empty(0, np.int64)
-        ranked, timed = kernel.ranked_type(np.dtype(np.float64)), kernel.ranked_type(time)
-        self.core = kernel.Core(
-            ints=np.zeros(kernel.INTS, np.int64),
+        ranked, timed = layout.ranked_type(np.dtype(np.float64)), layout.ranked_type(time)
+        self.core = layout.Core(
+            ints=np.zeros(layout.INTS, np.int64),
             clock=np.full(1, lowest, time),
             floor=np.zeros(2),
-            slots=np.empty(0, kernel.slot_type(time)),
+            slots=np.empty(0, layout.slot_type(time)),
             free=np.empty(0, np.int32),
-            groups=np.empty(0, kernel.GROUP),
+            groups=np.empty(0, layout.GROUP),
             hashes=np.empty(0, np.uint64),
             table=np.zeros((2, 2), np.uint64),
             free_entries=np.empty(0, np.int64),
@@ -51,12 +52,12 @@ class Tables:
 
     def held_on(self, side: int) -> int:
         """Tuples of one side in memory."""
-        return int(self.core.ints[kernel.HELD + side])
+        return int(self.core.ints[layout.HELD + side])
 
     def make_room(self, newcomers: int) -> None:
         """Make sure that a batch of newcomers can be taken without growing in its middle."""
         most = self.held + newcomers
-        if self._rules.kind != kernel.NOTHING:
+        if self._rules.kind != layout.NOTHING:
             budget = self._rules.budget_left
             if self._rules.pools == 2:
                 budget += self._rules.budget_right
@@ -73,10 +74,10 @@ class Tables:
         slots[:old] = core.slots
         slots["seq"][old:] = -1
         free = np.empty(size, np.int32)
-        n = core.ints[kernel.FREE]
+        n = core.ints[layout.FREE]
         free[size - old : size - old + n] = core.free[:n]
         free[: size - old] = np.arange(size - 1, old - 1, -1)
-        core.ints[kernel.FREE] = n + size - old
+        core.ints[layout.FREE] = n + size - old
         lists = 2 * size + 128
         self.core = core._replace(
             slots=slots,
@@ -84,7 +85,7 @@ class Tables:
             due=_wider(core.due, lists),
             late=_wider(core.late, lists),
         )
-        if self._rules.kind == kernel.BY_TUPLE:
+        if self._rules.kind == layout.BY_TUPLE:
             self._grow_queue(lists)
 
     def _grow_entries(self, size: int) -> None:
@@ -106,7 +107,7 @@ class Tables:
             idle=idle,
             table=np.zeros((2 * size, 2), np.uint64),
         )
-        if self._rules.kind in (kernel.BY_KEY, kernel.BY_LIFE):
+        if self._rules.kind in (layout.BY_KEY, layout.BY_LIFE):
             self._grow_queue(2 * size + 128)
 
     def _grow_queue(self, size: int) -> None:
@@ -119,7 +120,7 @@ class Tables:
         """The entry of each key; rates of theirs will be taken as changed."""
         entries = np.empty(len(keys), np.int64)
         tries = 0
-        while kernel.intern(self.core, keys, entries) < len(keys):
+        while key_table.intern(self.core, keys, entries) < len(keys):
             # What this batch's keys were given so far goes too: nothing refers to it yet.
             self._sweep()
             if tries > 0 or self._crowded():
@@ -132,12 +133,12 @@ class Tables:
 
     def _crowded(self) -> bool:
         ints = self.core.ints
-        used = ints[kernel.ENTRIES] - ints[kernel.FREE_ENTRIES]
+        used = ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES]
         return bool(2 * used > len(self.core.hashes))
 
     def _sweep(self) -> None:
-        kernel.sweep_entries(self.core, self._rules.learn)
-        kernel.requeue(self.core, self._rules)
+        key_table.sweep_entries(self.core, self._rules.learn)
+        victims.requeue(self.core, self._rules)
 
     def set_rates(
         self,
@@ -158,7 +159,7 @@ class Tables:
     def rates(self, *, changed: bool) -> pa.RecordBatch:
         """The rates of all counted keys, or of those that changed."""
         rate = self.core.groups["rate"]
-        used = int(self.core.ints[kernel.ENTRIES]) if self._rules.learn else 0
+        used = int(self.core.ints[layout.ENTRIES]) if self._rules.learn else 0
         counted = (rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)
         entries = np.flatnonzero(counted & self._changed[:used] if changed else counted)
         columns = self.core.hashes[entries], rate[2 * entries], rate[2 * entries + 1]
@@ -167,14 +168,14 @@ class Tables:
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
         """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
         core = self.core
-        core.groups["listed"][2 * core.idle[: core.ints[kernel.IDLE]]] = 0
+        core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]]] = 0
         if replace:
             core.groups["rate"][:] = 0.0
         keys, left, right = (c.to_numpy() for c in batch.columns)
         order = np.argsort(keys)
         self.set_rates(self.intern(keys), keys[order], left[order], right[order])
         core = self.core
-        used = int(core.ints[kernel.ENTRIES])
+        used = int(core.ints[layout.ENTRIES])
         rate = core.groups["rate"]
         self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
 
@@ -182,7 +183,7 @@ class Tables:
         """Keep only the more frequent half of the keys that are counted and hold nothing."""
         core = self.core
         rate, count = core.groups["rate"], core.groups["count"]
-        idle = core.idle[: core.ints[kernel.IDLE]]
+        idle = core.idle[: core.ints[layout.IDLE]]
         core.groups["listed"][2 * idle] = 0
         idle = idle[(count[2 * idle] == 0) & (count[2 * idle + 1] == 0)]
         highest = np.maximum(rate[2 * idle], rate[2 * idle + 1])
@@ -192,14 +193,14 @@ class Tables:
         rate[2 * out] = 0.0
         rate[2 * out + 1] = 0.0
         self._list_idle(kept)
-        core.ints[kernel.REWRITTEN] = 1
-        kernel.requeue(core, self._rules)
+        core.ints[layout.REWRITTEN] = 1
+        victims.requeue(core, self._rules)
 
     def _list_idle(self, entries: NDArray[np.int64]) -> None:
         core = self.core
         core.idle[: len(entries)] = entries
         core.groups["listed"][2 * entries] = 1
-        core.ints[[kernel.IDLE, kernel.STAT_ONLY]] = len(entries)
+        core.ints[[layout.IDLE, layout.STAT_ONLY]] = len(entries)
 
     # ---- tuples -------------------------------------------------------------------------------
 
@@ -212,32 +213,34 @@ class Tables:
     def fresh(self) -> NDArray[np.int64]:
         """The slots that were filled in the last batch and still are."""
         filled = np.zeros(len(self.core.slots), np.bool_)
-        filled[self.core.fresh[: self.core.ints[kernel.FRESH]]] = True
+        filled[self.core.fresh[: self.core.ints[layout.FRESH]]] = True
         slots = np.flatnonzero(filled)
         return slots[self.core.slots["seq"][slots] >= 0]
 
-    def reload(self, tuples: dict[str, NDArray[Any]]) -> None:
+    def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""
-        self.make_room(len(tuples["seq"]))
-        group = 2 * self.intern(tuples["key"]) + tuples["side"]
-        columns = (tuples[name] for name in ("time", "seq", "row", "size", "rank"))
-        kernel.reload(self.core, self._rules, *columns, group)
+        self.make_room(len(held["seq"]))
+        group = 2 * self.intern(held["key"]) + held["side"]
+        time, seq, row, size, rank = (held[n] for n in ("time", "seq", "row", "size", "rank"))
+        tuples.reload(self.core, self._rules, time, seq, row, size, rank, group)
         slots = self.core.slots
         for side in range(2):
             mine = self.slots_of(side)
-            kernel.reschedule(self.core, side, mine[np.lexsort((slots["seq"][mine], slots["time"][mine]))])
+            tuples.reschedule(
+                self.core, side, mine[np.lexsort((slots["seq"][mine], slots["time"][mine]))]
+            )
 
     def mark(self) -> None:
         """From here on, changes are new."""
         ints = self.core.ints
-        ints[kernel.MARK] = ints[kernel.SEQ]
-        ints[[kernel.GONE, kernel.REWRITTEN]] = 0
+        ints[layout.MARK] = ints[layout.SEQ]
+        ints[[layout.GONE, layout.REWRITTEN]] = 0
         self._changed[:] = False
         if len(self.core.gone) < self.held:
             self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
-        if self._rules.kind == kernel.BY_LIFE:
+        if self._rules.kind == layout.BY_LIFE:
             # What a restored engine does, so that a crash changes nothing.
-            kernel.requeue(self.core, self._rules)
+            victims.requeue(self.core, self._rules)
 
 
 def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:

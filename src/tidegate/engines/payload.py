@@ -63,9 +63,7 @@ class Payload:
         self.add(kept)
 
     def _taken(self, rows: NDArray[np.int64]) -> list[pa.RecordBatch]:
-        return [
-            self.take(rows[at : at + _CHUNK_ROWS]) for at in range(0, len(rows), _CHUNK_ROWS)
-        ]
+        return [self.take(rows[at : at + _CHUNK_ROWS]) for at in range(0, len(rows), _CHUNK_ROWS)]
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

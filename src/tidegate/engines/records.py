@@ -18,7 +18,7 @@ def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
             writer.write_batch(batch)
         streams.append((start, sink.tell() - start))
     text = json.dumps({"head": head, "parts": dict(zip(parts, streams, strict=True))}).encode()
-    return len(text).to_bytes(4, "little") + text + sink.getvalue().to_pybytes()
+    return b"".join((len(text).to_bytes(4, "little"), text, sink.getvalue()))
 
 
 def from_bytes(record: bytes) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:

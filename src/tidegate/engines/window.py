@@ -16,7 +16,7 @@ from tidegate.engines.core import Tables
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
-from tidegate.kernel import window as kernel
+from tidegate.kernel import layout, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
 from tidegate.spec import WindowJoin, frequency_table
@@ -36,20 +36,20 @@ EXACT_LIMIT = 4096
 #: What a record keeps of a held tuple besides its payload.
 _HELD = ("key", "time", "seq", "size", "rank")
 #: What a record keeps of the loop's numbers.
-_SCALARS = {"seq": kernel.SEQ, "epoch": kernel.EPOCH, "started": kernel.STARTED}
+_SCALARS = {"seq": layout.SEQ, "epoch": layout.EPOCH, "started": layout.STARTED}
 
-_KINDS = {"tuple": kernel.BY_TUPLE, "key": kernel.BY_KEY, "life": kernel.BY_LIFE}
+_KINDS = {"tuple": layout.BY_TUPLE, "key": layout.BY_KEY, "life": layout.BY_LIFE}
 _MOMENTS = {
-    "probe-first": kernel.PROBE_FIRST,
-    "evict-first": kernel.EVICT_FIRST,
-    "shed-first": kernel.SHED_FIRST,
+    "probe-first": layout.PROBE_FIRST,
+    "evict-first": layout.EVICT_FIRST,
+    "shed-first": layout.SHED_FIRST,
 }
 _COUNTED = {
-    "late": kernel.LATE,
-    "admitted": kernel.ADMITTED,
-    "rejected": kernel.REJECTED,
-    "evicted": kernel.EVICTED,
-    "expired": kernel.EXPIRED,
+    "late": layout.LATE,
+    "admitted": layout.ADMITTED,
+    "rejected": layout.REJECTED,
+    "evicted": layout.EVICTED,
+    "expired": layout.EXPIRED,
 }
 
 
@@ -57,7 +57,12 @@ class WindowEngine:
     """A bounded join of two streams over sliding windows (ALGORITHMS section 0)."""
 
     def __init__(
-        self, spec: WindowJoin, *, shards: int = 1, keep_shed: bool = False, exact_limit: int = EXACT_LIMIT
+        self,
+        spec: WindowJoin,
+        *,
+        shards: int = 1,
+        keep_shed: bool = False,
+        exact_limit: int = EXACT_LIMIT,
     ) -> None:
         self.spec = spec
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
@@ -83,7 +88,7 @@ class WindowEngine:
         self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
         yield from self._run(inputs, close=clock is not None and self._closes(inputs, clock))
         if clock is not None:
-            kernel.advance(self._tables.core, self._rules, self.spec.unit.dtype.type(clock))
+            window.advance(self._tables.core, self._rules, self.spec.unit.dtype.type(clock))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open."""
@@ -105,18 +110,18 @@ class WindowEngine:
         batch, order, left = self._batch(given, waiting, first)
         core = self._tables.core
         opened = _opened(batch)
-        core.ints[[kernel.TICK_TO, kernel.STAGE, kernel.FRESH, kernel.SHED]] = 0
+        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
         out = self._output(len(order))
-        pairs, why = 0, kernel.OUTPUT_FULL
-        while why != kernel.DONE:
-            pairs, why = kernel.run(core, self._rules, batch, out, pairs, *opened, close)
-            if why == kernel.TOO_MANY_KEYS:
+        pairs, why = 0, layout.OUTPUT_FULL
+        while why != layout.DONE:
+            pairs, why = window.run(core, self._rules, batch, out, pairs, *opened, close)
+            if why == layout.TOO_MANY_KEYS:
                 self._tables.forget()
                 continue
             if pairs:
                 yield self._results(out.left[:pairs], out.right[:pairs])
                 pairs = 0
-            if why == kernel.PROBE_TOO_LARGE:
+            if why == layout.PROBE_TOO_LARGE:
                 room = 2 * len(out.left)
                 out = out._replace(left=np.empty(room, np.int64), right=np.empty(room, np.int64))
         self._note_shed(out)
@@ -124,7 +129,7 @@ class WindowEngine:
 
     def _batch(
         self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
-    ) -> tuple[kernel.Batch, NDArray[np.int64], int]:
+    ) -> tuple[layout.Batch, NDArray[np.int64], int]:
         """The newcomers as sorted arrays; also the order, and how many are of the left."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in side]) for side in given]
@@ -136,7 +141,7 @@ class WindowEngine:
         side[left:] = 1
         row = np.concatenate([first[0] + np.arange(left), first[1] + np.arange(right)])
         probed = np.zeros(left + right, np.bool_)
-        if self._rules.moment == kernel.PROBE_FIRST:
+        if self._rules.moment == layout.PROBE_FIRST:
             probed[: waiting[0]] = True
             probed[left : left + waiting[1]] = True
         order = tick_order(time, left, side, key, tie)
@@ -149,16 +154,16 @@ class WindowEngine:
         entry = self._tables.intern(key)
         if self._frequencies is not None:
             self._tables.set_rates(np.unique(entry), *self._frequencies)
-        if self._rules.kind == kernel.BY_TUPLE:
+        if self._rules.kind == layout.BY_TUPLE:
             rank = self.spec.policy.fixed_ranks(Arrivals(time, side, key, tie, self.spec.seed))
         else:
             rank = np.zeros(len(order))
-        newcomers = kernel.Batch(time, side, key, entry, row[order], size, rank, probed[order])
+        newcomers = layout.Batch(time, side, key, entry, row[order], size, rank, probed[order])
         return newcomers, order, left
 
-    def _output(self, newcomers: int) -> kernel.Output:
+    def _output(self, newcomers: int) -> layout.Output:
         n = newcomers + self._tables.held if self._keep_shed else 0
-        return kernel.Output(
+        return layout.Output(
             np.empty(_ROOM, np.int64),
             np.empty(_ROOM, np.int64),
             np.empty(n, np.int64),
@@ -172,7 +177,9 @@ class WindowEngine:
         a, b = self._payload[0].take(left), self._payload[1].take(right)
         same = np.ones(len(left), np.bool_)
         for x, y in zip(self.spec.left.keys, self.spec.right.keys, strict=True):
-            at, other = (s.schema.get_field_index(k) for s, k in zip(self.spec.sides, (x, y), strict=True))
+            at, other = (
+                s.schema.get_field_index(k) for s, k in zip(self.spec.sides, (x, y), strict=True)
+            )
             same &= equal(a.column(at), b.column(other))
         result = pa.RecordBatch.from_arrays(
             [*a.columns, *b.columns], schema=self.spec.result_schema
@@ -195,14 +202,17 @@ class WindowEngine:
             values: NDArray[Any] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
             columns.append(np.nan_to_num(values, nan=0.0))
         combine: Any = {
-            "min": np.minimum, "max": np.maximum, "sum": np.add, "product": np.multiply
+            "min": np.minimum,
+            "max": np.maximum,
+            "sum": np.add,
+            "product": np.multiply,
         }[self.spec.combine]
         return float(combine(*columns).sum())
 
     def _settle(
         self,
         given: list[list[pa.RecordBatch]],
-        batch: kernel.Batch,
+        batch: layout.Batch,
         order: NDArray[np.int64],
         left: int,
         first: list[int],
@@ -238,8 +248,8 @@ class WindowEngine:
 
     # ---- what was shed, and counters ----------------------------------------------------------
 
-    def _note_shed(self, out: kernel.Output) -> None:
-        n = int(self._tables.core.ints[kernel.SHED])
+    def _note_shed(self, out: layout.Output) -> None:
+        n = int(self._tables.core.ints[layout.SHED])
         for s in range(2):
             mine = np.flatnonzero(out.shed_side[:n] == s)
             if len(mine) == 0:
@@ -290,7 +300,7 @@ class WindowEngine:
             "held_left": left,
             "held_right": right,
             "waiting": sum(b.num_rows for b in self._open),
-            "bytes": int(ints[kernel.SIZE]) if self.spec.in_bytes else 0,
+            "bytes": int(ints[layout.SIZE]) if self.spec.in_bytes else 0,
         }
 
     # ---- state --------------------------------------------------------------------------------
@@ -298,8 +308,8 @@ class WindowEngine:
     def changes(self) -> bytes:
         """What has changed since the last record was made."""
         core = self._tables.core
-        rewritten = bool(core.ints[kernel.REWRITTEN])
-        gone = pa.array(core.gone[: core.ints[kernel.GONE]].copy())
+        rewritten = bool(core.ints[layout.REWRITTEN])
+        gone = pa.array(core.gone[: core.ints[layout.GONE]].copy())
         parts = {
             "gone": pa.record_batch([gone], ["seq"]),
             "rates": self._tables.rates(changed=not rewritten),
@@ -379,7 +389,7 @@ class WindowEngine:
         self._tables.reload({name: column[order] for name, column in merged.items()})
         if self._frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self._frequencies)
-            kernel.requeue(self._tables.core, self._rules)
+            victims.requeue(self._tables.core, self._rules)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
         self._mark()
 
@@ -389,9 +399,12 @@ class WindowEngine:
         """The logged tuples of one side that have neither been shed nor expired since."""
         payload = self._payload[side]
         payload.add(
-            [pa.RecordBatch.from_arrays(b.columns[len(_HELD) :], schema=payload.schema) for b in batches]
+            [
+                pa.RecordBatch.from_arrays(b.columns[len(_HELD) :], schema=payload.schema)
+                for b in batches
+            ]
         )
-        types = {"key": np.uint64, "time": self.spec.unit.dtype, "rank": np.float64}
+        types: dict[str, Any] = {"key": np.uint64, "time": self.spec.unit.dtype, "rank": np.float64}
         columns: dict[str, NDArray[Any]] = {}
         for name in _HELD:
             parts = [b.column(name).to_numpy() for b in batches]
@@ -404,7 +417,8 @@ class WindowEngine:
             live &= ~(clock - self._rules.window_right - lateness >= columns["time"])
         rows = np.flatnonzero(live)
         return {name: column[rows] for name, column in columns.items()} | {
-            "row": rows, "side": np.full(len(rows), side, np.int64)
+            "row": rows,
+            "side": np.full(len(rows), side, np.int64),
         }
 
 
@@ -419,9 +433,7 @@ class WindowJob:
         """The left's columns, then the right's."""
         return self.spec.result_schema
 
-    def prepare(
-        self, stream: int, batch: pa.RecordBatch
-    ) -> tuple[pa.RecordBatch, dict[str, int]]:
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """Hash the rows of one input."""
         return prepare(self.spec.sides[stream], self.spec.unit, batch)
 
@@ -445,7 +457,7 @@ def _take_rows(batches: list[pa.RecordBatch], rows: NDArray[np.int64]) -> pa.Rec
     return one_batch(pa.Table.from_batches(batches).take(pa.array(rows)))
 
 
-def _opened(batch: kernel.Batch) -> tuple[int, int]:
+def _opened(batch: layout.Batch) -> tuple[int, int]:
     """Where in the batch the tick stands that was open before and has probed."""
     probed = np.flatnonzero(batch.probed)
     if len(probed) == 0:
@@ -454,12 +466,14 @@ def _opened(batch: kernel.Batch) -> tuple[int, int]:
     return int(np.searchsorted(batch.time, time)), int(np.searchsorted(batch.time, time, "right"))
 
 
-def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> kernel.Rules:
+def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     """The settings as the loop takes them."""
     number = spec.unit.dtype.type
     policy = spec.policy
     learn = spec.memory is not None and isinstance(policy, ByFrequency) and policy.learned
-    memory = 2**62 if spec.memory is None else max(spec.memory // shards, 1 if spec.split is None else 2)
+    memory = (
+        2**62 if spec.memory is None else max(spec.memory // shards, 1 if spec.split is None else 2)
+    )
     cap = 0
     if learn and isinstance(policy, ByFrequency):
         tuples = memory // (10 * KEY_OVERHEAD) if spec.in_bytes else max(memory, 65_536)
@@ -470,8 +484,8 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> kernel.Rules:
     if spec.split is not None and spec.memory is not None:
         left = min(max(math.floor(memory * spec.split), 1), memory - 1)
         right, pools = memory - left, 2
-    return kernel.Rules(
-        kind=kernel.NOTHING if spec.memory is None else _KINDS[policy.ranks],
+    return layout.Rules(
+        kind=layout.NOTHING if spec.memory is None else _KINDS[policy.ranks],
         moment=_MOMENTS[spec.moment],
         budget_left=left,
         budget_right=right,

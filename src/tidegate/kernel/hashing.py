@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
-jit = numba.njit(cache=True, nogil=True)
+from tidegate.kernel.compiling import Array, allocating, entry_point, inlined
 
 
-@jit
+@inlined
 def _mix(h: Any) -> Any:
     """A bijection of 64 bits whose output bits all depend on all input bits."""
     h ^= h >> np.uint64(32)
@@ -24,7 +20,7 @@ def _mix(h: Any) -> Any:
     return h
 
 
-@jit
+@entry_point
 def fold(state: Array, words: Array) -> None:
     """Work one word into each running hash."""
     golden = np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +28,7 @@ def fold(state: Array, words: Array) -> None:
         state[i] = _mix((state[i] + golden) ^ _mix(words[i] + golden))
 
 
-@jit
+@allocating
 def hash_bytes(data: Array, offsets: Array) -> Array:
     """A hash of each byte string data[offsets[i]:offsets[i + 1]]."""
     n = offsets.shape[0] - 1
@@ -53,7 +49,7 @@ def hash_bytes(data: Array, offsets: Array) -> Array:
     return out
 
 
-@jit
+@allocating
 def hash_lists(items: Array, offsets: Array) -> Array:
     """A hash of each run items[offsets[i]:offsets[i + 1]] of hashes."""
     n = offsets.shape[0] - 1
@@ -66,7 +62,7 @@ def hash_lists(items: Array, offsets: Array) -> Array:
     return out
 
 
-@jit
+@allocating
 def sum_runs(items: Array, offsets: Array) -> Array:
     """The sum of each run items[offsets[i]:offsets[i + 1]]."""
     n = offsets.shape[0] - 1

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
-jit = numba.njit(cache=True, nogil=True)
+from tidegate.kernel.compiling import Array, entry_point, inlined
 
 
-@jit
+@inlined
 def _after(side: Array, key: Array, tie: Array, a: int, b: int) -> bool:
     if side[a] != side[b]:
         return bool(side[a] > side[b])
@@ -22,7 +16,7 @@ def _after(side: Array, key: Array, tie: Array, a: int, b: int) -> bool:
     return bool(tie[a] > tie[b])
 
 
-@jit
+@entry_point
 def settle_ties(
     order: Array, time: Array, side: Array, key: Array, tie: Array, start: int
 ) -> tuple[int, int]:
@@ -49,7 +43,7 @@ def settle_ties(
     return n, n
 
 
-@jit
+@entry_point
 def merge_halves(time: Array, left: int, order: Array) -> bool:
     """Order two halves that each ascend; false, with no order, if one does not."""
     n = time.shape[0]

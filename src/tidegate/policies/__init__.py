@@ -28,7 +28,7 @@ __all__ = [
 POLICIES: dict[str, type[Policy]] = {p.name: p for p in (Rand, Fifo, UntilExpiry, Prob, Life)}
 
 
-def policy_of(choice: str | Policy) -> Policy:
+def policy_of(choice: object) -> Policy:
     """The policy of a name, or the policy itself."""
     if isinstance(choice, Policy):
         return choice

@@ -1,0 +1,95 @@
+"""Run the benchmarks: all, or those that are named."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import growth, kernel, measure, recall, report, spark, state
+
+#: By name: how to run a part, in full or quickly.
+PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
+    "spark": lambda quick, step: spark.run(spark.QUICK if quick else spark.FULL, step),
+    "kernel": lambda quick, step: kernel.run(kernel.QUICK if quick else kernel.FULL, step),
+    "growth": lambda quick, step: growth.run(growth.QUICK if quick else growth.FULL, step),
+    "state": lambda quick, step: state.run(state.QUICK if quick else state.FULL, step),
+    "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
+}
+OUTPUT = Path("BENCHMARKS.md")
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Parts to run: {', '.join(PARTS)}; all by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="Small sizes, to see that all works; writes no BENCHMARKS.md.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures as JSON.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write instead of BENCHMARKS.md.")
+    ] = None,
+) -> None:
+    """Measure the design's figures in one run, and write BENCHMARKS.md.
+
+    Parts that are not run keep their earlier section. All of them take about 20 minutes on two
+    cores, on a machine that does nothing else.
+    """
+    for name in names or ():
+        if name not in PARTS:
+            raise typer.BadParameter(f"there is no part {name!r}; there are {', '.join(PARTS)}")
+    chosen = [name for name in PARTS if not names or name in names]
+    target = output if output is not None or quick else OUTPUT
+    console = Console()
+    machine = measure.machine()
+    command = " ".join(["python -m benchmarks", *(names or ()), *(["--quick"] if quick else ())])
+    done: dict[str, report.Section] = {}
+    texts: dict[str, str] = {}
+    for number, name in enumerate(chosen):
+        done[name] = _run(console, name, f"{number + 1}/{len(chosen)}", quick)
+        texts[name] = report.section_text(name, done[name], machine, command)
+        for table in report.tables_on_screen(done[name]):
+            console.print(table)
+        if target is not None:
+            # After every part, so that a run that is broken off keeps what it has.
+            old = target.read_text() if target.exists() else ""
+            target.write_text(report.merged(old, done, texts, list(PARTS)))
+    console.print(report.on_screen(done))
+    if json_file is not None:
+        parts = {name: asdict(section) for name, section in done.items()}
+        json_file.write_text(json.dumps({"machine": machine, "parts": parts}, indent=2) + "\n")
+
+
+def _run(console: Console, name: str, place: str, quick: bool) -> report.Section:
+    """Run a part, and show what it is doing and for how long."""
+    start = time.monotonic()
+
+    def elapsed() -> str:
+        minutes, seconds = divmod(int(time.monotonic() - start), 60)
+        return f"{minutes}:{seconds:02d}"
+
+    with console.status(f"{place} {name}") as status:
+
+        def step(what: str) -> None:
+            line = f"{place} {name} {elapsed()}: {what}"
+            if console.is_terminal:
+                status.update(line)
+            else:
+                console.print(line)
+
+        section = PARTS[name](quick, step)
+    console.print(f"{place} {name} done in {elapsed()}")
+    return section
+
+
+if __name__ == "__main__":
+    typer.run(main)

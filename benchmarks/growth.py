@@ -1,0 +1,245 @@
+"""What a tuple costs as memory, window, batches and shards grow, against the smallest."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.measure import Feeder, Inputs, Samples, Step, samples
+from benchmarks.report import Figure, Section, Table
+from tidegate.policies import POLICIES
+from tidegate.streams import uniform
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes to go through, and how long."""
+
+    memories: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    windows: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    batches: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    shards: tuple[int, ...] = (1, 2, 4, 8, 16)
+    ticks: int = 250_000
+    rounds: int = 5
+    shard_rows: int = 200_000
+    shard_batches: int = 6
+
+
+FULL = Scale()
+QUICK = Scale(
+    memories=(1_000, 10_000),
+    windows=(1_000, 10_000),
+    batches=(1_000, 10_000),
+    shards=(1, 4),
+    ticks=50_000,
+    rounds=2,
+    shard_rows=20_000,
+    shard_batches=3,
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds a tuple, in all and in the loop, and how many results a tuple found."""
+
+    whole: Samples
+    loop: Samples
+    results: float
+
+
+class _Track:
+    """One engine on its own input, brought to where its memory and window are full."""
+
+    def __init__(self, scale: Scale, within: int, domain: int, **settings: Any) -> None:
+        self._ticks = scale.ticks
+        self._warm = -(-within // scale.ticks) + 1
+        self._tables = uniform((self._warm + scale.rounds) * scale.ticks, domain=domain, seed=1)
+        self._within = within
+        self._settings = settings
+        maker = self._feeder("fifo")
+        self._inputs: list[Inputs] = [
+            maker.prepare(self._tables, at * scale.ticks, scale.ticks)
+            for at in range(self._warm + scale.rounds)
+        ]
+
+    def _feeder(self, policy: str) -> Feeder:
+        schema: pa.Schema = self._tables[0].schema
+        return Feeder(schema, within=self._within, policy=policy, **self._settings)
+
+    def start(self, policy: str) -> Feeder:
+        feeder = self._feeder(policy)
+        for inputs in self._inputs[: self._warm]:
+            feeder.feed(inputs)
+        return feeder
+
+    def round(self, at: int) -> Inputs:
+        return self._inputs[self._warm + at]
+
+
+def _costs(scale: Scale, tracks: Sequence[_Track], policy: str) -> list[Cost]:
+    """All tracks in turns, so that what else the machine does falls on all of them."""
+    feeders = [track.start(policy) for track in tracks]
+    fed = [
+        [feeder.feed(track.round(at)) for feeder, track in zip(feeders, tracks, strict=True)]
+        for at in range(scale.rounds)
+    ]
+    tuples = 2 * scale.ticks
+    return [
+        Cost(
+            samples([took.seconds / tuples for took in column]),
+            samples([took.loop / tuples for took in column]),
+            sum(took.results for took in column) / (tuples * scale.rounds),
+        )
+        for column in zip(*fed, strict=True)
+    ]
+
+
+def by_memory(scale: Scale, policy: str, tracks: Sequence[_Track]) -> dict[int, Cost]:
+    """Memory always full: a window of four times it, and keys in proportion."""
+    return dict(zip(scale.memories, _costs(scale, tracks, policy), strict=True))
+
+
+def memory_tracks(scale: Scale) -> list[_Track]:
+    """Input for each size of memory: a tuple finds a tenth of a partner, whatever the size."""
+    return [_Track(scale, 2 * m, 5 * m, memory=m) for m in scale.memories]
+
+
+def by_window(scale: Scale) -> dict[int, Cost]:
+    """Exact, so that what is held is the window."""
+    tracks = [_Track(scale, w, 10 * w) for w in scale.windows]
+    return dict(zip(scale.windows, _costs(scale, tracks, "prob"), strict=True))
+
+
+def by_batch(scale: Scale, memory: int | None) -> dict[int, Cost]:
+    """The same tuples in batches of different sizes; the window of the end-to-end workload."""
+    within, domain = 20_000, 205_000
+    most = max(scale.batches) // 2
+    fill = max(most, within)
+    tables = uniform(fill + most * scale.rounds, domain=domain, seed=1)
+    found = {}
+    for size in scale.batches:
+        feeder = Feeder(tables[0].schema, within=within, memory=memory, policy="prob")
+        ticks = size // 2
+        # Enough small batches to be measured, few enough to be done soon.
+        number = min(most // ticks, 100)
+        feeder.feed(feeder.prepare(tables, 0, fill))
+        whole, loop, results = [], [], 0
+        at = fill
+        for _ in range(scale.rounds):
+            inputs = [feeder.prepare(tables, at + i * ticks, ticks) for i in range(number)]
+            at += number * ticks
+            fed = [feeder.feed(batch) for batch in inputs]
+            whole.append(sum(took.seconds for took in fed) / (2 * ticks * number))
+            loop.append(sum(took.loop for took in fed) / (2 * ticks * number))
+            results += sum(took.results for took in fed)
+        tuples = 2 * ticks * number * scale.rounds
+        found[size] = Cost(samples(whole), samples(loop), results / tuples)
+    return found
+
+
+def by_shards(scale: Scale, step: Step) -> dict[int, tuple[Samples, int]]:
+    """Seconds a batch on Spark, and results, which shards must not change."""
+    from benchmarks import queries
+
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name, queries.spark() as spark:
+        folder = Path(name)
+        rows = scale.shard_rows // 2 * scale.shard_batches
+        queries.write(folder, rows, scale.shard_batches, domain=205_000)
+        found = {}
+        for shards in (scale.shards[0], *scale.shards):
+            step(f"{shards} shards on Spark")
+            way = queries.tidegate(f"{shards} shards", within="20 seconds", shards=shards)
+            ran = queries.run(spark, way, folder)
+            # The first query warms Spark up; the second of the same number takes its place.
+            found[shards] = samples(ran.seconds[1:]), sum(ran.results)
+    return found
+
+
+def _rows(first: str, costs: dict[int, Cost]) -> list[tuple[str, ...]]:
+    """Nanoseconds a tuple, and the ratio to the smallest."""
+    smallest = next(iter(costs.values()))
+    return [
+        (
+            first,
+            f"{size:,}",
+            samples([s * 1e9 for s in cost.whole.values]).show("{:.0f}"),
+            f"{cost.whole.median / smallest.whole.median:.2f}",
+            samples([s * 1e9 for s in cost.loop.values]).show("{:.0f}"),
+            f"{cost.loop.median / smallest.loop.median:.2f}",
+            f"{cost.results:.3f}",
+        )
+        for size, cost in costs.items()
+    ]
+
+
+def worst(costs: dict[int, Cost], loop: bool) -> float:
+    """The dearest size against the cheapest, which need not be the smallest."""
+    medians = [(cost.loop if loop else cost.whole).median for cost in costs.values()]
+    return max(medians) / min(medians)
+
+
+def run(scale: Scale, step: Step) -> Section:
+    """All four kinds of growth."""
+    memory_rows: list[tuple[str, ...]] = []
+    figures = []
+    step("input for each size of memory")
+    tracks = memory_tracks(scale)
+    grown = {}
+    for policy in POLICIES:
+        step(f"memory, {policy}")
+        grown[policy] = by_memory(scale, policy, tracks)
+        memory_rows += _rows(policy, grown[policy])
+    for loop, what in ((False, "whole feed"), (True, "loop alone")):
+        ratios = {policy: worst(costs, loop) for policy, costs in grown.items()}
+        slowest = max(ratios, key=lambda policy: ratios[policy])
+        figures.append(
+            Figure(
+                f"cost a tuple, memory {scale.memories[0]:,} to {scale.memories[-1]:,}, {what}",
+                f"{ratios['prob']:.2f}x for prob; at worst {ratios[slowest]:.2f}x ({slowest})",
+                ratios[slowest],
+                2,
+                1.3,
+                "within {}x",
+                higher=False,
+            )
+        )
+    step("window, exact")
+    window_rows = _rows("exact", by_window(scale))
+    batch_rows = []
+    for name, memory in (("exact", None), ("prob, a quarter", 10_000)):
+        step(f"batch size, {name}")
+        batch_rows += _rows(name, by_batch(scale, memory))
+    shards = by_shards(scale, step)
+    counts = {results for _, results in shards.values()}
+    if len(counts) != 1:
+        raise RuntimeError(f"the number of shards changed the exact result: {shards}")
+    base = next(iter(shards.values()))[0].median
+    shard_rows = tuple(
+        (str(n), took.show(), f"{took.median / base:.2f}") for n, (took, _) in shards.items()
+    )
+    costs = ("whole feed, ns", "ratio", "loop alone, ns", "ratio", "results a tuple")
+    return Section(
+        title="what a tuple costs as things grow",
+        workload=(
+            f"One core, uniform keys, {2 * scale.ticks:,} tuples a batch, {scale.rounds} batches "
+            "once memory and window are full, all sizes in turns. With memory M the window is 4 M "
+            "tuples and there are 5 M keys, so that every tuple competes for its place and finds "
+            "the same number of partners at every size."
+        ),
+        figures=tuple(figures),
+        tables=(
+            Table("With memory", ("policy", "memory", *costs), tuple(memory_rows)),
+            Table("With the window", ("memory", "window a side", *costs), tuple(window_rows)),
+            Table("With the size of a batch", ("memory", "tuples", *costs), tuple(batch_rows)),
+            Table(
+                f"With shards, on Spark, {scale.shard_rows:,} rows a batch, exact",
+                ("shards", "seconds a batch", "ratio"),
+                shard_rows,
+            ),
+        ),
+    )

@@ -1,0 +1,139 @@
+"""How things are measured: repeats, the loop alone, and what the machine is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.kernel import window as kernel
+from tidegate.spec import window_join
+
+#: Says what is being measured now.
+Step = Callable[[str], None]
+#: One prepared batch: the left's rows, then the right's.
+Inputs = tuple[list[pa.RecordBatch], list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Repeats of one measurement."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Highest less lowest, as a share of the median."""
+        return (max(self.values) - min(self.values)) / self.median
+
+    def over(self, other: Samples) -> Samples:
+        """The ratio of each repeat to the other's of the same round."""
+        return Samples(tuple(a / b for a, b in zip(self.values, other.values, strict=True)))
+
+    def show(self, form: str = "{:.2f}") -> str:
+        """The median, with lowest and highest where it was repeated."""
+        middle = form.format(self.median)
+        if len(self.values) == 1:
+            return middle
+        low, high = form.format(min(self.values)), form.format(max(self.values))
+        return f"{middle} ({low} to {high})"
+
+
+def samples(values: Sequence[float]) -> Samples:
+    """Repeats, in the order of their rounds."""
+    return Samples(tuple(values))
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What one batch took: in all, in the compiled loop alone, and what it gave."""
+
+    seconds: float
+    loop: float
+    results: int
+
+
+class Feeder:
+    """An engine outside Spark, fed batches that are already prepared."""
+
+    def __init__(self, schema: pa.Schema, **settings: Any) -> None:
+        spec = window_join(schema, schema, on="key", time="time", **settings)
+        self.job = WindowJob(spec)
+        self.engine = WindowEngine(spec)
+
+    def prepare(self, tables: Sequence[pa.Table], start: int, ticks: int) -> Inputs:
+        """Rows of both streams as an engine takes them; this is not measured."""
+        left, right = (
+            [
+                self.job.prepare(side, batch)[0]
+                for batch in table.slice(start, ticks).combine_chunks().to_batches()
+            ]
+            for side, table in enumerate(tables)
+        )
+        return left, right
+
+    def feed(self, inputs: Inputs) -> Fed:
+        """Feed one batch, and throw its results away."""
+        with loop_seconds() as loop:
+            start = time.perf_counter()
+            results = sum(batch.num_rows for batch in self.engine.feed(inputs))
+            seconds = time.perf_counter() - start
+        return Fed(seconds, sum(loop), results)
+
+
+@contextmanager
+def loop_seconds() -> Iterator[list[float]]:
+    """Note how long each call of the compiled loop takes, while inside."""
+    run: Any = kernel.run
+    taken: list[float] = []
+
+    def timed(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        done = run(*arguments)
+        taken.append(time.perf_counter() - start)
+        return done
+
+    setattr(kernel, "run", timed)  # noqa: B010 (a compiled function has no type to assign)
+    try:
+        yield taken
+    finally:
+        setattr(kernel, "run", run)  # noqa: B010
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on: nothing that names the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ("pyspark", "numba", "numpy", "pyarrow", "pandas")
+    return {
+        "cores": str(cores),
+        "memory": f"{memory:.0f} GiB",
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

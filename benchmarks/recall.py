@@ -1,0 +1,242 @@
+"""How many results each policy keeps, and what learning frequencies costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.measure import Feeder, Step
+from benchmarks.report import Figure, Section, Table
+from tidegate.policies import Life, Policy, Prob
+from tidegate.streams import zipf
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The settings to go through."""
+
+    skews: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
+    domains: tuple[int, ...] = (50, 5_000)
+    windows: tuple[int, ...] = (400, 5_000)
+    shares: tuple[float, ...] = (0.1, 0.25, 0.5)
+    seeds: int = 3
+    paper_seeds: int = 10
+
+
+FULL = Scale()
+QUICK = Scale(skews=(0.5, 1.5), windows=(400,), shares=(0.25,), seeds=1, paper_seeds=2)
+
+
+#: Settings with fewer results than this are left out: their ratios are noise.
+FEWEST = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table of learned against whole-stream frequencies."""
+
+    domain: int
+    window: int
+    skew: float
+    share: float
+
+    @property
+    def ticks(self) -> int:
+        """How long the streams are: paper 1's 14 windows, and 20 tuples for every key.
+
+        On a shorter stream the counts of the whole are not frequencies but the future: a key
+        that comes twice is known to come again.
+        """
+        return max(14 * self.window, 20 * self.domain)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Results by seed with each kind of frequencies: in all, and counted after two windows."""
+
+    learned: tuple[tuple[int, int], ...]
+    lasting: tuple[tuple[int, int], ...]  # learned, and never forgotten
+    whole: tuple[tuple[int, int], ...]
+    long_run: tuple[tuple[int, int], ...]  # counted on streams that go on ten times as long
+
+    def share(self, one: str, other: str, after: bool = True) -> float:
+        """All seeds' results of one kind over those of another."""
+        a, b = (sum(pair[after] for pair in getattr(self, kind)) for kind in (one, other))
+        return float(a / b)
+
+    @property
+    def seeds(self) -> list[float]:
+        """Learned over whole, by seed, counted after two windows; lowest first."""
+        pairs = zip(self.learned, self.whole, strict=True)
+        return sorted(one[1] / other[1] for one, other in pairs if other[1])
+
+
+def counted(tables: tuple[pa.Table, pa.Table]) -> pa.Table:
+    """The whole streams' frequencies, as the papers' figures take them."""
+    keys = [table.column("key").to_numpy() for table in tables]
+    size = int(max(k.max() for k in keys)) + 1
+    left, right = (np.bincount(k, minlength=size).astype(np.float64) for k in keys)
+    return pa.table({"key": np.arange(size), "left": left, "right": right})
+
+
+def results(
+    tables: tuple[pa.Table, pa.Table],
+    window: int,
+    memory: int | None,
+    policy: str | Policy,
+    split: str = "shared",
+    seed: int = 0,
+) -> tuple[int, int]:
+    """How many results there are in all, and how many of them from time 2w on."""
+    feeder = Feeder(
+        tables[0].schema, within=window, memory=memory, policy=policy, split=split, seed=seed
+    )
+    length = len(tables[0])
+    early = feeder.feed(feeder.prepare(tables, 0, 2 * window)).results
+    late = feeder.feed(feeder.prepare(tables, 2 * window, length - 2 * window)).results
+    return early + late, late
+
+
+def settings(scale: Scale) -> Iterator[Setting]:
+    """Every combination."""
+    for values in product(scale.domains, scale.windows, scale.skews, scale.shares):
+        yield Setting(*values)
+
+
+def learned_over_whole(scale: Scale, setting: Setting) -> Kept | None:
+    """The same streams with each kind of frequencies; None if there is too little to compare."""
+    found = []
+    for seed in range(scale.seeds):
+        # A longer stream begins with the shorter one.
+        longer = zipf(10 * setting.ticks, domain=setting.domain, skew=setting.skew, seed=seed)
+        tables = longer[0].slice(0, setting.ticks), longer[1].slice(0, setting.ticks)
+        memory = round(setting.share * 2 * setting.window)
+        policies = (Prob(), Prob(halflife=inf), Prob(counted(tables)), Prob(counted(longer)))
+        found.append([results(tables, setting.window, memory, policy) for policy in policies])
+    kept = Kept(*zip(*found, strict=True))
+    return kept if sum(after for _, after in kept.whole) >= FEWEST else None
+
+
+def paper(scale: Scale) -> dict[tuple[str, float, str], float]:
+    """Paper 1's setting: the share of the exact result, counted after 2w, mean over seeds."""
+    window = 400
+    shares: dict[tuple[str, float, str], list[float]] = {}
+    for seed in range(scale.paper_seeds):
+        tables = zipf(5_600, domain=50, skew=1.0, seed=seed)
+        exact = results(tables, window, None, "prob")[1]
+        given = counted(tables)
+        policies: dict[str, str | Policy] = {
+            "PROB": Prob(given),
+            "PROB, learned": "prob",
+            "LIFE": Life(given),
+            "LIFE, learned": "life",
+            "RAND": "rand",
+        }
+        for split, times, name in product(("fixed", "shared"), (0.1, 0.25, 0.5, 1.0), policies):
+            found = results(tables, window, round(times * window), policies[name], split, seed)[1]
+            shares.setdefault((split, times, name), []).append(found / exact)
+    return {key: statistics.mean(values) for key, values in shares.items()}
+
+
+def _paper_rows(found: dict[tuple[str, float, str], float]) -> tuple[tuple[str, ...], ...]:
+    names = list(dict.fromkeys(name for _, _, name in found))
+    lines = dict.fromkeys((split, times) for split, times, _ in found)
+    return tuple(
+        (split, f"{times:g} w", *(f"{found[split, times, name]:.1%}" for name in names))
+        for split, times in lines
+    )
+
+
+def _figure(what: str, measured: str, value: float) -> Figure:
+    return Figure(what, measured, value, bar=0.97, aim=0.995, form="{:.1%}")
+
+
+def run(scale: Scale, step: Step) -> Section:
+    """Learned against whole-stream frequencies, then paper 1's setting."""
+    kept = {}
+    for setting in settings(scale):
+        step(f"domain {setting.domain:,}, w {setting.window:,}, skew {setting.skew:g}")
+        found = learned_over_whole(scale, setting)
+        if found is not None:
+            kept[setting] = found
+    step("paper 1, domain 50, w = 400")
+    shares = paper(scale)
+    figures = []
+    for what, after in (("counted after 2w", True), ("from the first tuple", False)):
+        means = {s: k.share("learned", "whole", after) for s, k in kept.items()}
+        middle = statistics.median(means.values())
+        lowest = min(means, key=lambda s: means[s])
+        figures += [
+            _figure(
+                f"recall, learned frequencies against whole-stream ones, {what}, median of "
+                f"{len(kept)} settings",
+                f"{middle:.1%}",
+                middle,
+            ),
+            _figure(
+                f"the same, {what}, the worst of them",
+                f"{means[lowest]:.1%} (domain {lowest.domain:,}, w {lowest.window:,}, skew "
+                f"{lowest.skew:g}, memory {lowest.share:.0%})",
+                means[lowest],
+            ),
+        ]
+    rows = tuple(
+        (
+            f"{s.domain:,}",
+            f"{s.window:,}",
+            f"{s.skew:g}",
+            f"{s.share:.0%}",
+            f"{k.share('learned', 'whole'):.1%}",
+            f"{k.seeds[0]:.1%} to {k.seeds[-1]:.1%}",
+            f"{k.share('learned', 'whole', after=False):.1%}",
+            f"{k.share('lasting', 'whole'):.1%}",
+            f"{k.share('learned', 'long_run'):.1%}",
+            f"{k.share('long_run', 'whole'):.1%}",
+        )
+        for s, k in kept.items()
+    )
+    policies = dict.fromkeys(name for _, _, name in shares)
+    return Section(
+        title="what is kept",
+        workload=(
+            f"Zipf keys, uncorrelated, a tuple a side at every time, {scale.seeds} seeds. Streams "
+            "have 14 w tuples a side, but at least 20 for every key. Memory is a share of the 2w "
+            f"tuples of a full window, in one pool. Settings with fewer than {FEWEST} results are "
+            "left out."
+        ),
+        figures=tuple(figures),
+        tables=(
+            Table(
+                "Results with learned frequencies over results with whole-stream ones",
+                (
+                    "domain",
+                    "w",
+                    "skew",
+                    "memory",
+                    "after 2w",
+                    "over seeds",
+                    "from the first tuple",
+                    "after 2w, never forgetting",
+                    "after 2w, over long-run ones",
+                    "long-run over whole",
+                ),
+                rows,
+                "Long-run frequencies are counted on streams that go on ten times as long: what "
+                "the whole stream's give beyond them is knowledge of the future, not of "
+                "frequencies.",
+            ),
+            Table(
+                "Share of the exact result, paper 1's setting",
+                ("split", "memory", *policies),
+                _paper_rows(shares),
+                "Zipf(1), domain 50, w = 400, 5,600 tuples a side, output counted after 2w, mean "
+                f"of {scale.paper_seeds} seeds; frequencies are the whole streams' unless learned.",
+            ),
+        ),
+    )

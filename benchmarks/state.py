@@ -1,0 +1,191 @@
+"""Bytes of state that a batch writes, as the budget and what is held grow."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks import queries
+from benchmarks.measure import Feeder, Step
+from benchmarks.report import Figure, Section, Table
+from tidegate.streams import uniform, write_parquet_batches, zipf
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A budget and ten times it; one batch of `fill` ticks, then small ones of `ticks`."""
+
+    memory: int = 20_000
+    fill: int = 200_000
+    ticks: int = 2_000
+    long: int = 400
+    short: int = 12
+    exact_ticks: int = 20_000
+
+
+FULL = Scale()
+QUICK = Scale(memory=2_000, fill=20_000, ticks=200, long=100, short=4, exact_ticks=2_000)
+
+
+def written(feeder: Feeder, tables: tuple[pa.Table, pa.Table], scale: Scale) -> list[int]:
+    """Bytes a batch, by the rule by which the operator on Spark writes; the first batch fills."""
+    engine = feeder.engine
+    sizes = []
+    at = 0
+    for number in range(scale.long + 1):
+        ticks = scale.ticks if number else scale.fill
+        feeder.feed(feeder.prepare(tables, at, ticks))
+        at += ticks
+        if number and engine.log_is_heavy:
+            sizes.append(sum(map(len, engine.snapshot())))
+        else:
+            sizes.append(len(engine.changes()))
+    return sizes[1:]
+
+
+def long_runs(scale: Scale, step: Step) -> dict[str, dict[int, list[int]]]:
+    """Both budgets on the same input, long enough for several compactions."""
+    ticks = scale.fill + scale.long * scale.ticks
+    domain = 50 * scale.memory
+    inputs = {
+        "uniform": uniform(ticks, domain=domain, seed=1),
+        "Zipf(1)": zipf(ticks, domain=domain, skew=1.0, seed=1),
+    }
+    found: dict[str, dict[int, list[int]]] = {}
+    for name, tables in inputs.items():
+        for memory in (scale.memory, 10 * scale.memory):
+            step(f"{name} keys, budget {memory:,}, {scale.long} batches")
+            feeder = Feeder(tables[0].schema, within=scale.fill, memory=memory, policy="prob")
+            found.setdefault(name, {})[memory] = written(feeder, tables, scale)
+    return found
+
+
+def on_spark(scale: Scale, step: Step) -> dict[str, queries.Ran]:
+    """The same on Spark, for a few batches; and exact, where what is held only grows."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name, queries.spark() as spark:
+        budget, exact = Path(name) / "budget", Path(name) / "exact"
+        tables = queries.events(scale.fill + scale.short * scale.ticks, 50 * scale.memory)
+        for side, table in zip(("left", "right"), tables, strict=True):
+            folder = budget / side
+            early, late = table.slice(0, scale.fill), table.slice(scale.fill)
+            write_parquet_batches(early, folder, time="time", batches=1, prefix="a")
+            write_parquet_batches(late, folder, time="time", batches=scale.short, prefix="b")
+        queries.write(exact, scale.exact_ticks * scale.short, scale.short, 50 * scale.memory)
+        for memory in (scale.memory, 10 * scale.memory):
+            label = f"{memory:,}"
+            step(f"budget {label} on Spark")
+            way = queries.tidegate(label, within=f"{scale.fill} ms", memory=memory)
+            found[label] = queries.run(spark, way, budget)
+        step("exact on Spark")
+        found["exact"] = queries.run(spark, queries.tidegate("e", within="unbounded"), exact)
+    return found
+
+
+def _mean_ratio(small: Sequence[int], large: Sequence[int]) -> float:
+    return statistics.mean(large) / statistics.mean(small)
+
+
+def _long_rows(found: dict[str, dict[int, list[int]]]) -> tuple[tuple[str, ...], ...]:
+    rows = []
+    for name, budgets in found.items():
+        base = next(iter(budgets.values()))
+        for memory, sizes in budgets.items():
+            rows.append(
+                (
+                    name,
+                    f"{memory:,}",
+                    f"{statistics.mean(sizes):,.0f}",
+                    f"{_mean_ratio(base, sizes):.2f}",
+                    f"{statistics.median(sizes):,.0f}",
+                    f"{statistics.median(sizes) / statistics.median(base):.2f}",
+                    f"{max(sizes):,}",
+                )
+            )
+    return tuple(rows)
+
+
+def _spark_rows(found: dict[str, queries.Ran]) -> tuple[tuple[str, ...], ...]:
+    """The second batch against the last: by then, exact holds several times as much."""
+    rows = []
+    for name, ran in found.items():
+        for at in (1, len(ran.seconds) - 1):
+            counters = ran.counters[at]
+            rows.append(
+                (
+                    name,
+                    str(at + 1),
+                    f"{counters['held']:,}",
+                    f"{ran.rows[at]:,}",
+                    f"{counters['state_bytes']:,}",
+                    f"{ran.changelogs[at]:,}",
+                    f"{ran.seconds[at]:.2f}",
+                )
+            )
+    return tuple(rows)
+
+
+def _figure(what: str, ratio: float) -> Figure:
+    return Figure(
+        f"state written a batch, budget 10x larger, same input, {what}",
+        f"{ratio:.2f}x",
+        ratio,
+        bar=1.5,
+        aim=1.0,
+        form="{}x",
+        higher=False,
+    )
+
+
+def run(scale: Scale, step: Step) -> Section:
+    """The long run without Spark, which compacts, and the short one with it."""
+    long = long_runs(scale, step)
+    spark = on_spark(scale, step)
+    figures = []
+    for name, budgets in long.items():
+        what = f"{name} keys, mean of {scale.long} batches with compactions"
+        figures.append(_figure(what, _mean_ratio(*budgets.values())))
+    small, large = (
+        [counters["state_bytes"] for counters in ran.counters[1:]]
+        for ran in (spark[f"{scale.memory:,}"], spark[f"{10 * scale.memory:,}"])
+    )
+    what = f"uniform keys, on Spark, mean of {scale.short} batches"
+    figures.append(_figure(what, _mean_ratio(small, large)))
+    return Section(
+        title="bytes of state written a batch",
+        workload=(
+            f"Budgets of {scale.memory:,} and {10 * scale.memory:,} tuples, PROB, a window of "
+            f"{2 * scale.fill:,} tuples, {50 * scale.memory:,} keys. A first batch fills the "
+            f"memory; then {2 * scale.ticks:,} tuples a batch. Exact: {2 * scale.exact_ticks:,} "
+            "tuples a batch and no window, so that what is held grows by all of them."
+        ),
+        figures=tuple(figures),
+        tables=(
+            Table(
+                f"Bytes a batch, {scale.long} batches",
+                ("keys", "budget", "mean", "ratio", "median", "ratio", "largest (a compaction)"),
+                _long_rows(long),
+                "The engine alone, written out by the operator's rule.",
+            ),
+            Table(
+                "On Spark",
+                (
+                    "budget",
+                    "batch",
+                    "held",
+                    "rows",
+                    "state_bytes",
+                    "changelog files, bytes",
+                    "seconds",
+                ),
+                _spark_rows(spark),
+                "`state_bytes` is what tidegate gave the state store; the changelog is what the "
+                "store wrote, compressed.",
+            ),
+        ),
+    )

@@ -1,0 +1,147 @@
+"""`tidegate demo`: a bounded join on a real stream, and what memory and policy do to its answer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from tidegate import local, quality
+from tidegate.cli import demo_report, demo_stream
+from tidegate.cli.demo_report import Outcome, Query, Sweep
+from tidegate.cli.folder import OutFolder
+from tidegate.cli.screen import Screen
+from tidegate.cli.sweep import best_first, sweep, window_tuples
+from tidegate.policies import POLICIES
+from tidegate.report import plots
+from tidegate.streams import zipf
+
+#: The memories tried, as shares of what an exact join has to hold.
+SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+#: What the query on Spark is given.
+QUERY_SHARE = 0.25
+QUERY_POLICY = "prob"
+
+_RECORD = "demo.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command was asked for."""
+
+    out: Path
+    auctions: int
+    batches: int
+    seed: int
+
+
+def main(settings: Settings, *, as_json: bool) -> None:
+    """Run it all: progress to stderr, the outcome to stdout, the files to the folder."""
+    screen = Screen()
+    names = [_RECORD, *demo_report.FILES, *(f"{name}.parquet" for name in Outcome.TABLES)]
+    folder = OutFolder(settings.out, names, record=_RECORD, made_by="tidegate demo")
+    try:
+        if not plots.available():
+            screen.say("No plots: matplotlib is missing (pip install 'tidegate[plots]')")
+        outcome = _run(settings, screen)
+        with screen.waiting("Writing the report"):
+            _write(folder, outcome)
+    finally:
+        folder.withdraw()
+    if as_json:
+        typer.echo(json.dumps(outcome.as_json(), indent=2))
+    else:
+        demo_report.show(outcome, folder.path)
+
+
+def _run(settings: Settings, screen: Screen) -> Outcome:
+    seconds: dict[str, float] = {}
+    streams = demo_stream.make(settings.auctions, settings.batches, settings.seed)
+    memory = max(demo_stream.SHARDS, round(QUERY_SHARE * streams.window))
+    screen.say(
+        f"A day of {len(streams.auctions):,} auctions and {len(streams.bids):,} bids, arriving as "
+        f"{settings.batches} files each; memory for {memory:,} of {streams.window:,} tuples"
+    )
+    with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as temporary, ExitStack() as stack:
+        work = Path(temporary)
+        with screen.waiting("Starting Spark"), _timed(seconds, "starting Spark"):
+            spark = stack.enter_context(demo_stream.spark())
+        with _timed(seconds, "streaming query"), screen.step("batch", settings.batches) as step:
+            results, batches = demo_stream.bounded(
+                spark, streams, work, memory=memory, policy=QUERY_POLICY, step=step
+            )
+        with screen.waiting("Spark's own join of the same files"), _timed(seconds, "Spark's join"):
+            exact = demo_stream.exact(spark, work)
+    with _timed(seconds, "other memories and policies"):
+        sweeps = _sweeps(settings, screen, streams, exact)
+    query = Query(
+        policy=QUERY_POLICY,
+        memory=memory,
+        memory_share=QUERY_SHARE,
+        recall=quality.recall(results, exact),
+        wrong=len(results) - quality.matching(results, exact),
+        batches=batches,
+        delivered=streams.by_batch(results).tolist(),
+        due=streams.by_batch(exact).tolist(),
+    )
+    return Outcome(settings.seed, streams, results, exact, query, sweeps, seconds)
+
+
+def _sweeps(
+    settings: Settings, screen: Screen, streams: demo_stream.Streams, exact: pa.Table
+) -> tuple[Sweep, Sweep]:
+    """Recall against memory, on the demo's streams and on streams that PROB was made for."""
+    ticks, window = 2 * settings.auctions, settings.auctions // 10
+    left, right = zipf(ticks, domain=max(20, settings.auctions // 20), seed=settings.seed)
+    zipf_join: dict[str, Any] = {"on": "key", "time": "time", "within": window}
+    times = left["time"].to_numpy(), right["time"].to_numpy()
+    tried = [
+        ("auctions", (streams.auctions, streams.bids), exact, streams.window, demo_stream.JOIN),
+        (
+            "zipf",
+            (left, right),
+            local.join(left, right, **zipf_join).table,
+            window_tuples(times, (window, window)),
+            zipf_join,
+        ),
+    ]
+    done = []
+    with screen.step("setting", len(tried) * len(POLICIES) * len(SHARES)) as step:
+        if not screen.live:
+            screen.say(f"Trying {len(POLICIES)} policies with {len(SHARES)} memories on two inputs")
+        for name, inputs, whole, held, join in tried:
+            points = []
+            for point in sweep(
+                *inputs, whole, policies=list(POLICIES), shares=SHARES, window=held, **join
+            ):
+                points.append(point)
+                step.done(f"{name}, {point.policy}", line=False)
+            rows = len(inputs[0]), len(inputs[1])
+            done.append(Sweep(name, rows, held, len(whole), best_first(points)))
+    return done[0], done[1]
+
+
+def _write(folder: OutFolder, outcome: Outcome) -> None:
+    """The record first: it is what makes the rest ours to replace the next time."""
+    folder.write_record(outcome.as_json())
+    for name in Outcome.TABLES:
+        with folder.replacing(f"{name}.parquet") as path:
+            pq.write_table(outcome.table(name), path)
+    for name, content in demo_report.files(outcome).items():
+        folder.write(name, content)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    seconds[part] = round(time.perf_counter() - begin, 2)

@@ -1,0 +1,135 @@
+"""Key entries: found by hash, counted, forgotten."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.layout import (
+    ENTRIES,
+    EPOCH,
+    FREE_ENTRIES,
+    IDLE,
+    REWRITTEN,
+    STARTED,
+    STAT_ONLY,
+    Batch,
+    Core,
+    Rules,
+)
+from tidegate.kernel.victims import requeue
+
+
+@entry_point
+def intern(core: Core, hashes: Array, entries: Array) -> int:
+    """Find or make the entry of each hash; stops, and says where, when there is no room."""
+    ints = core.ints
+    table = core.table
+    mask = np.uint64(table.shape[0] - 1)
+    limit = min(table.shape[0] >> 1, core.hashes.shape[0])
+    one = np.uint64(1)
+    for i in range(hashes.shape[0]):
+        h = hashes[i]
+        at = h & mask
+        while True:
+            e = table[at, 1]
+            if e == 0 or table[at, 0] == h:
+                break
+            at = (at + one) & mask
+        if e == 0:
+            if ints[FREE_ENTRIES] > 0:
+                ints[FREE_ENTRIES] -= 1
+                e = np.uint64(core.free_entries[ints[FREE_ENTRIES]] + 1)
+            elif ints[ENTRIES] < limit:
+                ints[ENTRIES] += 1
+                e = np.uint64(ints[ENTRIES])
+            else:
+                return i
+            table[at, 0], table[at, 1] = h, e
+            entry = np.int64(e) - 1
+            core.hashes[entry] = h
+            for group in (2 * entry, 2 * entry + 1):
+                core.groups[group].rate = 0.0
+                core.groups[group].head = -1
+                core.groups[group].tail = -1
+                core.groups[group].count = 0
+                core.groups[group].queued = 0
+        entries[i] = np.int64(e) - 1
+    return int(hashes.shape[0])
+
+
+@inlined
+def only_counted(core: Core, entry: int) -> bool:
+    """Whether a key has been counted and holds no tuple."""
+    left, right = core.groups[2 * entry], core.groups[2 * entry + 1]
+    return bool(left.count == 0 and right.count == 0 and (left.rate > 0.0 or right.rate > 0.0))
+
+
+@inlined
+def list_idle(core: Core, entry: int) -> None:
+    """Note that a key has become one that is only counted."""
+    core.ints[STAT_ONLY] += 1
+    if core.groups[2 * entry].listed == 0:
+        core.groups[2 * entry].listed = 1
+        core.idle[core.ints[IDLE]] = entry
+        core.ints[IDLE] += 1
+
+
+@entry_point
+def sweep_entries(core: Core, keep_rates: bool) -> None:
+    """Free the entries of keys that hold nothing (and are not counted), and index the rest."""
+    ints = core.ints
+    table = core.table
+    table[:] = 0
+    mask = np.uint64(table.shape[0] - 1)
+    free = 0
+    for entry in range(ints[ENTRIES]):
+        empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
+        if empty and not (keep_rates and only_counted(core, entry)):
+            core.free_entries[free] = entry
+            free += 1
+            continue
+        at = core.hashes[entry] & mask
+        while table[at, 1] != 0:
+            at = (at + np.uint64(1)) & mask
+        table[at, 0] = core.hashes[entry]
+        table[at, 1] = np.uint64(entry + 1)
+    ints[FREE_ENTRIES] = free
+
+
+@inlined
+def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
+    """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
+
+    Weights grow instead of counts shrinking, so that ranks only rise between rescalings, which
+    is what the queue relies on.
+    """
+    ints = core.ints
+    weight = 1.0
+    if rules.halflife > 0:
+        epoch = np.int64(core.clock[0] // rules.halflife)
+        if ints[STARTED] == 0:
+            ints[STARTED] = 1
+            ints[EPOCH] = epoch
+        age = epoch - ints[EPOCH]
+        if age > 512:
+            shrink = math.ldexp(1.0, -min(age, 2000))
+            ints[STAT_ONLY] = 0
+            for entry in range(ints[ENTRIES]):
+                core.groups[2 * entry].rate *= shrink
+                core.groups[2 * entry + 1].rate *= shrink
+                if only_counted(core, entry):
+                    ints[STAT_ONLY] += 1
+            ints[EPOCH] = epoch
+            ints[REWRITTEN] = 1
+            age = 0
+            requeue(core, rules)
+        weight = math.ldexp(1.0, age)
+    for i in range(start, stop):
+        entry = batch.entry[i]
+        before = only_counted(core, entry)
+        core.groups[2 * entry + batch.side[i]].rate += weight
+        if not before and only_counted(core, entry):
+            list_idle(core, entry)

@@ -1,0 +1,157 @@
+"""How everything that a bounded window join holds lies in arrays.
+
+A held tuple is a *slot*; the slots of one key and side form a *group*, a list in order of
+admission; groups `2 * e` and `2 * e + 1` are the left and the right of key entry `e`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegate.kernel.compiling import Array
+
+#: What the queue ranks: nothing, a group by its key's rate, a tuple by a number fixed at
+#: admission, or a group by its key's rate times the life its oldest tuple has left.
+NOTHING, BY_KEY, BY_TUPLE, BY_LIFE = 0, 1, 2, 3
+#: When a victim leaves (ALGORITHMS section 0): after the tick's probes, before, or before and
+#: with the newcomers that were not admitted barred from probing.
+PROBE_FIRST, EVICT_FIRST, SHED_FIRST = 0, 1, 2
+
+#: Candidates that a heap sorts within the processor's cache.
+SMALL_HEAP = 2048
+#: The rate of a key that never came, where it weighs a life: of such tuples the older leaves.
+FAINTEST = 2.0**-200
+
+# What `run` says when it stops.
+DONE, OUTPUT_FULL, PROBE_TOO_LARGE, TOO_MANY_KEYS = 0, 1, 2, 3
+
+# Places in `Core.ints`.
+FREE = 0  # free slots
+ENTRIES = 1  # entries ever used
+FREE_ENTRIES = 2
+IDLE = 3  # length of `Core.idle`
+STAT_ONLY = 4  # keys that are counted and hold no tuple
+SEQ = 5  # next sequence number
+STARTED = 6  # whether an arrival has been counted
+EPOCH = 7  # epoch whose arrivals weigh 1
+SIZE = 8  # sum of the sizes of what is held
+# Since the mark: tuples with a smaller sequence number were held when it was set.
+MARK = 9
+GONE = 10  # length of `Core.gone`
+REWRITTEN = 11  # whether rates were forgotten or rescaled
+# Since the batch began.
+FRESH = 12  # length of `Core.fresh`
+SHED = 13  # early departures noted in the output
+# Counters.
+LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 14, 15, 16, 17, 18
+# Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
+TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 19, 20, 21, 22, 23
+TOUCHED, SEEN = 24, 25
+# One for each pool, or for each side.
+USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
+INTS = 40
+
+
+def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """One held tuple, a cache line."""
+    return np.dtype(
+        [
+            ("time", time),
+            ("seq", "i8"),
+            ("row", "i8"),
+            ("size", "i8"),
+            ("rank", "f8"),
+            ("next", "i4"),
+            ("prev", "i4"),
+            ("group", "i4"),
+            ("spare", "i8"),
+        ],
+        align=True,
+    )
+
+
+GROUP = np.dtype(
+    [
+        ("rate", "f8"),
+        ("head", "i4"),
+        ("tail", "i4"),
+        ("count", "i4"),
+        ("queued", "i4"),  # whether it is in the queue
+        ("listed", "i8"),  # whether its entry is in `idle`; of the left group only
+    ],
+    align=True,
+)
+
+
+def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
+    """A place in a queue or a heap: a group or a slot, what it is ranked by, which tuple it is."""
+    return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4")], align=True)
+
+
+class Core(NamedTuple):
+    """All state of one join; see the module's text for slots, groups and the queue."""
+
+    ints: Array
+    clock: Array  # [1], of the time's type
+    floor: Array  # the largest rank evicted, by pool
+    slots: Array
+    free: Array
+    groups: Array
+    hashes: Array  # by entry
+    table: Array  # open addressing: (hash, entry + 1)
+    free_entries: Array
+    idle: Array  # entries that may be counted and hold no tuple
+    edge: Array  # by pool: what is at most (rank, seq) of the edge is in `near`
+    near: Array  # by pool
+    far: Array  # by pool
+    due: Array  # by side: slots in order of time
+    late: Array  # by side: a heap of slots that were late
+    gone: Array
+    fresh: Array
+
+
+class Rules(NamedTuple):
+    """What does not change while a batch runs."""
+
+    kind: int
+    moment: int
+    budget_left: int
+    budget_right: int
+    pools: int
+    window_left: Any  # of the time's type
+    window_right: Any
+    bounded_left: bool
+    bounded_right: bool
+    lateness: Any
+    learn: bool
+    halflife: Any  # 0: no decay
+    cap: int
+    floor_weight: float
+    seq_weight: float
+    exact_limit: int
+
+
+class Batch(NamedTuple):
+    """Newcomers, sorted by (time, side, key hash, tie)."""
+
+    time: Array
+    side: Array
+    hash: Array
+    entry: Array
+    row: Array
+    size: Array
+    rank: Array
+    probed: Array  # those of the open tick that have probed in an earlier batch
+
+
+class Output(NamedTuple):
+    """Pairs of rows, and (where asked for) what was shed: row, side, why (1: was held)."""
+
+    left: Array
+    right: Array
+    shed_row: Array
+    shed_side: Array
+    shed_time: Array
+    shed_held: Array

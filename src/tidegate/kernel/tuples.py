@@ -1,0 +1,281 @@
+"""Tuples in memory: admitted, expired, evicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.heap import drop_top, put, sift_up
+from tidegate.kernel.keys import list_idle, only_counted
+from tidegate.kernel.layout import (
+    ADMITTED,
+    BY_LIFE,
+    BY_TUPLE,
+    DUE_FROM,
+    DUE_TO,
+    EVICTED,
+    EXPIRED,
+    FREE,
+    FRESH,
+    GONE,
+    HELD,
+    LATE_DUE,
+    MARK,
+    NOTHING,
+    REJECTED,
+    SEQ,
+    SHED,
+    SIZE,
+    STAT_ONLY,
+    USED,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.kernel.victims import enqueue, rank_of, victim, worth
+
+
+@inlined
+def unlink(core: Core, rules: Rules, slot: int) -> None:
+    """Take a tuple out of memory."""
+    ints = core.ints
+    held = core.slots[slot]
+    group = held.group
+    side = group & 1
+    before, after = held.prev, held.next
+    if before >= 0:
+        core.slots[before].next = after
+    else:
+        core.groups[group].head = after
+    if after >= 0:
+        core.slots[after].prev = before
+    else:
+        core.groups[group].tail = before
+    core.groups[group].count -= 1
+    if rules.learn and only_counted(core, group >> 1):
+        list_idle(core, group >> 1)
+    ints[USED + (side if rules.pools == 2 else 0)] -= held.size
+    ints[HELD + side] -= 1
+    ints[SIZE] -= held.size
+    core.slots[slot].seq = -1
+    core.free[ints[FREE]] = slot
+    ints[FREE] += 1
+
+
+@inlined
+def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
+    """Whether a tuple of this side and time has left its window."""
+    if side == 0:
+        return bool(core.clock[0] >= time + rules.window_left + rules.lateness)
+    return bool(core.clock[0] - rules.window_right - rules.lateness >= time)
+
+
+@inlined
+def expire(core: Core, rules: Rules) -> None:
+    """Drop what has left its window."""
+    ints = core.ints
+    for side in range(2):
+        if not (rules.bounded_left if side == 0 else rules.bounded_right):
+            continue
+        due, late = core.due[side], core.late[side]
+        at = ints[DUE_FROM + side]
+        while at < ints[DUE_TO + side]:
+            slot = due[at].item
+            if core.slots[slot].seq == due[at].seq:
+                if not expired(core, rules, side, core.slots[slot].time):
+                    break
+                unlink(core, rules, slot)
+                ints[EXPIRED] += 1
+            at += 1
+        ints[DUE_FROM + side] = at
+        while ints[LATE_DUE + side] > 0:
+            slot = late[0].item
+            if core.slots[slot].seq == late[0].seq:
+                if not expired(core, rules, side, core.slots[slot].time):
+                    break
+                unlink(core, rules, slot)
+                ints[EXPIRED] += 1
+            drop_top(late, ints[LATE_DUE + side])
+            ints[LATE_DUE + side] -= 1
+
+
+@inlined
+def schedule(core: Core, side: int, slot: int) -> None:
+    """Remember when a tuple expires: in order of time, with a heap for those that were late."""
+    ints = core.ints
+    seq, time = core.slots[slot].seq, core.slots[slot].time
+    due, late = core.due[side], core.late[side]
+    if time >= core.clock[0]:
+        stop = ints[DUE_TO + side]
+        if stop == due.shape[0]:
+            stop = 0
+            for i in range(ints[DUE_FROM + side], due.shape[0]):
+                if core.slots[due[i].item].seq == due[i].seq:
+                    due[stop] = due[i]
+                    stop += 1
+            ints[DUE_FROM + side] = 0
+        put(due, stop, time, seq, slot)
+        ints[DUE_TO + side] = stop + 1
+        return
+    n = ints[LATE_DUE + side]
+    if n == late.shape[0]:
+        n = 0
+        for i in range(late.shape[0]):
+            if core.slots[late[i].item].seq == late[i].seq:
+                late[n] = late[i]
+                sift_up(late, n)
+                n += 1
+    put(late, n, time, seq, slot)
+    sift_up(late, n)
+    ints[LATE_DUE + side] = n + 1
+
+
+@inlined
+def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
+    """Put a filled slot at the end of its group and into the queue.
+
+    Where the life left counts, a group's list is in order of time instead, so that its head is
+    still the lowest: a late tuple goes before those that are later.
+    """
+    ints = core.ints
+    group = core.slots[slot].group
+    before, after = core.groups[group].tail, -1
+    if rules.kind == BY_LIFE:
+        while before >= 0 and core.slots[before].time > core.slots[slot].time:
+            before, after = core.slots[before].prev, before
+    core.slots[slot].prev = before
+    core.slots[slot].next = after
+    if before >= 0:
+        core.slots[before].next = slot
+    else:
+        core.groups[group].head = slot
+    if after >= 0:
+        core.slots[after].prev = slot
+    else:
+        core.groups[group].tail = slot
+    if rules.learn and only_counted(core, group >> 1):
+        ints[STAT_ONLY] -= 1
+    core.groups[group].count += 1
+    ints[USED + pool] += core.slots[slot].size
+    ints[HELD + (group & 1)] += 1
+    ints[SIZE] += core.slots[slot].size
+    if rules.kind == BY_TUPLE:
+        enqueue(core, rules, pool, slot)
+    elif rules.kind != NOTHING and core.groups[group].queued == 0:
+        core.groups[group].queued = 1
+        enqueue(core, rules, pool, group)
+
+
+@inlined
+def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
+    """Note an early departure, if the caller wants to know."""
+    n = core.ints[SHED]
+    if n < out.shed_row.shape[0]:
+        out.shed_row[n], out.shed_side[n] = row, side
+        out.shed_time[n], out.shed_held[n] = core.clock[0], held
+        core.ints[SHED] = n + 1
+
+
+@inlined
+def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
+    """Drop a held tuple before its time."""
+    ints = core.ints
+    held = core.slots[slot]
+    ints[EVICTED] += 1
+    if held.seq < ints[MARK]:
+        core.gone[ints[GONE]] = held.seq
+        ints[GONE] += 1
+    shed(core, out, held.row, held.group & 1, True)
+    unlink(core, rules, slot)
+
+
+@inlined
+def make_room(
+    core: Core, rules: Rules, out: Output, pool: int, size: int, time: Any, group: int, rank: float
+) -> bool:
+    """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
+
+    Of equal ranks the earlier arrival leaves, so the newcomer loses to higher ranks only.
+    """
+    ints = core.ints
+    budget = rules.budget_right if pool == 1 else rules.budget_left
+    while ints[USED + pool] + size > budget:
+        slot = victim(core, rules, pool)
+        if rules.kind == BY_TUPLE:
+            lowest = core.slots[slot].rank
+            core.floor[pool] = max(core.floor[pool], min(lowest, rank))
+        else:
+            lowest = rank_of(core, rules, core.slots[slot].group)[0]
+            rank = worth(core, rules, group, time)
+        if rank < lowest:
+            return False
+        evict(core, rules, out, slot)
+    return True
+
+
+@inlined
+def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
+    """Take newcomer i into memory, or not."""
+    ints = core.ints
+    side = batch.side[i]
+    seq = ints[SEQ]
+    ints[SEQ] = seq + 1
+    time, size = batch.time[i], batch.size[i]
+    bounded = rules.bounded_left if side == 0 else rules.bounded_right
+    if bounded and expired(core, rules, side, time):
+        return
+    pool = side if rules.pools == 2 else 0
+    group = 2 * batch.entry[i] + side
+    rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
+    if size > (rules.budget_right if pool == 1 else rules.budget_left) or not make_room(
+        core, rules, out, pool, size, time, group, rank
+    ):
+        ints[REJECTED] += 1
+        shed(core, out, batch.row[i], side, False)
+        return
+    ints[FREE] -= 1
+    slot = core.free[ints[FREE]]
+    held = core.slots[slot]
+    held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
+    held.group, held.rank = group, rank
+    link(core, rules, slot, pool)
+    ints[ADMITTED] += 1
+    core.fresh[ints[FRESH]] = slot
+    ints[FRESH] += 1
+    if bounded:
+        schedule(core, side, slot)
+
+
+@entry_point
+def reload(
+    core: Core,
+    rules: Rules,
+    time: Array,
+    seq: Array,
+    row: Array,
+    size: Array,
+    rank: Array,
+    group: Array,
+) -> None:
+    """Hold tuples given in order of their sequence numbers, on top of what is held."""
+    ints = core.ints
+    for i in range(time.shape[0]):
+        ints[FREE] -= 1
+        slot = core.free[ints[FREE]]
+        held = core.slots[slot]
+        held.time, held.seq, held.row, held.size = time[i], seq[i], row[i], size[i]
+        held.rank, held.group = rank[i], group[i]
+        side = group[i] & 1
+        link(core, rules, slot, side if rules.pools == 2 else 0)
+
+
+@entry_point
+def reschedule(core: Core, side: int, slots: Array) -> None:
+    """Take held tuples of one side, in order of time, as the ones that are to expire."""
+    core.ints[LATE_DUE + side] = 0
+    core.ints[DUE_FROM + side] = 0
+    core.ints[DUE_TO + side] = slots.shape[0]
+    for i in range(slots.shape[0]):
+        held = core.slots[slots[i]]
+        put(core.due[side], i, held.time, held.seq, slots[i])

@@ -1,0 +1,205 @@
+"""Which tuple leaves next.
+
+The queue of candidates has two parts, so that the cost stays flat as the memory grows: `near` is
+a small heap of the lowest ranks, `far` an unsorted rest that is read, in sequence, only when
+`near` runs dry. Ranks that can only rise are looked up again when they surface; for ranks that
+move otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all) and
+at most one refill out of date above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.compiling import entry_point, inlined, inner
+from tidegate.kernel.heap import before, drop_top, put, select, sift_down, sift_up
+from tidegate.kernel.layout import (
+    BY_KEY,
+    BY_LIFE,
+    BY_TUPLE,
+    FAINTEST,
+    FAR,
+    NEAR,
+    SMALL_HEAP,
+    Core,
+    Rules,
+)
+
+
+@inlined
+def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
+    """What a tuple of a group is worth now, for the kinds that rank groups."""
+    rate = core.groups[group ^ 1].rate
+    if rules.kind == BY_LIFE:
+        left = group & 1 == 0
+        if rules.bounded_left if left else rules.bounded_right:
+            window = rules.window_left if left else rules.window_right
+            return float((time + window - core.clock[0]) * max(rate, FAINTEST))
+    return float(rate)
+
+
+@inlined
+def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
+    """The rank of a candidate now and the sequence number of the tuple that it stands for."""
+    if rules.kind == BY_TUPLE:
+        return core.slots[item].rank, core.slots[item].seq
+    held = core.slots[core.groups[item].head]
+    return worth(core, rules, item, held.time), held.seq
+
+
+@inlined
+def alive(core: Core, rules: Rules, item: int, seq: int) -> bool:
+    """Whether a candidate still stands for the tuple that it was queued for."""
+    if rules.kind == BY_TUPLE:
+        return bool(core.slots[item].seq == seq)
+    return bool(core.groups[item].count > 0)
+
+
+@inner
+def spread(core: Core, pool: int) -> None:
+    """Move all of `near` to `far`."""
+    ints = core.ints
+    far = ints[FAR + pool]
+    for i in range(ints[NEAR + pool]):
+        core.far[pool, far + i] = core.near[pool, i]
+    ints[FAR + pool] = far + ints[NEAR + pool]
+    ints[NEAR + pool] = 0
+
+
+@inner
+def prune(core: Core, rules: Rules, pool: int) -> None:
+    """Drop the dead from `far`."""
+    n = 0
+    far = core.far[pool]
+    for i in range(core.ints[FAR + pool]):
+        if alive(core, rules, far[i].item, far[i].seq):
+            far[n] = far[i]
+            n += 1
+        elif rules.kind != BY_TUPLE:
+            core.groups[far[i].item].queued = 0
+    core.ints[FAR + pool] = n
+
+
+@inner
+def rerank(core: Core, rules: Rules, pool: int) -> None:
+    """Look up the ranks of all in `far`."""
+    far = core.far[pool]
+    for i in range(core.ints[FAR + pool]):
+        far[i].rank, far[i].seq = rank_of(core, rules, far[i].item)
+
+
+@inner
+def refill(core: Core, rules: Rules, pool: int) -> None:
+    """Move the lowest part of `far` to `near`.
+
+    By the ranks that they had when last seen: those that have risen since are found out when
+    they surface. Only where ranks also fall are they looked up here.
+    """
+    ints = core.ints
+    near, far = core.near[pool], core.far[pool]
+    if rules.kind == BY_LIFE:
+        prune(core, rules, pool)
+        rerank(core, rules, pool)
+    n = ints[FAR + pool]
+    k = min(n, max(SMALL_HEAP, n >> 3))
+    if k < n:
+        select(far, n, k)
+    core.edge[pool].rank = np.inf
+    for i in range(k):
+        near[i] = far[i]
+    if k < n:
+        top = 0
+        for i in range(1, k):
+            if before(near[top].rank, near[top].seq, near[i].rank, near[i].seq):
+                top = i
+        core.edge[pool] = near[top]
+    for i in range((k - 2) >> 2, -1, -1):
+        sift_down(near, i, k)
+    for i in range(k, n):
+        far[i - k] = far[i]
+    ints[NEAR + pool] = k
+    ints[FAR + pool] = n - k
+
+
+@inlined
+def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
+    """Make a candidate known to the queue."""
+    ints = core.ints
+    near, far = ints[NEAR + pool], ints[FAR + pool]
+    if near + far + 1 >= core.far.shape[1] or near > max(2 * SMALL_HEAP, far):
+        spread(core, pool)
+        if near + far + 1 >= core.far.shape[1]:
+            prune(core, rules, pool)
+        near, far = 0, ints[FAR + pool]
+    rank, seq = rank_of(core, rules, item)
+    if near > 0 and not before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+        put(core.near[pool], near, rank, seq, item)
+        sift_up(core.near[pool], near)
+        ints[NEAR + pool] = near + 1
+    else:
+        put(core.far[pool], far, rank, seq, item)
+        ints[FAR + pool] = far + 1
+
+
+@inner
+def scan(core: Core, rules: Rules, pool: int) -> int:
+    """The lowest candidate of a small queue whose ranks all move."""
+    spread(core, pool)
+    prune(core, rules, pool)
+    best, best_rank, best_seq = -1, np.inf, 0
+    for i in range(core.ints[FAR + pool]):
+        item = core.far[pool, i].item
+        rank, seq = rank_of(core, rules, item)
+        if best < 0 or before(rank, seq, best_rank, best_seq):
+            best, best_rank, best_seq = item, rank, seq
+    return best
+
+
+@inlined
+def victim(core: Core, rules: Rules, pool: int) -> int:
+    """The slot with the lowest (rank, sequence number) in a pool that holds something."""
+    ints = core.ints
+    near = core.near[pool]
+    if rules.kind == BY_LIFE and ints[NEAR + pool] + ints[FAR + pool] <= rules.exact_limit:
+        return int(core.groups[scan(core, rules, pool)].head)
+    while True:
+        n = ints[NEAR + pool]
+        if n == 0:
+            refill(core, rules, pool)
+            continue
+        top = near[0].item
+        drop = not alive(core, rules, top, near[0].seq)
+        if drop:
+            if rules.kind != BY_TUPLE:
+                core.groups[top].queued = 0
+        elif rules.kind == BY_TUPLE:
+            return int(top)
+        else:
+            rank, seq = rank_of(core, rules, top)
+            if seq == near[0].seq and (rank == near[0].rank or rules.kind == BY_LIFE):
+                return int(core.groups[top].head)
+            drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)
+            if drop:
+                put(core.far[pool], ints[FAR + pool], rank, seq, top)
+                ints[FAR + pool] += 1
+            else:
+                put(near, 0, rank, seq, top)
+                sift_down(near, 0, n)
+        if drop:
+            drop_top(near, n)
+            ints[NEAR + pool] = n - 1
+
+
+@entry_point
+def requeue(core: Core, rules: Rules) -> None:
+    """Forget the order of a queue of groups, and those that hold nothing any more.
+
+    Needed whenever ranks may have fallen.
+    """
+    if rules.kind == BY_KEY or rules.kind == BY_LIFE:
+        for pool in range(rules.pools):
+            spread(core, pool)
+            prune(core, rules, pool)
+            rerank(core, rules, pool)

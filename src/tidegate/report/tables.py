@@ -1,0 +1,95 @@
+"""One table, shown in several ways: on a terminal, in a page, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+def percent(share: float) -> str:
+    """A share as a percentage; never "100.0 %" or "0.0 %" for what is only nearly so."""
+    shown = f"{100 * share:.1f}"
+    if shown == "100.0" and share < 1:
+        return ">99.9 %"
+    if shown == "0.0" and share > 0:
+        return "<0.1 %"
+    return f"{shown} %"
+
+
+def about(share: float) -> str:
+    """A round share as a percentage, without decimals that say nothing."""
+    return f"{100 * share:.3g} %"
+
+
+def whole(number: float) -> str:
+    """A whole number with its thousands apart."""
+    return f"{number:,.0f}"
+
+
+def seconds(duration: float) -> str:
+    """A duration in seconds, to a tenth."""
+    return f"{duration:.1f} s"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: where its values are found in a row, and how they are written."""
+
+    key: str
+    title: str
+    form: Callable[[Any], str] = str
+    #: Numbers stand at the right, under each other.
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain values, and how to show them."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+    caption: str = ""
+
+    def cells(self) -> list[list[str]]:
+        """The text of every cell, row by row."""
+        return [[column.form(row[column.key]) for column in self.columns] for row in self.rows]
+
+
+def pivot(
+    rows: Sequence[Mapping[str, Any]], *, index: str, across: str, value: str
+) -> list[dict[str, Any]]:
+    """One row for each value of `index`, with `value` under each value of `across`, as text.
+
+    The order is that of first appearance.
+    """
+    wide: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        wide.setdefault(row[index], {index: row[index]})[str(row[across])] = row[value]
+    return list(wide.values())
+
+
+def as_rich(table: Table) -> RichTable:
+    """The table for a terminal."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    shown = RichTable(
+        title=escape(table.title),
+        caption=escape(table.caption) or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        header_style="bold",
+    )
+    for column in table.columns:
+        shown.add_column(escape(column.title), justify="right" if column.number else "left")
+    for row in table.cells():
+        shown.add_row(*map(escape, row))
+    return shown

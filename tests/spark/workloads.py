@@ -1,0 +1,194 @@
+"""What the Spark tests share: streams as files, a running query, and Spark's own answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidegate.spark import metrics
+from tidegate.streams import cut_by_time
+
+Bag = Counter[str]
+
+_FIRST_FILE = 1_700_000_000
+
+
+def bag(table: pa.Table) -> Bag:
+    """Rows as a multiset; as text, so that NaN equals NaN, -0.0 does not equal 0.0, and any type
+    can be counted.
+    """
+    columns = [column.to_pylist() for column in table.columns]
+    return Counter(map(repr, zip(*columns, strict=True)))
+
+
+def span(*columns: pa.ChunkedArray) -> tuple[Any, Any]:
+    """The first and the last of all times."""
+    ends = [pc.min_max(column.filter(finite(column))).as_py() for column in columns]
+    return min(e["min"] for e in ends), max(e["max"] for e in ends)
+
+
+def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Where a column has values that can be ordered."""
+    if pa.types.is_floating(column.type):
+        return pc.is_finite(column).fill_null(False)
+    return pc.is_valid(column)
+
+
+def write_files(
+    pieces: Sequence[pa.Table], folder: Path, *, seed: int | None = 0, first: int = 0
+) -> None:
+    """Write a file for each piece that Spark takes in this order, rows shuffled inside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    for index, piece in enumerate(pieces, first):
+        if seed is not None:
+            piece = piece.take(pa.array(rng.permutation(len(piece))))
+        hidden = folder / f".{index:05d}"
+        pq.write_table(piece, hidden)
+        os.utime(hidden, (_FIRST_FILE + index,) * 2)
+        os.replace(hidden, folder / f"{index:05d}.parquet")
+
+
+@dataclass
+class Pair:
+    """A left and a right stream as files, in step with each other."""
+
+    spark: SparkSession
+    home: Path
+    times: tuple[str, str]
+    folders: list[str] = field(default_factory=lambda: ["left", "right"])
+
+    def write(self, left: pa.Table, right: pa.Table, batches: int, seed: int | None = 0) -> None:
+        """Cut both tables by time into as many files as batches are wanted."""
+        ends = span(left[self.times[0]], right[self.times[1]])
+        for table, time, name in zip((left, right), self.times, self.folders, strict=True):
+            pieces = cut_by_time(table, time=time, batches=batches, span=ends)
+            write_files(pieces, self.home / name, seed=seed)
+
+    def batch(self) -> tuple[DataFrame, DataFrame]:
+        """Both as batch DataFrames."""
+        left, right = (self.spark.read.parquet(str(self.home / name)) for name in self.folders)
+        return left, right
+
+    def stream(self) -> tuple[DataFrame, DataFrame]:
+        """Both as streaming DataFrames, a file of each a batch."""
+        left, right = (
+            self.spark.readStream.schema(frame.schema)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.home / name))
+            for frame, name in zip(self.batch(), self.folders, strict=True)
+        )
+        return left, right
+
+
+def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
+    """Run a streaming DataFrame into Parquet files until all input is taken, and then stop."""
+    query = (
+        result.writeStream.format("parquet")
+        .outputMode(mode)
+        .option("path", str(home / "out"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def delivered(spark: SparkSession, home: Path) -> pa.Table:
+    """What a query of `start` has written."""
+    return spark.read.parquet(str(home / "out")).toArrow()
+
+
+def counters(query: StreamingQuery) -> list[dict[str, int | float]]:
+    """The counters of every batch that had input."""
+    return [
+        next(iter(metrics.observed(progress).values()))
+        for progress in query.recentProgress
+        if progress["numInputRows"]
+    ]
+
+
+def total(counts: Sequence[dict[str, int | float]], name: str) -> int | float:
+    """A counter over all batches."""
+    return sum(count[name] for count in counts)
+
+
+def native(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: Sequence[tuple[str, str]],
+    time: tuple[str, str],
+    within: tuple[str | None, str | None],
+    names: Sequence[str],
+) -> DataFrame:
+    """Spark's own join by the same rule; windows are SQL, None for unbounded."""
+    keys = [f"l.{a} = r.{b}" for a, b in on]
+    window_left, window_right = within
+    if window_right is not None:
+        keys.append(f"r.{time[1]} > l.{time[0]} - {window_right}")
+    if window_left is not None:
+        keys.append(f"r.{time[1]} < l.{time[0]} + {window_left}")
+    joined = left.alias("l").join(right.alias("r"), on=_expression(" and ".join(keys)))
+    return joined.select("l.*", "r.*").toDF(*names)
+
+
+def _expression(text: str) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.expr(text)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The environment of a program that the tests start: it finds tidegate, and leaves what it
+    leaves behind in `scratch`.
+    """
+    import tidegate
+
+    source = str(Path(tidegate.__file__).parents[1])
+    path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    scratch.mkdir(parents=True, exist_ok=True)
+    return {
+        **{name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"},
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "TMPDIR": str(scratch),
+        "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={scratch}",
+    }
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes of a session: a program started with `start_new_session` and all that it
+    started, whatever process groups they made for themselves.
+    """
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(int(entry.name)) == session:
+                    found.append(int(entry.name))
+    return found
+
+
+def kill(processes: Sequence[int]) -> None:
+    """End processes at once, without a chance to clean up."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

@@ -1,0 +1,178 @@
+"""Joins of Arrow tables and pandas frames in this process."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.streams import auctions, zipf
+
+
+def rows(table: pa.Table) -> Counter[str]:
+    return Counter(map(str, table.to_pylist()))
+
+
+def test_every_bid_finds_its_auction() -> None:
+    left, right = auctions(500, seed=4)
+    found = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours")
+    assert found.results == len(right) == found.importance
+    assert found.table["auction_id_left"].equals(found.table["auction_id_right"])
+    assert found.table.schema.names[:5] == [
+        "auction_id_left",
+        "ts_left",
+        "seller",
+        "category",
+        "reserve",
+    ]
+    assert len(found.shed) == 0
+
+
+@pytest.mark.parametrize("batch_rows", [1, 7, 1000])
+def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
+    left, right = zipf(300, domain=10, seed=1)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 50, "memory": 20}
+    whole = tg.local.join(left, right, **settings)
+    cut = tg.local.join(left, right, batch_rows=batch_rows, **settings)
+    assert rows(cut.table) == rows(whole.table)
+    assert rows(cut.shed) == rows(whole.shed)
+    assert cut.counters == whole.counters
+
+
+def test_row_order_does_not_matter() -> None:
+    rng = np.random.default_rng(3)
+    left, right = zipf(400, domain=10, rate=(2.0, 3.0), seed=1)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 30, "memory": 25}
+    for policy in ("rand", "fifo", "until-expiry", "prob", "life"):
+        one = tg.local.join(left, right, policy=policy, **settings)
+        mixed = [t.take(pa.array(rng.permutation(len(t)))) for t in (left, right)]
+        other = tg.local.join(*mixed, policy=policy, **settings)
+        assert rows(one.table) == rows(other.table)
+
+
+def test_pandas_and_arrow_give_the_same() -> None:
+    left, right = zipf(200, domain=10, seed=1)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20, "memory": 10}
+    arrow = tg.local.join(left, right, **settings)
+    frames = tg.local.join(left.to_pandas(), right.to_pandas(), **settings)
+    assert rows(arrow.table) == rows(frames.table)
+    assert isinstance(left.to_pandas(), pd.DataFrame)
+
+
+def test_bytes_are_counted_and_never_passed() -> None:
+    left, right = auctions(3_000, seed=1)
+    found = tg.local.join(
+        left, right, on="auction_id", time="ts", within="2 hours", memory="200 kB"
+    )
+    assert 0 < found.counters["bytes"] <= 200_000
+    assert 0 < found.results < len(right)
+    less = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours", memory="50 kB")
+    assert less.results < found.results
+
+
+def test_a_tuple_larger_than_the_memory_is_refused_alone() -> None:
+    left = pa.table({"k": [1, 1], "t": [0, 1], "s": ["x" * 100_000, "x"]})
+    right = pa.table({"k": [1], "t": [2]})
+    found = tg.local.join(left, right, on="k", time="t", within=10, memory="2 kB")
+    assert found.table["t_left"].to_pylist() == [1]
+    assert found.shed["why"].to_pylist() == ["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("combine", "total"), [("min", 5.0), ("max", 9.0), ("sum", 14.0), ("product", 22.0)]
+)
+def test_importance_of_results_adds_up(combine: str, total: float) -> None:
+    left = pa.table({"k": [1, 2], "t": [0, 0], "w": [2.0, 3.0]})
+    right = pa.table({"k": [1, 2], "t": [1, 1], "v": pa.array([5, 4], pa.int32())})
+    found = tg.local.join(
+        left, right, on="k", time="t", within=5, importance=("w", "v"), combine=combine
+    )
+    assert found.importance == total
+
+
+@pytest.mark.parametrize(
+    ("times", "within"),
+    [
+        ([dt.date(2026, 1, d) for d in (1, 2, 3, 4)], "36 hours"),
+        ([dt.datetime(2026, 1, 1, h) for h in (0, 1, 2, 3)], dt.timedelta(minutes=90)),
+        ([Decimal(x) for x in ("0.0", "1.0", "2.0", "3.0")], 1.5),
+        ([0.0, 1.0, 2.0, 3.0], 1.5),
+        (pa.array([0, 1000, 2000, 3000], pa.timestamp("ms", "UTC")), "1500 ms"),
+        (pa.array([0, 1, 2, 3], pa.uint8()), 1.5),
+    ],
+)
+def test_all_kinds_of_time(times: Any, within: Any) -> None:
+    left = pa.table({"k": [1, 1, 1, 1], "t": times})
+    found = tg.local.join(left, left, on="k", time="t", within=within)
+    # Each joins itself and its neighbours.
+    assert found.results == 10
+
+
+def test_nulls_are_dropped_and_counted() -> None:
+    left = pa.table({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"], "t": [0.0, 0.0, 0.0, None]})
+    right = pa.table({"a": [1, None], "b": ["x", "x"], "t": [1.0, np.nan]})
+    found = tg.local.join(left, right, on=["a", "b"], time="t", within=5)
+    assert found.results == 1
+    assert found.counters["null_keys"] == 2
+    assert found.counters["null_times"] == 2
+    assert found.counters["arrived"] == 2
+
+
+def test_keys_of_any_type() -> None:
+    key = {
+        "s": ["a", "b"],
+        "d": [Decimal("1.10"), Decimal("2.20")],
+        "day": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
+        "l": [[1, 2], [3]],
+        "st": [{"x": 1, "y": None}, {"x": 2, "y": "q"}],
+    }
+    left = pa.table({**key, "t": [0, 0]})
+    found = tg.local.join(left, left, on=list(key), time="t", within=1)
+    assert found.results == 2
+    assert found.table["st_left"].to_pylist() == key["st"]
+
+
+def test_empty_and_one_sided_streams() -> None:
+    left, right = zipf(100, seed=0)
+    none = right.slice(0, 0)
+    for a, b in ((left, none), (none, right), (none, none)):
+        found = tg.local.join(a, b, on="key", time="time", within=10, memory=5)
+        assert found.results == 0
+        assert (
+            found.table.schema.names
+            == tg.local.join(left, right, on="key", time="time", within=10).table.schema.names
+        )
+
+
+def test_one_hot_key_gives_results_in_pieces() -> None:
+    n = 1_500
+    left = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})
+    right = pa.table({"k": np.zeros(n, np.int64), "t": np.full(n, n)})
+    found = tg.local.join(left, right, on="k", time="t", within="unbounded")
+    assert found.results == n * n
+    assert len(found.table.column(0).chunks) > 3
+
+
+def test_hashes_that_collide_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key gets the same hash; the keys themselves decide."""
+    monkeypatch.setattr(
+        "tidegate.engines.prepare.hash_columns",
+        lambda arrays, n, exact=False: (
+            np.arange(n, dtype=np.uint64) if exact else np.ones(n, np.uint64)
+        ),
+    )
+    left, right = zipf(60, domain=5, seed=0)
+    found = tg.local.join(left, right, on="key", time="time", within=20)
+    wanted = sum(
+        a["key"] == b["key"] and -20 < a["time"] - b["time"] < 20
+        for a in left.to_pylist()
+        for b in right.to_pylist()
+    )
+    assert found.results == wanted == len(found.table)
