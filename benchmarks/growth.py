@@ -194,6 +194,7 @@ def run(scale: Scale, step: Step) -> Section:
         step(f"memory, {policy}")
         grown[policy] = by_memory(scale, policy, tracks)
         memory_rows += _rows(policy, grown[policy])
+    del tracks
     for loop, what in ((False, "whole feed"), (True, "loop alone")):
         ratios = {policy: worst(costs, loop) for policy, costs in grown.items()}
         slowest = max(ratios, key=lambda policy: ratios[policy])

@@ -53,8 +53,7 @@ class Ran:
     rows: tuple[int, ...]
     results: tuple[int, ...]
     counters: tuple[dict[str, Any], ...]  # tidegate's own
-    stores: tuple[dict[str, Any], ...]  # the state store's own
-    changelogs: tuple[int, ...]  # bytes
+    changelogs: tuple[int, ...]  # bytes that the state store wrote
 
 
 @contextmanager
@@ -157,7 +156,6 @@ def run(spark: SparkSession, way: Way, folder: Path) -> Ran:
         rows=tuple(int(p["numInputRows"]) for p in batches),
         results=tuple(int(p["observedMetrics"]["counted"]["results"]) for p in batches),
         counters=tuple(next(iter(observed(p).values()), {}) for p in batches),
-        stores=tuple(dict(p["stateOperators"][0]["customMetrics"]) for p in batches),
         changelogs=changelogs,
     )
 

@@ -43,6 +43,8 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
     cut = tg.local.join(left, right, batch_rows=batch_rows, **settings)
     assert rows(cut.table) == rows(whole.table)
     assert rows(cut.shed) == rows(whole.shed)
+    for counters in (cut.counters, whole.counters):
+        del counters["bytes"]  # rows that are dead but not yet swept count
     assert cut.counters == whole.counters
 
 

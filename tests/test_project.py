@@ -98,8 +98,13 @@ def test_requirements_are_pinned_and_within_the_ranges() -> None:
         assert requirement.specifier.contains(pins[requirement.name]), wanted
 
 
-def test_readme_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of the README, in order, in one namespace."""
+def test_readme_runs(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every Python block of the README, in order, in one namespace; what it says it prints, too."""
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
     text = readme.read_text()
@@ -110,3 +115,8 @@ def test_readme_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Mo
         # As many empty lines first as make the line numbers of a failure the README's own.
         above = "\n" * text[: block.start(1)].count("\n")
         exec(compile(above + block[1], os.fspath(readme), "exec"), namespace)
+    printed = capsys.readouterr().out
+    promised = re.findall(r"^It prints\n\n```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert promised
+    for lines in promised:
+        assert lines in printed

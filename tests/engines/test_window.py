@@ -70,6 +70,11 @@ class InOrder(naive.Ranker):
         return -float(seq)
 
 
+def windows_of(spec: WindowJoin) -> naive.Windows:
+    left, right = (math.inf if s.window is None else s.window for s in spec.sides)
+    return left, right
+
+
 def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
     policy = spec.policy
     if isinstance(policy, ByFrequency):
@@ -86,8 +91,7 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
                     counts[1][key] = GIVEN["right"][cell].as_py()
             kwargs |= {"counts": counts, "learned": False}
         if isinstance(policy, Life):
-            windows = tuple(math.inf if s.window is None else s.window for s in spec.sides)
-            return naive.Life(windows, **kwargs)
+            return naive.Life(windows_of(spec), **kwargs)
         return naive.ByKey(**kwargs)
     if isinstance(policy, UntilExpiry):
         return InOrder()
@@ -108,9 +112,8 @@ def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
     memory = None
     if spec.memory is not None:
         memory = rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
-    windows = tuple(math.inf if s.window is None else s.window for s in spec.sides)
     return naive.NaiveJoin(
-        windows=(windows[0], windows[1]),
+        windows=windows_of(spec),
         ranker=ranker(spec, rows, rules.cap),
         memory=memory,
         in_bytes=spec.in_bytes,
@@ -203,8 +206,8 @@ def cases(draw: st.DrawFn, *, in_order: bool = False, policy: Any = policies) ->
     real = draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
-    memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "600 B", "1 kB", "3 kB"]))
-    split = draw(st.sampled_from(["shared", "fixed", 0.3]))
+    memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "900 B", "2 kB", "5 kB"]))
+    split: str | float = draw(st.sampled_from(["shared", "fixed", 0.3]))
     if memory == 1:
         split = "shared"
     spec = window_join(
@@ -250,8 +253,7 @@ def test_cuts_and_restarts_change_nothing(case: Case) -> None:
 @settings(max_examples=150)
 def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
     cells = [c for feed in case.feeds for c in feed]
-    windows = tuple(math.inf if s.window is None else s.window for s in case.spec.sides)
-    wanted = naive.exact(naive_rows(case.spec, cells), (windows[0], windows[1]))
+    wanted = naive.exact(naive_rows(case.spec, cells), windows_of(case.spec))
     found = run_case(case)
     assert found <= wanted
     if case.spec.memory is None or (not case.spec.in_bytes and case.spec.memory >= 4 * len(cells)):
@@ -263,8 +265,36 @@ def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
 def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> None:
     rng = np.random.default_rng(5)
     cells = [(int(rng.integers(2)), int(rng.integers(4)), t // 3, t) for t in range(300)]
-    settings_of = {"on": "k", "time": "t", "within": (7, 11), "policy": policy, "moment": moment}
+    settings_of: dict[str, Any] = {
+        "on": "k",
+        "time": "t",
+        "within": (7, 11),
+        "policy": policy,
+        "moment": moment,
+    }
     wanted = run_case(Case(window_join(INTEGERS, INTEGERS, **settings_of), [cells]))
     enough = run_case(Case(window_join(INTEGERS, INTEGERS, memory=60, **settings_of), [cells]))
     assert sum(wanted.values()) > 100
     assert enough == wanted
+
+
+@pytest.mark.parametrize("policy", ["rand", "prob"])
+def test_bytes_are_those_really_held(policy: str) -> None:
+    """All arrays and all payload fit in the memory, but for what a batch in flight takes."""
+    budget, batch = 4_000_000, 500
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=10**9, memory="4 MB", policy=policy
+    )
+    rng = np.random.default_rng(0)
+    engine = WindowEngine(spec)
+    for start in range(0, 40_000, batch):
+        cells = [
+            (side, int(rng.integers(10**6)), start + i, start + i)
+            for i in range(batch)
+            for side in range(2)
+        ]
+        for _ in engine.feed([[prepared(spec, cells, side)] for side in range(2)]):
+            pass
+    in_use = engine._tables.nbytes + sum(p.nbytes for p in engine._payload)
+    assert engine.take_counters()["bytes"] <= budget
+    assert 0.6 * budget < in_use < budget + 2 * batch * 500

@@ -21,6 +21,7 @@ from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder
 from tidegate.cli.screen import Screen
 from tidegate.cli.sweep import best_first, sweep, window_tuples
+from tidegate.errors import TidegateError
 from tidegate.policies import POLICIES
 from tidegate.report import plots
 from tidegate.streams import zipf
@@ -32,6 +33,7 @@ QUERY_SHARE = 0.25
 QUERY_POLICY = "prob"
 
 _RECORD = "demo.json"
+_LIMITS = {"auctions": (100, 1_000_000), "batches": (1, 1_000), "seed": (0, 2**32 - 1)}
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ class Settings:
     auctions: int
     batches: int
     seed: int
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise TidegateError(
+                    f"--{name} must be a number from {least:,} to {most:,}, not {value:,}"
+                )
 
 
 def main(settings: Settings, *, as_json: bool) -> None:
@@ -74,10 +84,16 @@ def _run(settings: Settings, screen: Screen) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as temporary, ExitStack() as stack:
         work = Path(temporary)
         with screen.waiting("Starting Spark"), _timed(seconds, "starting Spark"):
-            spark = stack.enter_context(demo_stream.spark())
+            spark, interrupts = stack.enter_context(demo_stream.spark())
         with _timed(seconds, "streaming query"), screen.step("batch", settings.batches) as step:
             results, batches = demo_stream.bounded(
-                spark, streams, work, memory=memory, policy=QUERY_POLICY, step=step
+                spark,
+                streams,
+                work,
+                memory=memory,
+                policy=QUERY_POLICY,
+                step=step,
+                interrupts=interrupts,
             )
         with screen.waiting("Spark's own join of the same files"), _timed(seconds, "Spark's join"):
             exact = demo_stream.exact(spark, work)

@@ -13,6 +13,7 @@ from tidegate import __version__
 from tidegate.cli import demo_stream
 from tidegate.cli.demo_stream import Batch, Streams
 from tidegate.cli.sweep import Point
+from tidegate.policies import POLICIES
 from tidegate.report import html, plots, tables
 from tidegate.report.tables import Column, Table
 
@@ -203,10 +204,11 @@ def _plots(outcome: Outcome) -> dict[str, tuple[bytes, bytes]]:
         ),
         plots.Steps("recall", [batch["recall"] for batch in batches], share=True),
     ]
-    themes: tuple[plots.Theme, plots.Theme] = ("light", "dark")
 
     def recall(sweep: Sweep, title: str, points: Any, theme: plots.Theme) -> bytes:
-        return plots.recall_against_memory(sweep.series(), title=title, points=points, theme=theme)
+        return plots.recall_against_memory(
+            sweep.series(), title=title, points=points, names=list(POLICIES), theme=theme
+        )
 
     def each(theme: plots.Theme) -> dict[str, bytes]:
         return {
@@ -221,7 +223,7 @@ def _plots(outcome: Outcome) -> dict[str, tuple[bytes, bytes]]:
             "zipf": recall(keys, "Zipf keys: recall by policy", None, theme),
         }
 
-    light, dark = (each(theme) for theme in themes)
+    light, dark = (each(theme) for theme in plots.THEMES)
     return {name: (light[name], dark[name]) for name in _PLOTS}
 
 
@@ -245,8 +247,8 @@ def _page(outcome: Outcome, drawn: dict[str, tuple[bytes, bytes]]) -> str:
         "bids": f"{len(streams.bids):,}, most of them late in the auction's life; popularity "
         f"Zipf({demo_stream.SKEW:g})",
         "arrival": f"{streams.batches} Parquet files a stream, while the query runs",
-        "memory": f"{query.memory:,} tuples, {tables.about(query.memory_share)} of the {streams.window:,} "
-        f"that an exact join holds at the most; in {demo_stream.SHARDS} shards",
+        "memory": f"{query.memory:,} tuples, {tables.about(query.memory_share)} of the "
+        f"{streams.window:,} that an exact join holds at the most; in {demo_stream.SHARDS} shards",
         "policy": query.policy,
         "seed": str(outcome.seed),
         "tidegate": __version__,

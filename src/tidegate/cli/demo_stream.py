@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.cli.interrupts import Interrupts
 from tidegate.cli.sweep import window_tuples
 from tidegate.streams import auctions, cut_by_time, write_parquet_batches
 
@@ -103,23 +104,32 @@ def make(count: int, batches: int, seed: int) -> Streams:
 
 
 @contextmanager
-def spark() -> Iterator[SparkSession]:
-    """Embedded Spark, stopped at the end if it was started here."""
+def spark() -> Iterator[tuple[SparkSession, Interrupts]]:
+    """Embedded Spark, stopped at the end if it was started here, and interrupts held back."""
     from pyspark.sql import SparkSession
 
     from tidegate.spark.session import session
 
     running = SparkSession.getActiveSession()
-    started = session("tidegate demo", master=f"local[{SHARDS}]")
-    try:
-        yield started
-    finally:
-        if running is None:
-            started.stop()
+    with Interrupts() as interrupts:
+        started = session("tidegate demo", master=f"local[{SHARDS}]")
+        interrupts.hold()
+        try:
+            yield started, interrupts
+        finally:
+            if running is None:
+                started.stop()
 
 
 def bounded(
-    spark: SparkSession, streams: Streams, work: Path, *, memory: int, policy: str, step: Step
+    spark: SparkSession,
+    streams: Streams,
+    work: Path,
+    *,
+    memory: int,
+    policy: str,
+    step: Step,
+    interrupts: Interrupts,
 ) -> tuple[pa.Table, list[Batch]]:
     """Run the bounded join as a streaming query while the files arrive.
 
@@ -148,7 +158,17 @@ def bounded(
         .start()
     )
     try:
-        batches = _watch(query, arrivals, work / "checkpoint" / "offsets", memory, step)
+        offsets = work / "checkpoint" / "offsets"
+        batches = []
+        for batch in _watch(query, arrivals, offsets):
+            interrupts.check()
+            if batch is not None:
+                batches.append(batch)
+                step.done(_line(batches, memory))
+    except KeyboardInterrupt:
+        # That a batch is broken off is no error to tell of.
+        spark.sparkContext.setLogLevel("OFF")
+        raise
     finally:
         query.stop()
     return _in_order(spark.read.parquet(str(work / "results"))), batches
@@ -185,31 +205,33 @@ class _Arrivals:
         self.written += 1
 
 
-def _watch(
-    query: StreamingQuery, arrivals: _Arrivals, offsets: Path, memory: int, step: Step
-) -> list[Batch]:
-    """Feed the query until it has reported every batch.
+def _watch(query: StreamingQuery, arrivals: _Arrivals, offsets: Path) -> Iterator[Batch | None]:
+    """Feed the query, and give each batch that it reports, or None when there was a look for one.
 
     The next files arrive as soon as the query has noted in its log which ones it is now working
     on. It looks for new ones only after that work, so it never finds one stream's file without
     the other's, and the answer does not depend on the moment.
     """
-    batches: list[Batch] = []
-    results = 0
-    while len(batches) < arrivals.total:
+    seen = 0
+    while seen < arrivals.total:
         if arrivals.written < arrivals.total and (offsets / str(arrivals.written - 1)).exists():
             arrivals.next()
-        for batch in _reported(query, len(batches)):
-            batches.append(batch)
-            results += batch.results
-            step.done(
-                f"{batch.rows:>7,} rows   held {batch.held:>{len(f'{memory:,}')},} of {memory:,}   "
-                f"{results:>9,} results so far"
-            )
+        for batch in _reported(query, seen):
+            seen += 1
+            yield batch
         if not query.isActive:
             query.awaitTermination()  # raises what ended it
+        yield None
         time.sleep(_LOOK_EVERY)
-    return batches
+
+
+def _line(batches: list[Batch], memory: int) -> str:
+    """What to show once a batch is done."""
+    last, most = batches[-1], f"{memory:,}"
+    return (
+        f"{last.rows:>7,} rows, held {last.held:>{len(most)},}/{most}, "
+        f"{sum(batch.results for batch in batches):>7,} results"
+    )
 
 
 def _reported(query: StreamingQuery, begin: int) -> Iterator[Batch]:

@@ -19,24 +19,24 @@ class Tables:
         self._rules = rules
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else -(2**62) - 1
-        none = np.empty(0, np.int64)
+        none, short = np.empty(0, np.int64), np.empty(0, np.int32)
         ranked, timed = layout.ranked_type(np.dtype(np.float64)), layout.ranked_type(time)
         self.core = layout.Core(
             ints=np.zeros(layout.INTS, np.int64),
             clock=np.full(1, lowest, time),
             floor=np.zeros(2),
             slots=np.empty(0, layout.slot_type(time)),
-            free=np.empty(0, np.int32),
+            free=short,
             groups=np.empty(0, layout.GROUP),
             hashes=np.empty(0, np.uint64),
             table=np.zeros((2, 2), np.uint64),
-            free_entries=np.empty(0, np.int64),
-            idle=np.empty(0, np.int64),
+            free_entries=short,
+            idle=short,
             edge=np.zeros(2, ranked),
-            near=np.empty((2, 0), ranked),
-            far=np.empty((2, 0), ranked),
-            due=np.empty((2, 0), timed),
-            late=np.empty((2, 0), timed),
+            near=np.empty((rules.pools, 0), ranked),
+            far=np.empty((rules.pools, 0), ranked),
+            due=np.empty((2, 0), layout.DUE),
+            late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
         )
@@ -54,16 +54,24 @@ class Tables:
         """Tuples of one side in memory."""
         return int(self.core.ints[layout.HELD + side])
 
-    def make_room(self, newcomers: int) -> None:
-        """Make sure that a batch of newcomers can be taken without growing in its middle."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all arrays."""
+        return sum(array.nbytes for array in self.core)
+
+    def make_room(self, newcomers: int, late: int = 0) -> None:
+        """Make sure that newcomers, some of them late, can be taken without growing midway."""
         most = self.held + newcomers
         if self._rules.kind != layout.NOTHING:
             budget = self._rules.budget_left
             if self._rules.pools == 2:
                 budget += self._rules.budget_right
             most = min(most, budget)
-        while len(self.core.slots) <= most + 2:
-            self._grow_slots(2 * len(self.core.slots))
+        if len(self.core.slots) < most + 2:
+            self._grow_slots(most + most // 8 + 2)
+        late += int(self.core.ints[[layout.LATE_DUE, layout.LATE_DUE + 1]].max())
+        if self.core.late.shape[1] < late:
+            self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
         if len(self.core.fresh) < newcomers:
             self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
 
@@ -78,15 +86,14 @@ class Tables:
         free[size - old : size - old + n] = core.free[:n]
         free[: size - old] = np.arange(size - 1, old - 1, -1)
         core.ints[layout.FREE] = n + size - old
-        lists = 2 * size + 128
         self.core = core._replace(
-            slots=slots,
-            free=free,
-            due=_wider(core.due, lists),
-            late=_wider(core.late, lists),
+            slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
         )
-        if self._rules.kind == layout.BY_TUPLE:
-            self._grow_queue(lists)
+        if self._rules.kind != layout.NOTHING:
+            # Candidates that are dead take room until they are pruned.
+            queue = size + size // 2 + 128
+            near = _wider(core.near, min(queue, max(2 * layout.SMALL_HEAP, queue // 2) + 2))
+            self.core = self.core._replace(near=near, far=_wider(core.far, queue))
 
     def _grow_entries(self, size: int) -> None:
         core = self.core
@@ -94,7 +101,7 @@ class Tables:
         groups[: len(core.groups)] = core.groups
         hashes = np.zeros(size, np.uint64)
         hashes[: len(core.hashes)] = core.hashes
-        free, idle = np.empty(size, np.int64), np.empty(size, np.int64)
+        free, idle = np.empty(size, np.int32), np.empty(size, np.int32)
         free[: len(core.free_entries)] = core.free_entries
         idle[: len(core.idle)] = core.idle
         changed = np.zeros(size, np.bool_)
@@ -105,14 +112,8 @@ class Tables:
             hashes=hashes,
             free_entries=free,
             idle=idle,
-            table=np.zeros((2 * size, 2), np.uint64),
+            table=np.zeros((1 << (size * 3 // 2).bit_length(), 2), np.uint64),
         )
-        if self._rules.kind in (layout.BY_KEY, layout.BY_LIFE):
-            self._grow_queue(2 * size + 128)
-
-    def _grow_queue(self, size: int) -> None:
-        near, far = _wider(self.core.near, size), _wider(self.core.far, size)
-        self.core = self.core._replace(near=near, far=far)
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ class Tables:
             # What this batch's keys were given so far goes too: nothing refers to it yet.
             self._sweep()
             if tries > 0 or self._crowded():
-                self._grow_entries(2 * len(self.core.hashes))
+                self._grow_entries(len(self.core.hashes) * (5 + tries) // 4 + 1024)
                 self._sweep()
             tries += 1
         if self._rules.learn:
@@ -134,7 +135,7 @@ class Tables:
     def _crowded(self) -> bool:
         ints = self.core.ints
         used = ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES]
-        return bool(2 * used > len(self.core.hashes))
+        return bool(8 * used > 7 * len(self.core.hashes))
 
     def _sweep(self) -> None:
         key_table.sweep_entries(self.core, self._rules.learn)
@@ -168,7 +169,7 @@ class Tables:
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
         """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
         core = self.core
-        core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]]] = 0
+        core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]].astype(np.int64)] = 0
         if replace:
             core.groups["rate"][:] = 0.0
         keys, left, right = (c.to_numpy() for c in batch.columns)
@@ -183,7 +184,7 @@ class Tables:
         """Keep only the more frequent half of the keys that are counted and hold nothing."""
         core = self.core
         rate, count = core.groups["rate"], core.groups["count"]
-        idle = core.idle[: core.ints[layout.IDLE]]
+        idle = core.idle[: core.ints[layout.IDLE]].astype(np.int64)
         core.groups["listed"][2 * idle] = 0
         idle = idle[(count[2 * idle] == 0) & (count[2 * idle + 1] == 0)]
         highest = np.maximum(rate[2 * idle], rate[2 * idle + 1])

@@ -26,6 +26,11 @@ class Payload:
         self._chunks: list[pa.RecordBatch] = []
         self.rows = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+        return sum(chunk.nbytes for chunk in self._chunks)
+
     def add(self, batches: Sequence[pa.RecordBatch]) -> int:
         """Add rows; gives the number of the first."""
         first = self.rows
@@ -54,7 +59,7 @@ class Payload:
     def wants_rewrite(self, held: int) -> bool:
         """Whether a fifth of the rows is dead, or they lie in too many pieces."""
         most = _MOST_CHUNKS + 2 * (self.rows // _CHUNK_ROWS)
-        return len(self._chunks) > most or self.rows > held + held // 4 + 1024
+        return len(self._chunks) > most or self.rows > held + held // 4 + 64
 
     def rewrite(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows only, numbered anew in this order."""

@@ -16,6 +16,7 @@ from tidegate.engines.core import Tables
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.errors import TidegateError
 from tidegate.kernel import layout, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
@@ -27,9 +28,9 @@ _ROOM = 1 << 18
 _RECORD_ROWS = 1 << 16
 #: What a held tuple costs besides its payload: its slot, its places in the queue and the list of
 #: what expires, and its share of the index of keys.
-TUPLE_OVERHEAD = 224
+TUPLE_OVERHEAD = 384
 #: What a counted key costs that holds no tuple.
-KEY_OVERHEAD = 128
+KEY_OVERHEAD = 160
 #: Candidates up to which the queue of a moving rank is exact.
 EXACT_LIMIT = 4096
 
@@ -150,12 +151,18 @@ class WindowEngine:
         if self.spec.in_bytes:
             weights = [sizes(_payload_of(b)) for s in given for b in s]
             size = (TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4).astype(np.int64)
-        self._tables.make_room(len(order))
+        late = int(np.searchsorted(time, self._tables.core.clock[0]))
+        self._tables.make_room(len(order), late)
         entry = self._tables.intern(key)
         if self._frequencies is not None:
             self._tables.set_rates(np.unique(entry), *self._frequencies)
         if self._rules.kind == layout.BY_TUPLE:
             rank = self.spec.policy.fixed_ranks(Arrivals(time, side, key, tie, self.spec.seed))
+            if not np.isfinite(rank).all():
+                raise TidegateError(
+                    f"policy {self.spec.policy.name} ranks a tuple {rank[~np.isfinite(rank)][0]}; "
+                    "ranks must be finite numbers"
+                )
         else:
             rank = np.zeros(len(order))
         newcomers = layout.Batch(time, side, key, entry, row[order], size, rank, probed[order])
@@ -300,7 +307,7 @@ class WindowEngine:
             "held_left": left,
             "held_right": right,
             "waiting": sum(b.num_rows for b in self._open),
-            "bytes": int(ints[layout.SIZE]) if self.spec.in_bytes else 0,
+            "bytes": (left + right) * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload),
         }
 
     # ---- state --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
     ints = core.ints
     table = core.table
     mask = np.uint64(table.shape[0] - 1)
-    limit = min(table.shape[0] >> 1, core.hashes.shape[0])
+    limit = core.hashes.shape[0]
     one = np.uint64(1)
     for i in range(hashes.shape[0]):
         h = hashes[i]

@@ -36,19 +36,18 @@ STAT_ONLY = 4  # keys that are counted and hold no tuple
 SEQ = 5  # next sequence number
 STARTED = 6  # whether an arrival has been counted
 EPOCH = 7  # epoch whose arrivals weigh 1
-SIZE = 8  # sum of the sizes of what is held
 # Since the mark: tuples with a smaller sequence number were held when it was set.
-MARK = 9
-GONE = 10  # length of `Core.gone`
-REWRITTEN = 11  # whether rates were forgotten or rescaled
+MARK = 8
+GONE = 9  # length of `Core.gone`
+REWRITTEN = 10  # whether rates were forgotten or rescaled
 # Since the batch began.
-FRESH = 12  # length of `Core.fresh`
-SHED = 13  # early departures noted in the output
+FRESH = 11  # length of `Core.fresh`
+SHED = 12  # early departures noted in the output
 # Counters.
-LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 14, 15, 16, 17, 18
+LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
-TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 19, 20, 21, 22, 23
-TOUCHED, SEEN = 24, 25
+TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
+TOUCHED, SEEN = 23, 24
 # One for each pool, or for each side.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
 INTS = 40
@@ -88,6 +87,10 @@ GROUP = np.dtype(
 def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
     """A place in a queue or a heap: a group or a slot, what it is ranked by, which tuple it is."""
     return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4")], align=True)
+
+
+#: A place in the list of what expires.
+DUE = np.dtype([("seq", "i8"), ("item", "i4")])
 
 
 class Core(NamedTuple):

@@ -25,7 +25,6 @@ from tidegate.kernel.layout import (
     REJECTED,
     SEQ,
     SHED,
-    SIZE,
     STAT_ONLY,
     USED,
     Batch,
@@ -57,7 +56,6 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
         list_idle(core, group >> 1)
     ints[USED + (side if rules.pools == 2 else 0)] -= held.size
     ints[HELD + side] -= 1
-    ints[SIZE] -= held.size
     core.slots[slot].seq = -1
     core.free[ints[FREE]] = slot
     ints[FREE] += 1
@@ -115,7 +113,8 @@ def schedule(core: Core, side: int, slot: int) -> None:
                     due[stop] = due[i]
                     stop += 1
             ints[DUE_FROM + side] = 0
-        put(due, stop, time, seq, slot)
+        due[stop].seq = seq
+        due[stop].item = slot
         ints[DUE_TO + side] = stop + 1
         return
     n = ints[LATE_DUE + side]
@@ -159,7 +158,6 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     core.groups[group].count += 1
     ints[USED + pool] += core.slots[slot].size
     ints[HELD + (group & 1)] += 1
-    ints[SIZE] += core.slots[slot].size
     if rules.kind == BY_TUPLE:
         enqueue(core, rules, pool, slot)
     elif rules.kind != NOTHING and core.groups[group].queued == 0:
@@ -277,5 +275,5 @@ def reschedule(core: Core, side: int, slots: Array) -> None:
     core.ints[DUE_FROM + side] = 0
     core.ints[DUE_TO + side] = slots.shape[0]
     for i in range(slots.shape[0]):
-        held = core.slots[slots[i]]
-        put(core.due[side], i, held.time, held.seq, slots[i])
+        core.due[side, i].seq = core.slots[slots[i]].seq
+        core.due[side, i].item = slots[i]

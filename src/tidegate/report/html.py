@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_markup
 from typing import TypeAlias
 
 from tidegate.report.tables import Table
@@ -63,7 +63,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0 1rem; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; }
 p { margin: .75rem 0; }
 p.lead { border-left: .25rem solid var(--lead); padding: .1rem 0 .1rem .9rem; font-size: 1.1rem; }
-img { display: block; width: 100%; height: auto; margin: 1rem 0; }
+img { display: block; width: 100%; max-width: 42rem; height: auto; margin: 1rem 0; }
 pre { overflow-x: auto; background: var(--card); padding: .75rem 1rem; border-radius: .4rem;
   font-size: .85rem; line-height: 1.45; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
@@ -74,9 +74,16 @@ th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align
   vertical-align: top; }
 th { white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
+@media (max-width: 32rem) { table { font-size: .78rem; } th, td { padding: .3rem .22rem; }
+  pre { font-size: .72rem; } }
 p.note { color: var(--soft); font-size: .9rem; margin-top: -.4rem; }
 summary { cursor: pointer; color: var(--soft); }
 """
+
+
+def escape(text: str) -> str:
+    """Text for a page, in which no line begins with a percent sign."""
+    return escape_markup(text).replace(" %", "&nbsp;%")
 
 
 def page(title: str, parts: Sequence[Part]) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, Theme] = ("light", "dark")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ _DARK = _Look(
 _LOOKS: Mapping[Theme, _Look] = {"light": _LIGHT, "dark": _DARK}
 _MARKERS = "os^DvPX"
 _DPI = 200
-_SIZE = (7.2, 4.6)
+_SIZE = (6.0, 4.2)
 
 
 def available() -> bool:
@@ -62,6 +63,7 @@ def recall_against_memory(
     title: str,
     unit: str = "share of the window",
     points: Mapping[str, tuple[float, float]] | None = None,
+    names: Sequence[str] = (),
     theme: Theme = "light",
 ) -> bytes:
     """Share of the exact result against memory, a line for each policy.
@@ -77,6 +79,8 @@ def recall_against_memory(
         What memory is a share of.
     points
         Single observations to mark, such as what a query on Spark reached.
+    names
+        All policies that similar plots may show, so that each keeps its colour from plot to plot.
     theme
         For a light or a dark page.
     """
@@ -85,7 +89,9 @@ def recall_against_memory(
     shared: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, pairs in series.items():
         shared.setdefault(tuple(sorted(pairs)), []).append(name)
-    for index, (pairs, names) in enumerate(shared.items()):
+    known = list(dict.fromkeys([*names, *series]))
+    for pairs, policies in shared.items():
+        index = known.index(policies[0])
         axes.plot(
             [memory for memory, _ in pairs],
             [recall for _, recall in pairs],
@@ -93,7 +99,7 @@ def recall_against_memory(
             marker=_MARKERS[index % len(_MARKERS)],
             markersize=5.5,
             linewidth=2,
-            label=" and ".join(names),
+            label=" and ".join(policies),
             clip_on=False,
             zorder=3,
         )

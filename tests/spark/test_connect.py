@@ -1,0 +1,146 @@
+"""Spark Connect: the same join from a client that has no JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tidegate as tg
+from tidegate.streams import zipf
+
+from .workloads import Pair, bag, delivered, environment, kill, processes_of, start
+
+SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
+
+SERVER = """
+import sys
+from tidegate.spark.session import session
+
+spark = session("server", master="local[2]", config={
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": 0,
+})
+service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+print(getattr(service, "MODULE$").localPort(), flush=True)
+sys.stdin.read()
+"""
+
+CLIENT = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import tidegate as tg
+from tidegate.spark import metrics
+
+home, port, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+assert type(spark).__module__.startswith("pyspark.sql.connect")
+report = {"said": []}
+
+def refused(call):
+    try:
+        call()
+    except Exception as error:
+        report["said"].append([type(error).__name__, str(error)])
+
+archived = [spark.read.parquet(str(home / side)) for side in ("left", "right")]
+tg.join(*archived, **settings).write.parquet(str(home / "batch/out"))
+
+source = spark.readStream.schema(archived[0].schema).option("maxFilesPerTrigger", 1)
+streams = [source.parquet(str(home / side)) for side in ("left", "right")]
+
+def advance(**changed):
+    query = (
+        tg.join(*streams, **settings | changed)
+        .writeStream.format("parquet")
+        .option("path", str(home / "stream/out"))
+        .option("checkpointLocation", str(home / "stream/checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+query = advance()
+report["counts"] = [
+    next(iter(metrics.observed(p).values())) for p in query.recentProgress if p["numInputRows"]
+]
+for side in ("left", "right"):
+    spark.read.parquet(str(home / side)).limit(1).write.mode("append").parquet(str(home / side))
+refused(lambda: advance(within=41))
+refused(lambda: tg.join(*streams, **settings | {"memory": "lots"}))
+refused(lambda: tg.join(streams[0], archived[1], **settings))
+spark.conf.set("spark.sql.streaming.stateStore.providerClass", "org.example.Other")
+refused(lambda: tg.join(*streams, **settings))
+print(json.dumps(report))
+"""
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[str]:
+    """A Connect server of its own, on loopback."""
+    with open(tmp_path / "server.log", "wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(tmp_path / "scratch"),
+            start_new_session=True,
+        )
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().decode().strip()
+    finally:
+        kill(processes_of(server.pid))
+        server.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found in /proc")
+def test_a_connect_session_gives_what_a_classic_one_gives(
+    spark: SparkSession, tmp_path: Path, port: str
+) -> None:
+    pair = Pair(spark, tmp_path, ("time", "time"))
+    pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 4)
+    client = subprocess.run(
+        [sys.executable, "-c", CLIENT, tmp_path, port, json.dumps(SETTINGS)],
+        capture_output=True,
+        text=True,
+        # A client needs no Java.
+        env=environment(tmp_path / "scratch") | {"JAVA_HOME": os.devnull},
+    )
+    assert client.returncode == 0, client.stderr
+    report = json.loads(client.stdout)
+
+    for name in ("left", "right"):
+        for extra in (tmp_path / name).glob("part-*"):
+            extra.unlink()
+    start(tg.join(*pair.stream(), **SETTINGS), tmp_path / "classic")
+    expected = bag(delivered(spark, tmp_path / "classic"))
+    assert expected.total() > 1000
+    assert bag(delivered(spark, tmp_path / "stream")) == expected
+    assert bag(delivered(spark, tmp_path / "batch")) == expected
+
+    counts = report["counts"]
+    assert len(counts) == 4
+    assert sum(count["results"] for count in counts) == expected.total()
+    assert all(0 < count["held"] <= 60 for count in counts)
+    assert sum(count["rebuilt"] for count in counts) < 2 * len(counts)
+
+    other, lots, mixed, store = report["said"]
+    assert other[0] == "StreamingQueryException"
+    assert "TidegateError: this checkpoint was written with other settings" in other[1]
+    assert "within: [40, 40] -> [41, 41]" in other[1]
+    assert lots[0] == mixed[0] == store[0] == "TidegateError"
+    assert "not 'lots'" in lots[1]
+    assert "not streaming, batch" in mixed[1]
+    assert "spark.conf.set(" in store[1]

@@ -1,0 +1,279 @@
+"""Bad input is refused before any data is read, in words that say what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import tidegate as tg
+from tidegate.spark.operator import PROVIDER, PROVIDER_CONF
+
+TABLE = pa.table(
+    {
+        "k": pa.array([1, 2], pa.int64()),
+        "name": pa.array(["a", "b"]),
+        "m": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+        "t": pa.array([1, 2], pa.int64()),
+        "x": pa.array([0.5, 1.5]),
+        "ts": pa.array([1, 2], pa.timestamp("us", "UTC")),
+        "ntz": pa.array([1, 2], pa.timestamp("us")),
+    }
+)
+GOOD: dict[str, Any] = {"on": "k", "time": "t", "within": 10}
+
+#: The setting that is wrong, and words that its error must hold: what it quotes, what was
+#: expected, what to do.
+BAD: list[tuple[dict[str, Any], list[str]]] = [
+    ({"on": "kay"}, ['the left input has no column "kay"', 'it has "k", "name"']),
+    ({"on": {"k": "kay"}}, ['the right input has no column "kay"', 'it has "k", "name"']),
+    ({"on": []}, ["a column name, a list of them, or a {left: right} mapping", "not []"]),
+    ({"on": 7}, ["a column name, a list of them, or a {left: right} mapping", "not 7"]),
+    ({"on": {"k": "name"}}, ['left "k" is int64', 'right "name" is string', "cast one of them"]),
+    ({"on": "m"}, ['key column "m" is a map<', "no equality", "join on one of its entries"]),
+    ({"time": "when"}, ['the left input has no column "when"', '"t"']),
+    ({"time": ("t", "when")}, ['the right input has no column "when"', '"t"']),
+    ({"time": ("t", "t", "t")}, ["one column name or a pair", "not ('t', 't', 't')"]),
+    ({"time": "name"}, ["timestamps, dates or numbers", 'left "name" is string', "cast it"]),
+    ({"time": ("t", "x")}, ['left "t" is a whole number', 'right "x" a real number', "cast one"]),
+    ({"time": ("ts", "ntz"), "within": "1 s"}, ["of one kind", "a local timestamp", "cast one"]),
+    ({"within": 0}, ["within must be longer than zero", "not 0"]),
+    ({"within": -3}, ["within must be longer than zero", "not -3"]),
+    ({"within": (10, 0)}, ["within must be longer than zero", "not 0"]),
+    ({"within": (10, 10, 10)}, ["one window or a pair", "not (10, 10, 10)"]),
+    ({"within": "soon"}, ["within must be a number", "a whole number", "not 'soon'"]),
+    ({"within": "2 hours"}, ["within must be a number", "a whole number", "not '2 hours'"]),
+    ({"within": True}, ["within must be a number", "not True"]),
+    ({"within": float("nan")}, ["within must be finite", "not nan"]),
+    ({"within": 2**62}, ["within is too long", str(2**62), '"unbounded"']),
+    ({"time": "ts", "within": 400}, ['a duration like "2 hours"', "a timestamp", "not 400"]),
+    ({"time": "ts", "within": "soon"}, ['a duration like "2 hours"', "not 'soon'"]),
+    ({"time": "ts", "within": "0 s"}, ["longer than zero", "not '0 s'"]),
+    ({"time": "ts", "within": timedelta(-1)}, ["longer than zero", "days=-1"]),
+    ({"memory": 0}, ['a positive number of tuples or a size like "64 MB"', "not 0"]),
+    ({"memory": -5}, ['a positive number of tuples or a size like "64 MB"', "not -5"]),
+    ({"memory": "lots"}, ['a positive number of tuples or a size like "64 MB"', "not 'lots'"]),
+    ({"memory": "0 MB"}, ['a positive number of tuples or a size like "64 MB"', "not '0 MB'"]),
+    ({"memory": True}, ['a positive number of tuples or a size like "64 MB"', "not True"]),
+    ({"memory": 1.5}, ['a positive number of tuples or a size like "64 MB"', "not 1.5"]),
+    ({"memory": 1, "split": "fixed"}, ["at least 2 tuples", "not 1", 'split="shared"']),
+    ({"policy": "porb"}, ['"rand", "fifo", "until-expiry", "prob", "life"', 'did you mean "prob"']),
+    ({"policy": "oracle"}, ['"prob"', "not 'oracle'"]),
+    ({"policy": 3}, ['"prob"', "tg.Prob()", "not 3"]),
+    ({"policy": tg.Prob}, ["must be an instance", "write Prob()"]),
+    ({"split": "even"}, ['"shared", "fixed" or the left\'s share between 0 and 1', "not 'even'"]),
+    ({"split": 1}, ["the left's share between 0 and 1", "not 1"]),
+    ({"split": 1.5}, ["the left's share between 0 and 1", "not 1.5"]),
+    ({"moment": "later"}, ['"probe-first", "evict-first", "shed-first"', "not 'later'"]),
+    ({"combine": "mean"}, ['"min", "max", "sum", "product"', "not 'mean'"]),
+    ({"importance": "weight"}, ['the left input has no column "weight"', '"x"']),
+    ({"importance": "name"}, ["a column of numbers", 'left "name" is string', "cast it"]),
+    ({"importance": 3}, ["one column name or a pair", "not 3"]),
+    ({"lateness": -1}, ["lateness must", "not -1"]),
+    ({"lateness": "1 hour"}, ["lateness must be a number", "not '1 hour'"]),
+    ({"seed": -1}, ["a whole number that is not negative", "not -1"]),
+    ({"seed": 0.5}, ["a whole number that is not negative", "not 0.5"]),
+    ({"suffixes": ("_a", "_a")}, ['would be named "k_a"', "('_a', '_a')", "rename a column"]),
+    ({"suffixes": "_a"}, ['would be named "k_a"', "rename a column"]),
+    ({"suffixes": ("_a",)}, ["suffixes must be", "not ('_a',)"]),
+]
+
+
+def names(case: tuple[dict[str, Any], list[str]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in case[0].items())
+
+
+def says(words: list[str], error: BaseException) -> None:
+    missing = [word for word in words if word not in str(error)]
+    assert not missing, f"{missing} not in: {error}"
+
+
+@pytest.mark.parametrize("case", BAD, ids=names)
+def test_local(case: tuple[dict[str, Any], list[str]]) -> None:
+    settings, words = case
+    with pytest.raises(tg.TidegateError) as caught:
+        tg.local.join(TABLE, TABLE, **GOOD | settings)
+    says(words, caught.value)
+
+
+@pytest.fixture(scope="module")
+def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    """A stream of files."""
+    folder = tmp_path_factory.mktemp("stream")
+    frame = spark.createDataFrame(TABLE)
+    frame.write.mode("append").parquet(str(folder))
+    return spark.readStream.schema(frame.schema).parquet(str(folder))
+
+
+@pytest.fixture
+def idle(spark: SparkSession) -> Iterator[None]:
+    """See to it that nothing was run: an error must come before any data is read."""
+    spark.sparkContext.setJobGroup("bad input", "must stay without jobs")
+    yield
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("bad input") == []
+    assert spark.streams.active == []
+
+
+def test_spark_refuses_the_same_in_the_same_words(
+    spark: SparkSession, stream: DataFrame, idle: None
+) -> None:
+    """On batch and on streaming frames, before a job is run or a query can be started."""
+    archived = spark.createDataFrame(TABLE)
+    for settings, words in BAD:
+        for frame in (archived, stream):
+            with pytest.raises(tg.TidegateError) as caught:
+                tg.join(frame, frame, **GOOD | settings)
+            says(words, caught.value)
+
+
+def test_inputs_of_the_wrong_kind(stream: DataFrame, spark: SparkSession, idle: None) -> None:
+    archived = spark.createDataFrame(TABLE)
+    wrong: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: tg.join(stream, archived, **GOOD), ["not streaming, batch", "readStream"]),
+        (lambda: tg.join(archived, stream, **GOOD), ["not batch, streaming", "readStream"]),
+        (lambda: tg.join(TABLE, archived, **GOOD), ["the left", "not Table", "tidegate.local"]),  # type: ignore[arg-type]
+        (lambda: tg.join(archived, [1], **GOOD), ["the right", "not list", "tidegate.local"]),  # type: ignore[arg-type]
+        (lambda: tg.local.join(archived, TABLE, **GOOD), ["an Arrow table", "not DataFrame"]),
+        (lambda: tg.local.join(None, TABLE, **GOOD), ["an Arrow table", "not NoneType"]),
+        (lambda: tg.join(stream, stream, **GOOD, shards=0), ["shards must be", "not 0"]),
+        (lambda: tg.join(stream, stream, **GOOD, shards=1.5), ["shards must be", "not 1.5"]),  # type: ignore[arg-type]
+        (lambda: tg.join(stream, stream, **GOOD, shards="all"), ["shards must be", "not 'all'"]),  # type: ignore[arg-type]
+    ]
+    for call, words in wrong:
+        with pytest.raises(tg.TidegateError) as caught:
+            call()
+        says(words, caught.value)
+
+
+def test_columns_that_cannot_be_told_apart_or_compared(spark: SparkSession, idle: None) -> None:
+    archived = spark.createDataFrame(TABLE)
+    twice = archived.withColumn("k2", F.col("k")).toDF(*archived.columns, "k")
+    folded = archived.withColumn("name", F.expr("name collate UTF8_LCASE"))
+    table = pa.table([TABLE["k"], TABLE["k"], TABLE["t"]], ["k", "k", "t"])
+    wrong: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: tg.join(archived, twice, **GOOD), ["the right", 'two columns named "k"']),
+        (lambda: tg.local.join(table, TABLE, **GOOD), ["the left", 'two columns named "k"']),
+        (
+            lambda: tg.join(folded, folded, **GOOD | {"on": "name"}),
+            ['"name" has the collation UTF8_LCASE', "by their bytes", "lower(column)"],
+        ),
+    ]
+    for call, words in wrong:
+        with pytest.raises(tg.TidegateError) as caught:
+            call()
+        says(words, caught.value)
+
+
+def test_bad_policies() -> None:
+    wrong: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: tg.Prob("often"), ['"learned", "whole" or a table', "not 'often'"]),  # type: ignore[arg-type]
+        (lambda: tg.Prob(keys=0), ["a positive number of keys", "not 0"]),
+        (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
+        (
+            lambda: tg.local.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(halflife="soon")),
+            ["halflife must be a number", "not 'soon'"],
+        ),
+    ]
+    for call, words in wrong:
+        with pytest.raises(tg.TidegateError) as caught:
+            call()
+        says(words, caught.value)
+
+
+def test_bad_tables_of_frequencies() -> None:
+    def given(**columns: Any) -> None:
+        tg.local.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(pd.DataFrame(columns)))
+
+    for columns, words in (
+        ({"k": [1], "left": [1]}, ['the table of frequencies has no column "right"']),
+        ({"k": [1, 1], "left": [1, 2], "right": [1, 2]}, ["names a key twice", "add its rows up"]),
+        ({"k": [1], "left": [-1.0], "right": [1]}, ["not negative", '"left" has -1.0']),
+    ):
+        with pytest.raises(tg.TidegateError) as caught:
+            given(**columns)
+        says(words, caught.value)
+
+
+def test_whole_frequencies_of_a_stream(stream: DataFrame, idle: None) -> None:
+    with pytest.raises(tg.TidegateError) as caught:
+        tg.join(stream, stream, **GOOD, memory=5, policy=tg.Prob("whole"))
+    says(['frequencies="whole" needs finite inputs', '"learned"', "a table"], caught.value)
+
+
+def test_the_wrong_state_store(spark: SparkSession, stream: DataFrame, idle: None) -> None:
+    spark.conf.set(PROVIDER_CONF, PROVIDER.replace("RocksDB", "HDFSBacked"))
+    try:
+        with pytest.raises(tg.TidegateError) as caught:
+            tg.join(stream, stream, **GOOD)
+    finally:
+        spark.conf.set(PROVIDER_CONF, PROVIDER)
+    says(["HDFSBackedStateStoreProvider", f'spark.conf.set("{PROVIDER_CONF}"'], caught.value)
+
+
+def test_a_checkpoint_of_other_settings(spark: SparkSession, tmp_path: Path) -> None:
+    """The query fails with the differences, commits nothing, and goes on with the old ones."""
+    source = tmp_path / "in"
+
+    def arrive(first: int) -> None:
+        frame = spark.range(first, first + 40).selectExpr("id % 5 as k", "id as t", "id as v")
+        frame.coalesce(1).write.mode("append").parquet(str(source))
+
+    def advance(**changed: Any) -> None:
+        frame = spark.readStream.schema("k long, t long, v long").parquet(str(source))
+        settings: dict[str, Any] = GOOD | {"memory": 20, "shards": 2} | changed
+        query = (
+            tg.join(frame, frame, **settings)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def committed() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "checkpoint/commits").glob("[0-9]*"))
+
+    arrive(0)
+    advance()
+    before, batches = spark.read.parquet(str(tmp_path / "out")).count(), committed()
+    assert before > 0
+    arrive(40)
+    for changed, difference in (
+        ({"within": 11}, "within: [10, 10] -> [11, 11]"),
+        ({"policy": "fifo"}, 'policy: "prob" -> "fifo"'),
+        ({"shards": 1}, "shards: 2 -> 1"),
+    ):
+        with pytest.raises(StreamingQueryException) as caught:
+            advance(**changed)
+        message = str(caught.value)
+        says(["TidegateError", "(old -> new)", difference, "new checkpoint location"], caught.value)
+        # It lists what differs and nothing else.
+        assert len(re.findall(r"^  \w[\w ]*: .* -> ", message, re.MULTILINE)) <= 4
+        assert committed() == batches
+        assert spark.read.parquet(str(tmp_path / "out")).count() == before
+    advance()
+    assert len(committed()) == len(batches) + 1
+    everything = spark.read.parquet(str(source))
+    wanted = tg.join(everything, everything, **GOOD, memory=20, shards=2).count()
+    assert spark.read.parquet(str(tmp_path / "out")).count() == wanted
+
+
+def test_bad_times_in_the_data_fail_the_query(spark: SparkSession) -> None:
+    """Settings cannot tell: a time out of range is found where it arrives, and quoted."""
+    far = pa.table({"k": [1], "t": pa.array([2**62], pa.int64())})
+    with pytest.raises(tg.TidegateError) as caught:
+        tg.local.join(far, far, **GOOD)
+    says([str(2**62), "a coarser unit"], caught.value)
+    frame = spark.createDataFrame(far)
+    with pytest.raises(PySparkException, match="a coarser unit"):
+        tg.join(frame, frame, **GOOD).collect()
