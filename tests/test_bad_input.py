@@ -105,11 +105,16 @@ def test_local(case: tuple[dict[str, Any], list[str]]) -> None:
     says(words, caught.value)
 
 
+def archive(spark: SparkSession) -> DataFrame:
+    """The table as a batch frame; Spark would give every timestamp a time zone."""
+    return spark.createDataFrame(TABLE).withColumn("ntz", F.col("ntz").cast("timestamp_ntz"))
+
+
 @pytest.fixture(scope="module")
 def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """A stream of files."""
     folder = tmp_path_factory.mktemp("stream")
-    frame = spark.createDataFrame(TABLE)
+    frame = archive(spark)
     frame.write.mode("append").parquet(str(folder))
     return spark.readStream.schema(frame.schema).parquet(str(folder))
 
@@ -127,7 +132,7 @@ def test_spark_refuses_the_same_in_the_same_words(
     spark: SparkSession, stream: DataFrame, idle: None
 ) -> None:
     """On batch and on streaming frames, before a job is run or a query can be started."""
-    archived = spark.createDataFrame(TABLE)
+    archived = archive(spark)
     for settings, words in BAD:
         for frame in (archived, stream):
             with pytest.raises(tg.TidegateError) as caught:
@@ -136,13 +141,12 @@ def test_spark_refuses_the_same_in_the_same_words(
 
 
 def test_inputs_of_the_wrong_kind(stream: DataFrame, spark: SparkSession, idle: None) -> None:
-    archived = spark.createDataFrame(TABLE)
+    archived = archive(spark)
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
         (lambda: tg.join(stream, archived, **GOOD), ["not streaming, batch", "readStream"]),
         (lambda: tg.join(archived, stream, **GOOD), ["not batch, streaming", "readStream"]),
         (lambda: tg.join(TABLE, archived, **GOOD), ["the left", "not Table", "tidegate.local"]),  # type: ignore[arg-type]
         (lambda: tg.join(archived, [1], **GOOD), ["the right", "not list", "tidegate.local"]),  # type: ignore[arg-type]
-        (lambda: tg.local.join(archived, TABLE, **GOOD), ["an Arrow table", "not DataFrame"]),
         (lambda: tg.local.join(None, TABLE, **GOOD), ["an Arrow table", "not NoneType"]),
         (lambda: tg.join(stream, stream, **GOOD, shards=0), ["shards must be", "not 0"]),
         (lambda: tg.join(stream, stream, **GOOD, shards=1.5), ["shards must be", "not 1.5"]),  # type: ignore[arg-type]
@@ -155,7 +159,7 @@ def test_inputs_of_the_wrong_kind(stream: DataFrame, spark: SparkSession, idle: 
 
 
 def test_columns_that_cannot_be_told_apart_or_compared(spark: SparkSession, idle: None) -> None:
-    archived = spark.createDataFrame(TABLE)
+    archived = archive(spark)
     twice = archived.withColumn("k2", F.col("k")).toDF(*archived.columns, "k")
     folded = archived.withColumn("name", F.expr("name collate UTF8_LCASE"))
     table = pa.table([TABLE["k"], TABLE["k"], TABLE["t"]], ["k", "k", "t"])

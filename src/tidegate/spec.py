@@ -419,7 +419,7 @@ def _halflife(
     if policy.halflife is not None:
         return _length(policy.halflife, unit, "halflife")
     known = [w for w in windows if w is not None]
-    return 8 * max(known) if known else 0
+    return 32 * max(known) if known else 0
 
 
 def _memory(value: Any) -> tuple[int | None, bool]:

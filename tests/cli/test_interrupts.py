@@ -24,45 +24,53 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_at_first_an_interrupt_takes_effect_at_once_and_nothing_is_logged() -> None:
-    with pytest.raises(KeyboardInterrupt), Interrupts():
+def fail() -> None:
+    raise OSError("disk full")
+
+
+def play(actions: str) -> Iterator[str]:
+    """Do these things, and give each that was done."""
+    with Interrupts() as interrupts:
+        known = {"hold": interrupts.hold, "check": interrupts.check, "press": press, "fail": fail}
+        for action in actions.split():
+            known[action]()
+            yield action
+
+
+@pytest.mark.parametrize(
+    ("actions", "done"),
+    [
+        ("press check", ""),
+        ("hold check press check", "hold check press"),
+        ("hold press", "hold press"),
+        ("hold press press check", "hold press"),
+    ],
+    ids=["at once", "at the check", "at the end", "the second at once"],
+)
+def test_when_an_interrupt_takes_effect(actions: str, done: str) -> None:
+    played = play(actions)
+    for action in done.split():
+        assert next(played) == action
+    with pytest.raises(KeyboardInterrupt):
+        next(played)
+
+
+def test_an_error_is_not_hidden_by_an_interrupt_held_back() -> None:
+    with pytest.raises(OSError, match="disk full"):
+        list(play("hold press fail"))
+
+
+def test_a_call_that_is_broken_off_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def call() -> None:
         try:
             press()
-        finally:
-            assert logging.root.manager.disable == logging.CRITICAL
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")
+            raise
 
-
-def test_a_held_one_waits_for_the_check() -> None:
-    reached = False
-    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
-        interrupts.hold()
-        interrupts.check()
-        press()
-        reached = True
-        interrupts.check()
-        pytest.fail("the check let it pass")
-    assert reached
-
-
-def test_a_held_one_takes_effect_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
-        interrupts.hold()
-        press()
-
-
-def test_a_second_one_takes_effect_at_once() -> None:
-    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
-        interrupts.hold()
-        press()
-        press()
-        pytest.fail("the second was held too")
-
-
-def test_an_error_is_not_hidden_by_a_held_one() -> None:
-    with pytest.raises(ZeroDivisionError), Interrupts() as interrupts:
-        interrupts.hold()
-        press()
-        _ = 1 // 0
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        call()
+    assert caplog.records == []
 
 
 def test_a_handler_set_in_between_does_not_stay() -> None:

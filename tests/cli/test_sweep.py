@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from tidegate.cli.sweep import Point, best_first, sweep, window_tuples
 from tidegate.policies import POLICIES
 from tidegate.streams import zipf
 
-JOIN = {"on": "key", "time": "time", "within": 20}
+JOIN: dict[str, Any] = {"on": "key", "time": "time", "within": 20}
 times = st.lists(st.integers(0, 30), max_size=12)
 
 

@@ -207,7 +207,8 @@ def cases(draw: st.DrawFn, *, in_order: bool = False, policy: Any = policies) ->
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
     memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "900 B", "2 kB", "5 kB"]))
-    split: str | float = draw(st.sampled_from(["shared", "fixed", 0.3]))
+    splits: list[str | float] = ["shared", "fixed", 0.3]
+    split = draw(st.sampled_from(splits))
     if memory == 1:
         split = "shared"
     spec = window_join(

@@ -56,6 +56,7 @@ class Settings:
 
 def main(settings: Settings, *, as_json: bool) -> None:
     """Run it all: progress to stderr, the outcome to stdout, the files to the folder."""
+    begin = time.perf_counter()
     screen = Screen()
     names = [_RECORD, *demo_report.FILES, *(f"{name}.parquet" for name in Outcome.TABLES)]
     folder = OutFolder(settings.out, names, record=_RECORD, made_by="tidegate demo")
@@ -70,7 +71,7 @@ def main(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(outcome.as_json(), indent=2))
     else:
-        demo_report.show(outcome, folder.path)
+        demo_report.show(outcome, folder.path, time.perf_counter() - begin)
 
 
 def _run(settings: Settings, screen: Screen) -> Outcome:

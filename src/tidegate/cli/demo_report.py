@@ -158,7 +158,7 @@ class Outcome:
         }
 
 
-def show(outcome: Outcome, folder: Path) -> None:
+def show(outcome: Outcome, folder: Path, took: float) -> None:
     """The outcome on a terminal."""
     from rich.console import Console
 
@@ -180,7 +180,7 @@ def show(outcome: Outcome, folder: Path) -> None:
     say(_on_zipf(keys))
     console.print()
     say(_how(outcome))
-    say(f"Took {sum(outcome.seconds.values()):.0f} s. The report: {folder / 'report.html'}")
+    say(f"Took {took:.0f} s. The report: {folder / 'report.html'}")
 
 
 def files(outcome: Outcome) -> dict[str, bytes | str]:
@@ -318,20 +318,25 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _on_auctions(sweep: Sweep) -> str:
-    prob, life = (sweep.series()[name] for name in ("prob", "life"))
-    same = (
-        " LIFE comes out the same here: the victim is always an auction without a bid, which "
-        "both rank at zero."
-        if prob == life
-        else ""
-    )
-    return (
+    """What the figures mean, and only what these figures show."""
+    least = min(point.memory_share for point in sweep.points)
+    said = [
         "Every auction is a key of its own, and most bids come late in its life. PROB ranks an "
         "auction by the bids it has had: it keeps the popular ones, but knows nothing of an "
-        "auction before its first bid, and nothing of age. So this is not its best case: a ranking "
-        "by age would have more to go by, and with very little memory hardly an auction lasts "
-        f"until its first bid, so that keeping the first comers to their end does better.{same}"
-    )
+        "auction before its first bid, and nothing of age. So this is not its best case, and a "
+        "ranking by age would have more to go by."
+    ]
+    if sweep.recall("until-expiry", least) > sweep.recall("prob", least):
+        said.append(
+            f"With {tables.about(least)} of the window hardly an auction lasts until its first "
+            "bid, and keeping the first comers to their end does better."
+        )
+    if sweep.series()["prob"] == sweep.series()["life"]:
+        said.append(
+            "LIFE comes out the same here: the victim is always an auction without a bid, which "
+            "both rank at zero."
+        )
+    return " ".join(said)
 
 
 def _on_zipf(sweep: Sweep) -> str:

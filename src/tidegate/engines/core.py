@@ -161,8 +161,8 @@ class Tables:
         """The rates of all counted keys, or of those that changed."""
         rate = self.core.groups["rate"]
         used = int(self.core.ints[layout.ENTRIES]) if self._rules.learn else 0
-        counted = (rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)
-        entries = np.flatnonzero(counted & self._changed[:used] if changed else counted)
+        entries = np.flatnonzero(self._changed[:used]) if changed else np.arange(used)
+        entries = entries[(rate[2 * entries] > 0) | (rate[2 * entries + 1] > 0)]
         columns = self.core.hashes[entries], rate[2 * entries], rate[2 * entries + 1]
         return pa.record_batch([pa.array(c) for c in columns], ["key", "left", "right"])
 

@@ -32,10 +32,11 @@ TUPLE_OVERHEAD = 384
 #: What a counted key costs that holds no tuple.
 KEY_OVERHEAD = 160
 #: Candidates up to which the queue of a moving rank is exact.
-EXACT_LIMIT = 4096
+EXACT_LIMIT = 256
 
-#: What a record keeps of a held tuple besides its payload.
-_HELD = ("key", "time", "seq", "size", "rank")
+#: What is known of a held tuple besides its payload; by default a size of 1 and a rank of 0.
+_HELD = {"key": np.uint64, "time": None, "seq": np.int64, "size": np.int64, "rank": np.float64}
+_DEFAULTS = {"size": 1, "rank": 0.0}
 #: What a record keeps of the loop's numbers.
 _SCALARS = {"seq": layout.SEQ, "epoch": layout.EPOCH, "started": layout.STARTED}
 
@@ -79,6 +80,10 @@ class WindowEngine:
         self._fresh = np.empty(0, np.int64)
         self._fresh_seq = np.empty(0, np.int64)
         self._logged_rows = 0
+        # What a record says of a held tuple besides its key and payload: nothing that is constant.
+        self._logged = ["time", "seq"]
+        self._logged += ["size"] if spec.in_bytes else []
+        self._logged += ["rank"] if self._rules.kind == layout.BY_TUPLE else []
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -364,11 +369,10 @@ class WindowEngine:
         table = self._tables.core.slots
         slots = slots[table["group"][slots] & 1 == side]
         keys = self._tables.core.hashes[table["group"][slots] >> 1]
-        own = [pa.array(keys), *(pa.array(table[name][slots]) for name in _HELD[1:])]
+        own = {"key": keys} | {name: table[name][slots] for name in self._logged}
         rows = self._payload[side].take(table["row"][slots])
-        return pa.RecordBatch.from_arrays(
-            [*own, *rows.columns], [*_HELD, *(f"c{i}" for i in range(rows.num_columns))]
-        )
+        names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
+        return pa.RecordBatch.from_arrays([*map(pa.array, own.values()), *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
         """Become what the records say; for a new engine."""
@@ -407,15 +411,21 @@ class WindowEngine:
         payload = self._payload[side]
         payload.add(
             [
-                pa.RecordBatch.from_arrays(b.columns[len(_HELD) :], schema=payload.schema)
+                pa.RecordBatch.from_arrays(
+                    b.columns[1 + len(self._logged) :], schema=payload.schema
+                )
                 for b in batches
             ]
         )
-        types: dict[str, Any] = {"key": np.uint64, "time": self.spec.unit.dtype, "rank": np.float64}
         columns: dict[str, NDArray[Any]] = {}
-        for name in _HELD:
-            parts = [b.column(name).to_numpy() for b in batches]
-            columns[name] = np.concatenate([np.empty(0, types.get(name, np.int64)), *parts])
+        total = sum(b.num_rows for b in batches)
+        for name, kind in _HELD.items():
+            dtype = self.spec.unit.dtype if kind is None else np.dtype(kind)
+            if name in ("key", *self._logged):
+                parts = [b.column(name).to_numpy() for b in batches]
+                columns[name] = np.concatenate([np.empty(0, dtype), *parts])
+            else:
+                columns[name] = np.full(total, _DEFAULTS[name], dtype)
         live = ~np.isin(columns["seq"], departed)
         clock, lateness = self._tables.core.clock[0], self._rules.lateness
         if side == 0 and self._rules.bounded_left:

@@ -80,7 +80,7 @@ class ByFrequency(Policy):
         arrives on each stream.
     halflife
         How long until an arrival counts half, as a duration or a number like `within`. The
-        default is eight times the longer window; ``math.inf`` never forgets.
+        default is 32 times the longer window; ``math.inf`` never forgets.
     keys
         How many keys that hold no tuple are still counted, at the most: above it, the rarer half
         is forgotten. The default is the memory in tuples, but at least 65,536.

@@ -74,7 +74,7 @@ th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align
   vertical-align: top; }
 th { white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
-@media (max-width: 32rem) { table { font-size: .78rem; } th, td { padding: .3rem .22rem; }
+@media (max-width: 32rem) { table { font-size: .72rem; } th, td { padding: .3rem .16rem; }
   pre { font-size: .72rem; } }
 p.note { color: var(--soft); font-size: .9rem; margin-top: -.4rem; }
 summary { cursor: pointer; color: var(--soft); }
