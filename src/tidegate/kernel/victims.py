@@ -178,7 +178,8 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
             return int(top)
         else:
             rank, seq = rank_of(core, rules, top)
-            if seq == near[0].seq and (rank == near[0].rank or rules.kind == BY_LIFE):
+            fallen = rules.kind == BY_LIFE and rank < near[0].rank
+            if seq == near[0].seq and (rank == near[0].rank or fallen):
                 return int(core.groups[top].head)
             drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)
             if drop:
