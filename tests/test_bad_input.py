@@ -145,7 +145,7 @@ def test_inputs_of_the_wrong_kind(stream: DataFrame, spark: SparkSession, idle: 
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
         (lambda: tg.join(stream, archived, **GOOD), ["not streaming, batch", "readStream"]),
         (lambda: tg.join(archived, stream, **GOOD), ["not batch, streaming", "readStream"]),
-        (lambda: tg.join(TABLE, archived, **GOOD), ["the left", "not Table", "tidegate.local"]),  # type: ignore[arg-type]
+        (lambda: tg.join(TABLE, archived, **GOOD), ["the left", "not Table", "tidegate.local"]),
         (lambda: tg.join(archived, [1], **GOOD), ["the right", "not list", "tidegate.local"]),  # type: ignore[arg-type]
         (lambda: tg.local.join(None, TABLE, **GOOD), ["an Arrow table", "not NoneType"]),
         (lambda: tg.join(stream, stream, **GOOD, shards=0), ["shards must be", "not 0"]),
@@ -179,7 +179,7 @@ def test_columns_that_cannot_be_told_apart_or_compared(spark: SparkSession, idle
 
 def test_bad_policies() -> None:
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
-        (lambda: tg.Prob("often"), ['"learned", "whole" or a table', "not 'often'"]),  # type: ignore[arg-type]
+        (lambda: tg.Prob("often"), ['"learned", "whole" or a table', "not 'often'"]),
         (lambda: tg.Prob(keys=0), ["a positive number of keys", "not 0"]),
         (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
         (

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import hash_columns
 from tidegate.engines.window import WindowJob
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
-from tidegate.spec import WindowJoin, window_join
+from tidegate.spec import WindowJoin, frequencies_of, window_join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +77,8 @@ def join(
     -------
     DataFrame
         The left's columns, then the right's. Counters of every batch reach
-        ``query.lastProgress["observedMetrics"]`` under ``"tidegate"``.
+        ``query.lastProgress["observedMetrics"]`` under ``"tidegate"`` (``"tidegate-2"`` for the
+        second join that a program makes, and so on); `tidegate.spark.metrics.observed` reads them.
     """
     from tidegate.spark import operator, packing
 
@@ -105,7 +108,7 @@ def join(
         _check_collations(frame, keys)
     job = WindowJob(_counted(spec, left, right))
     schema = _named(left, right, spec.names)
-    return operator.run(job, [left, right], shards=shards, schema=schema)
+    return operator.run(job, [left, right], shards=shards, most=spec.most_shards, schema=schema)
 
 
 def _named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:
@@ -142,18 +145,26 @@ def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
             'frequencies="whole" needs finite inputs, and these are streaming; use "learned", or '
             "give a table of frequencies"
         )
-    counts = [
-        frame.select(*(frame[k].alias(n) for k, n in zip(side.keys, spec.left.keys, strict=True)))
-        .dropna()
-        .groupBy(*spec.left.keys)
-        .count()
-        .withColumnRenamed("count", name)
-        for frame, side, name in zip((left, right), spec.sides, ("left", "right"), strict=True)
-    ]
-    both: pa.Table = (
-        counts[0]
-        .join(counts[1], list(spec.left.keys), "full")
-        .fillna(0, ["left", "right"])
-        .toArrow()
-    )
-    return replace(spec, policy=replace(policy, frequencies=both))
+    counts = []
+    for frame, side in zip((left, right), spec.sides, strict=True):
+        keys = frame.select(*(_quoted(name) for name in side.keys)).dropna()
+        keys = keys.toDF(*(f"k{i}" for i in range(len(side.keys))))
+        table: pa.Table = keys.groupBy(*keys.columns).count().toArrow()
+        arrays = [
+            column.cast(spec.left.schema.field(name).type).combine_chunks()
+            for column, name in zip(table.columns, spec.left.keys, strict=False)
+        ]
+        hashes = hash_columns([*map(_whole_array, arrays)], table.num_rows)
+        counts.append((hashes, table.column("count").to_numpy().astype(np.float64)))
+    return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))
+
+
+def _whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _quoted(name: str) -> str:
+    """A column name as Spark takes it, dots and all."""
+    return "`" + name.replace("`", "``") + "`"

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import hash_columns
 from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, window_join
+from tidegate.spec import WindowJoin, frequencies_of, window_join
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,17 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     Parameters
     ----------
     left, right
-        Arrow tables or pandas DataFrames, in any order of rows.
+        Arrow tables or pandas DataFrames, in any order of rows. Columns that are encoded
+        (dictionaries, runs, views) are decoded.
     batch_rows
-        How many rows are taken at once. The answer does not depend on it.
+        How many rows are taken at once. The answer does not depend on it, but for `Life` with
+        more keys in memory than it ranks exactly.
     **settings
-        As `tidegate.join` takes them; there is one shard.
+        As `tidegate.join` takes them, except `shards`: there is one.
     """
-    tables = [as_table(left), as_table(right)]
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+    tables = [_decoded(as_table(left)), _decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
     engine = WindowEngine(job.spec, keep_shed=True)
@@ -71,6 +77,21 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
         counters=counters,
         shed=engine.take_shed(),
     )
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    """The same values, without encodings that rows cannot be gathered from."""
+    for at, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        if pa.types.is_string_view(kind):
+            kind = pa.string()
+        elif pa.types.is_binary_view(kind):
+            kind = pa.binary()
+        if kind != field.type:
+            table = table.set_column(at, field.with_type(kind), table.column(at).cast(kind))
+    return table
 
 
 def _in_step(
@@ -98,9 +119,7 @@ def _in_step(
 
 
 def _single(table: pa.Table) -> pa.RecordBatch:
-    return pa.concat_batches(
-        [pa.RecordBatch.from_pylist([], table.schema), *table.unify_dictionaries().to_batches()]
-    )
+    return pa.concat_batches([pa.RecordBatch.from_pylist([], table.schema), *table.to_batches()])
 
 
 def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
@@ -109,17 +128,8 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
     if spec.memory is None or not isinstance(policy, ByFrequency) or not policy.whole:
         return spec
     counts = []
-    for side, table, name in zip(spec.sides, tables, ("left", "right"), strict=True):
-        keys = table.select(list(side.keys)).rename_columns(list(spec.left.keys))
-        grouped = keys.append_column(name, pa.array(np.ones(len(keys)))).group_by(
-            list(spec.left.keys)
-        )
-        counts.append(grouped.aggregate([(name, "sum")]).rename_columns([*spec.left.keys, name]))
-    merged = counts[0].join(counts[1], list(spec.left.keys), join_type="full outer")
-    filled = {
-        name: merged.column(name).fill_null(0.0)
-        if name in ("left", "right")
-        else merged.column(name)
-        for name in merged.schema.names
-    }
-    return replace(spec, policy=replace(policy, frequencies=pa.table(filled)))
+    for side, table in zip(spec.sides, tables, strict=True):
+        keys = _single(table.select(list(side.keys)).drop_null())
+        hashes = hash_columns(keys.columns, keys.num_rows)
+        counts.append((hashes, np.ones(len(hashes))))
+    return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +79,14 @@ class TimeUnit:
         return np.dtype(np.float64 if self.kind == "real number" else np.int64)
 
 
+class Frequencies(NamedTuple):
+    """How often each key arrives on each stream, by key hash, sorted."""
+
+    keys: NDArray[np.uint64]
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two inputs."""
@@ -107,6 +115,14 @@ class WindowJoin:
     combine: Combine
     seed: int
     names: tuple[str, ...]
+    frequencies: Frequencies | None = None
+
+    @property
+    def most_shards(self) -> int | None:
+        """In how many parts the memory can be cut so that each side has some in every part."""
+        if self.memory is None or self.in_bytes:
+            return None
+        return self.memory // (1 if self.split is None else 2)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -120,7 +136,7 @@ class WindowJoin:
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
 
     def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values; `memory` apart, a checkpoint depends on each."""
+        """The settings as plain JSON values: a checkpoint depends on each."""
         return {
             "on": [list(side.keys) for side in self.sides],
             "time": [side.time for side in self.sides],
@@ -156,10 +172,11 @@ def window_join(
     """Check the settings of a join against the schemas of its inputs."""
     for schema, name in ((left, "left"), (right, "right")):
         _check_unique(schema, name)
+        _check_carried(schema, name)
     left_keys, right_keys = _keys(on)
     for a, b in zip(left_keys, right_keys, strict=True):
         _check_key(left, right, a, b)
-    left_time, right_time = _pair(time, "time", "column names")
+    left_time, right_time = _pair(time, "time")
     unit = _time_unit(left, right, left_time, right_time)
     windows = within if isinstance(within, tuple | list) else (within, within)
     if len(windows) != 2:
@@ -172,7 +189,7 @@ def window_join(
     if importance is None:
         imp: tuple[str | None, str | None] = (None, None)
     else:
-        imp = _pair(importance, "importance", "column names")
+        imp = _pair(importance, "importance")
         _check_importance(left, imp[0], "left")
         _check_importance(right, imp[1], "right")
     share = _split(split)
@@ -181,7 +198,7 @@ def window_join(
             f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
             'use split="shared" or more memory'
         )
-    return WindowJoin(
+    spec = WindowJoin(
         left=Side(left, left_keys, left_time, w_left, imp[0]),
         right=Side(right, right_keys, right_time, w_right, imp[1]),
         unit=unit,
@@ -196,25 +213,40 @@ def window_join(
         seed=_seed(seed),
         names=_result_names(left, right, suffixes),
     )
+    if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
+        return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
+    return spec
 
 
-def frequency_table(
-    spec: WindowJoin, table: Any
-) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
-    """A given table of frequencies as (sorted key hashes, left's, right's)."""
-    arrow = as_table(table)
+def frequencies_of(
+    left: tuple[NDArray[np.uint64], NDArray[np.float64]],
+    right: tuple[NDArray[np.uint64], NDArray[np.float64]],
+) -> Frequencies:
+    """From key hashes and counts of each stream; counts of a key that stands twice add up."""
+    keys, where = np.unique(np.concatenate([left[0], right[0]]), return_inverse=True)
+    split = len(left[0])
+    return Frequencies(
+        keys,
+        np.bincount(where[:split], left[1], len(keys)).astype(np.float64),
+        np.bincount(where[split:], right[1], len(keys)).astype(np.float64),
+    )
+
+
+def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
+    """A table that the user gave, checked."""
+    try:
+        arrow = as_table(table)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+        raise TidegateError(
+            f"the table of frequencies must have columns, not {str(table)[:60]}"
+        ) from None
     wanted = [*spec.left.keys, "left", "right"]
     for name in wanted:
         _check_column(arrow.schema, name, "the table of frequencies")
-    arrow = arrow.select(wanted).combine_chunks()
-    keys = [
-        arrow.column(k).cast(spec.left.schema.field(k).type).combine_chunks()
-        for k in spec.left.keys
-    ]
-    keys = [k.chunk(0) if isinstance(k, pa.ChunkedArray) else k for k in keys]
+    keys = [_cast(arrow, k, spec.left.schema.field(k).type) for k in spec.left.keys]
     columns = []
     for name in ("left", "right"):
-        values = np.asarray(arrow.column(name).cast(pa.float64()).fill_null(0.0).to_numpy())
+        values = np.asarray(_cast(arrow, name, pa.float64()).fill_null(0.0).to_numpy())
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise TidegateError(
                 f'frequencies must be finite and not negative; column "{name}" has '
@@ -222,24 +254,34 @@ def frequency_table(
             )
         columns.append(values)
     hashes = hash_columns(keys, arrow.num_rows)
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    if len(hashes) > 1 and (hashes[1:] == hashes[:-1]).any():
+    if len(np.unique(hashes)) < len(hashes):
         raise TidegateError("the table of frequencies names a key twice; add its rows up first")
-    return hashes, columns[0][order], columns[1][order]
+    return frequencies_of((hashes, columns[0]), (hashes, columns[1]))
+
+
+def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    """One column of a table of frequencies, as the type it must have."""
+    try:
+        column = table.column(name).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise TidegateError(
+            f'column "{name}" of the table of frequencies must be {kind}, not '
+            f"{table.schema.field(name).type}: cast it"
+        ) from None
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], kind)
 
 
 # ---- checks -----------------------------------------------------------------------------------
 
 
 def _choice(value: Any, choices: tuple[Any, ...], name: str) -> Any:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(f'"{c}"' for c in choices)
         raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
     return value
 
 
-def _pair(value: Any, name: str, what: str) -> tuple[str, str]:
+def _pair(value: Any, name: str) -> tuple[str, str]:
     pair = (value, value) if isinstance(value, str) else value
     if (
         not isinstance(pair, tuple | list)
@@ -247,7 +289,7 @@ def _pair(value: Any, name: str, what: str) -> tuple[str, str]:
         or not all(isinstance(v, str) for v in pair)
     ):
         raise TidegateError(
-            f"{name} must be one column name or a pair of {what} (left's, right's), not {value!r}"
+            f"{name} must be one column name or a pair of them (left's, right's), not {value!r}"
         )
     return pair[0], pair[1]
 
@@ -260,6 +302,22 @@ def _check_unique(schema: pa.Schema, side: str) -> None:
                 f'the {side} input has two columns named "{name}"; rename one before joining'
             )
         seen.add(name)
+
+
+def _check_carried(schema: pa.Schema, side: str) -> None:
+    """Refuse columns whose rows cannot be hashed or gathered."""
+    for field in schema:
+        kind = field.type
+        if (
+            isinstance(kind, pa.BaseExtensionType)
+            or pa.types.is_union(kind)
+            or pa.types.is_list_view(kind)
+            or pa.types.is_large_list_view(kind)
+        ):
+            raise TidegateError(
+                f'{side} column "{field.name}" is a {kind}, which cannot be carried; leave it out, '
+                "or cast it to a string, a number, a list or a struct"
+            )
 
 
 def _check_column(schema: pa.Schema, name: str, where: str) -> None:
@@ -366,7 +424,7 @@ def _nanoseconds(text: str) -> Fraction | None:
 def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
     """A length of time in the kernel's numbers."""
     if unit.is_time:
-        if zero and value == 0 and not isinstance(value, bool):
+        if zero and isinstance(value, int | float) and value == 0:
             return 0
         if isinstance(value, timedelta):
             days = Fraction(value.days * 86_400 + value.seconds)
@@ -392,20 +450,24 @@ def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int
             raise TidegateError(f"{name} must be finite, not {value!r}")
         exact = Fraction(value) if not isinstance(value, np.number) else Fraction(value.item())
     if exact < 0 or (exact == 0 and not zero):
-        raise TidegateError(f"{name} must be longer than zero, not {value!r}")
+        least = "must not be negative" if zero else "must be longer than zero"
+        raise TidegateError(f"{name} {least}, not {value!r}")
     if unit.kind == "real number":
         return float(exact)
     # Differences of whole numbers are below a length exactly when they are below the next whole.
     length = math.ceil(exact * unit.per_unit)
     if length >= LARGEST_TIME // 4:
+        instead = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
         raise TidegateError(
-            f'{name} is too long: {value!r}; use "unbounded" to keep tuples for ever'
+            f"{name} is too long for the time columns' unit: {value!r}{instead.get(name, '')}"
         )
     return length
 
 
 def _window(value: Any, unit: TimeUnit) -> int | float | None:
-    if value is None or value == "unbounded" or (isinstance(value, float) and value == math.inf):
+    if value is None or (isinstance(value, float) and value == math.inf):
+        return None
+    if isinstance(value, str) and value.strip().lower() == "unbounded":
         return None
     return _length(value, unit, "within")
 
@@ -426,24 +488,30 @@ def _memory(value: Any) -> tuple[int | None, bool]:
     if value is None:
         return None, False
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
-        return int(value), False
+        return _not_too_large(int(value), value), False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
         if match and match[2].lower() in _SIZES:
             size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
             if size > 0:
-                return size, True
+                return _not_too_large(size, value), True
     raise TidegateError(
         'memory must be a positive number of tuples or a size like "64 MB" '
         f"(or None to keep everything), not {value!r}"
     )
 
 
+def _not_too_large(memory: int, value: Any) -> int:
+    if memory >= LARGEST_TIME:
+        raise TidegateError(
+            f"memory is larger than any machine's: {value!r}; None keeps everything"
+        )
+    return memory
+
+
 def _split(value: Any) -> float | None:
-    if value == "shared":
-        return None
-    if value == "fixed":
-        return 0.5
+    if isinstance(value, str) and value in ("shared", "fixed"):
+        return None if value == "shared" else 0.5
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
         return float(value)
     raise TidegateError(
@@ -458,7 +526,15 @@ def _seed(value: Any) -> int:
 
 
 def _result_names(left: pa.Schema, right: pa.Schema, suffixes: Any) -> tuple[str, ...]:
-    a, b = _pair(suffixes, "suffixes", "suffixes")
+    if (
+        not isinstance(suffixes, tuple | list)
+        or len(suffixes) != 2
+        or not all(isinstance(s, str) for s in suffixes)
+    ):
+        raise TidegateError(
+            f'suffixes must be a pair of strings such as ("_left", "_right"), not {suffixes!r}'
+        )
+    a, b = suffixes
     both = set(left.names) & set(right.names)
     names = [n + a if n in both else n for n in left.names]
     names += [n + b if n in both else n for n in right.names]

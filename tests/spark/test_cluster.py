@@ -40,7 +40,8 @@ config = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }
 spark = session("cluster", master=master, config=config)
-source = spark.readStream.schema("key long, time long, value double").option("maxFilesPerTrigger", 1)
+source = spark.readStream.schema("key long, time long, value double")
+source = source.option("maxFilesPerTrigger", 1)
 left, right = source.parquet(str(home / "left")), source.parquet(str(home / "right"))
 query = (
     tg.join(left, right, **settings)
@@ -59,8 +60,11 @@ spark.stop()
 
 
 @contextmanager
-def daemon(home: Path, name: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def daemon(
+    home: Path, name: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """One of Spark's own services, until the end of the block."""
+    home.mkdir(exist_ok=True)
     log = home / f"{name}.log"
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
     options = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -117,7 +121,6 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
                 )
             )
             for i in (1, 2)
-            if (tmp_path / str(i)).mkdir() is None
         ]
         with open(tmp_path / "driver.log", "wb") as log:
             driver = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -66,13 +66,17 @@ def tangle() -> Case:
     def side(rows: int) -> pa.Table:
         keys = [None if i % 11 == 0 else f"k{i % 9}" * (i % 9) for i in rng.integers(0, 99, rows)]
         times = [None if i == 0 else int(i) // 4 for i in rng.integers(0, 400, rows)]
-        lists = [[{"x": int(i), "y": None}] * (i % 3) if i else None for i in rng.integers(0, 4, rows)]
+        lists = [
+            [{"x": int(i), "y": None}] * (i % 3) if i else None for i in rng.integers(0, 4, rows)
+        ]
         maps = [[("a", float(i)), ("b", None)] if i else [] for i in rng.integers(0, 3, rows)]
         table = pa.table(
             {
                 "name": pa.array(keys, pa.string()),
                 "at": pa.array(times, pa.int32()),
-                "tags": pa.array(lists, pa.list_(pa.struct([("x", pa.int64()), ("y", pa.string())]))),
+                "tags": pa.array(
+                    lists, pa.list_(pa.struct([("x", pa.int64()), ("y", pa.string())]))
+                ),
                 "by": pa.array(maps, pa.map_(pa.string(), pa.float64())),
                 "raw": pa.array([b"\x00" * int(i) for i in rng.integers(0, 3, rows)], pa.binary()),
             }
@@ -165,7 +169,12 @@ def test_exact_mode_is_sparks_own_join(
     pair = prepared(spark, tmp_path, case, batches=4)
     left, right = pair.batch()
     archived = tg.join(left, right, **case.settings)
-    rule = {"on": case.keys, "time": case.time, "within": case.sql, "names": archived.columns}
+    rule: dict[str, Any] = {
+        "on": case.keys,
+        "time": case.time,
+        "within": case.sql,
+        "names": archived.columns,
+    }
     expected = bag(native(left, right, **rule).toArrow())
     assert expected.total() > case.least
     assert bag(archived.toArrow()) == expected
@@ -183,7 +192,12 @@ def test_exact_mode_is_sparks_own_stream_join(spark: SparkSession, tmp_path: Pat
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.stream()
     result = tg.join(left.repartition(3), right, **case.settings, shards=3)
-    rule = {"on": case.keys, "time": case.time, "within": case.sql, "names": result.columns}
+    rule: dict[str, Any] = {
+        "on": case.keys,
+        "time": case.time,
+        "within": case.sql,
+        "names": result.columns,
+    }
     start(native(left, right, **rule), tmp_path / "native")
     start(result, tmp_path / "ours")
     expected = bag(delivered(spark, tmp_path / "native"))
@@ -197,7 +211,7 @@ def closed(case: Case) -> Case:
     for key, table in ((-1, case.left), (-2, case.right)):
         last = {"key": [key], "time": [1_300], "value": [0.0]}
         tables.append(pa.concat_tables([table, pa.table(last, table.schema)]))
-    return Case(*tables, case.on, case.time, case.within, case.sql)
+    return replace(case, left=tables[0], right=tables[1])
 
 
 BOUNDED: list[dict[str, Any]] = [
@@ -299,8 +313,9 @@ def test_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     # Three joins in one query.
     patience = (0, 65, 80)
     answers = [
-        tg.join(*pair.stream(), on="k", time="t", within=20, lateness=lateness, shards=2)
-        .withColumn("lateness", F.lit(lateness))
+        tg.join(
+            *pair.stream(), on="k", time="t", within=20, lateness=lateness, shards=2
+        ).withColumn("lateness", F.lit(lateness))
         for lateness in patience
     ]
     query = start(reduce(DataFrame.union, answers), tmp_path)
@@ -325,9 +340,7 @@ def test_empty_and_one_sided_streams(spark: SparkSession, tmp_path: Path) -> Non
     result = tg.join(*pair.stream(), on="k", time="t", within=1000, memory=30)
     query = start(result, tmp_path)
     assert delivered(spark, tmp_path).num_rows == 0
-    counts = [
-        next(iter(metrics.observed(progress).values())) for progress in query.recentProgress
-    ]
+    counts = [next(iter(metrics.observed(progress).values())) for progress in query.recentProgress]
     assert total(counts, "arrived") == 100
     assert max(count["held"] for count in counts) == 30
     left, right = pair.batch()

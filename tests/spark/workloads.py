@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+import tidegate
 from tidegate.spark import metrics
 from tidegate.streams import cut_by_time
 
@@ -28,8 +30,9 @@ _FIRST_FILE = 1_700_000_000
 
 
 def bag(table: pa.Table) -> Bag:
-    """Rows as a multiset; as text, so that NaN equals NaN, -0.0 does not equal 0.0, and any type
-    can be counted.
+    """Rows as a multiset.
+
+    As text, so that NaN equals NaN, -0.0 does not equal 0.0, and any type can be counted.
     """
     columns = [column.to_pylist() for column in table.columns]
     return Counter(map(repr, zip(*columns, strict=True)))
@@ -144,22 +147,15 @@ def native(
         keys.append(f"r.{time[1]} > l.{time[0]} - {window_right}")
     if window_left is not None:
         keys.append(f"r.{time[1]} < l.{time[0]} + {window_left}")
-    joined = left.alias("l").join(right.alias("r"), on=_expression(" and ".join(keys)))
+    joined = left.alias("l").join(right.alias("r"), F.expr(" and ".join(keys)))
     return joined.select("l.*", "r.*").toDF(*names)
 
 
-def _expression(text: str) -> Any:
-    from pyspark.sql import functions as F
-
-    return F.expr(text)
-
-
 def environment(scratch: Path) -> dict[str, str]:
-    """The environment of a program that the tests start: it finds tidegate, and leaves what it
-    leaves behind in `scratch`.
-    """
-    import tidegate
+    """The environment of a program that the tests start.
 
+    It finds tidegate, and what it leaves behind when it is killed is in `scratch`.
+    """
     source = str(Path(tidegate.__file__).parents[1])
     path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     scratch.mkdir(parents=True, exist_ok=True)
@@ -175,8 +171,10 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def processes_of(session: int) -> list[int]:
-    """The processes of a session: a program started with `start_new_session` and all that it
-    started, whatever process groups they made for themselves.
+    """The processes of a session.
+
+    That is a program started with `start_new_session` and all that it started, whatever process
+    groups they made for themselves.
     """
     found = []
     for entry in Path("/proc").iterdir():

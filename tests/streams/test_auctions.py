@@ -68,7 +68,8 @@ def test_auctions_open_steadily() -> None:
 def test_age_curves(shape: str, cumulative: Callable[[float], float]) -> None:
     """The share of bids up to each age is the integral of the curve of paper 2, section 6.2.2."""
     found = ages(*auctions(2_000, bids=20, shape=shape, seed=1))
-    assert found.min() >= 0 and found.max() < 1
+    assert found.min() >= 0
+    assert found.max() < 1
     for a in np.linspace(0.1, 1.0, 10):
         assert abs((found <= a).mean() - cumulative(a)) < 0.01
 

@@ -28,7 +28,8 @@ def test_columns_and_one_tuple_a_tick() -> None:
         )
         assert side["time"].to_pylist() == list(range(100))
         value = side["value"].to_numpy()
-        assert value.min() >= 0 and value.max() < 1
+        assert value.min() >= 0
+        assert value.max() < 1
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.25, 1.0, 2.0])
@@ -97,7 +98,9 @@ def test_rates_are_even(n: int, rate: float) -> None:
     times = left["time"].to_numpy()
     assert left["time"].type == pa.int64()
     assert abs(len(times) - n * rate) <= 1.01
-    assert times[0] == 0 and times[-1] < n and (np.diff(times) >= 0).all()
+    assert times[0] == 0
+    assert times[-1] < n
+    assert (np.diff(times) >= 0).all()
     a_tick = np.bincount(times, minlength=n)
     assert a_tick.max() - a_tick.min() <= 1
 

@@ -54,23 +54,29 @@ def prepare(
 def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
     """A column of times as the numbers that windows are measured in."""
     column = plain(column)
-    kind = column.type
     if unit.kind == "real number":
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float64)
-    if unit.kind in ("timestamp", "local timestamp"):
-        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
-        numbers = column.cast(pa.timestamp(finest, kind.tz)).cast(pa.int64())
-    elif unit.kind == "date":
-        numbers = column.cast(pa.timestamp("us")).cast(pa.int64())
-    elif unit.kind == "decimal":
-        shift = unit.per_unit.numerator
-        numbers = pc.multiply(column, pa.scalar(shift).cast(pa.decimal128(19, 0))).cast(pa.int64())
-    else:
-        numbers = column.cast(pa.int64())
-    values = np.asarray(numbers.to_numpy(zero_copy_only=False))
+    try:
+        values = np.asarray(_numbers(column, unit).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise TidegateError(
+            f"a time is out of range: {error}; times must lie within ±2^62, so use a coarser unit"
+        ) from None
     if len(values) and (values.max() >= LARGEST_TIME or values.min() <= -LARGEST_TIME):
         worst = values[np.argmax(np.abs(values.astype(np.float64)))]
         raise TidegateError(
             f"a time is out of range: {worst}; times must lie within ±2^62, so use a coarser unit"
         )
     return values
+
+
+def _numbers(column: pa.Array, unit: TimeUnit) -> pa.Array:
+    if unit.kind in ("timestamp", "local timestamp"):
+        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
+        return column.cast(pa.timestamp(finest, column.type.tz)).cast(pa.int64())
+    if unit.kind == "date":
+        return column.cast(pa.timestamp("us")).cast(pa.int64())
+    if unit.kind == "decimal":
+        shift = pa.scalar(unit.per_unit.numerator).cast(pa.decimal128(19, 0))
+        return pc.multiply(column, shift).cast(pa.int64())
+    return column.cast(pa.int64())

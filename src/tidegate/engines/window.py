@@ -20,7 +20,7 @@ from tidegate.errors import TidegateError
 from tidegate.kernel import layout, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
-from tidegate.spec import WindowJoin, frequency_table
+from tidegate.spec import WindowJoin
 
 #: Pairs found before results are handed over.
 _ROOM = 1 << 18
@@ -72,7 +72,6 @@ class WindowEngine:
         self._tables = Tables(spec.unit.dtype, self._rules)
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
-        self._frequencies = _given(spec)
         self._keep_shed = keep_shed
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -159,8 +158,8 @@ class WindowEngine:
         late = int(np.searchsorted(time, self._tables.core.clock[0]))
         self._tables.make_room(len(order), late)
         entry = self._tables.intern(key)
-        if self._frequencies is not None:
-            self._tables.set_rates(np.unique(entry), *self._frequencies)
+        if self.spec.frequencies is not None:
+            self._tables.set_rates(np.unique(entry), *self.spec.frequencies)
         if self._rules.kind == layout.BY_TUPLE:
             rank = self.spec.policy.fixed_ranks(Arrivals(time, side, key, tie, self.spec.seed))
             if not np.isfinite(rank).all():
@@ -398,8 +397,8 @@ class WindowEngine:
         merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
         order = np.argsort(merged["seq"], kind="stable")
         self._tables.reload({name: column[order] for name, column in merged.items()})
-        if self._frequencies is not None:
-            self._tables.set_rates(self._tables.intern(merged["key"]), *self._frequencies)
+        if self.spec.frequencies is not None:
+            self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
             victims.requeue(self._tables.core, self._rules)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
         self._mark()
@@ -519,12 +518,3 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
         seq_weight=policy.order_weight,
         exact_limit=exact_limit,
     )
-
-
-def _given(
-    spec: WindowJoin,
-) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]] | None:
-    policy = spec.policy
-    if spec.memory is None or not isinstance(policy, ByFrequency) or policy.learned:
-        return None
-    return frequency_table(spec, policy.frequencies)

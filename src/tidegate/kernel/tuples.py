@@ -140,7 +140,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     ints = core.ints
     group = core.slots[slot].group
     before, after = core.groups[group].tail, -1
-    if rules.kind == BY_LIFE:
+    if rules.kind == BY_LIFE and (rules.bounded_left if group & 1 == 0 else rules.bounded_right):
         while before >= 0 and core.slots[before].time > core.slots[slot].time:
             before, after = core.slots[before].prev, before
     core.slots[slot].prev = before

@@ -97,7 +97,9 @@ class ByFrequency(Policy):
                 f'"left" and "right", not {self.frequencies!r}'
             )
         if self.keys is not None and (
-            isinstance(self.keys, bool) or not isinstance(self.keys, int) or self.keys < 1
+            isinstance(self.keys, bool)
+            or not isinstance(self.keys, int)
+            or not 0 < self.keys < 2**62
         ):
             raise TidegateError(f"keys must be a positive number of keys, not {self.keys!r}")
         if isinstance(self.halflife, int | float) and not self.halflife > 0:
@@ -109,6 +111,11 @@ class ByFrequency(Policy):
     def learned(self) -> bool:
         """Whether frequencies are learned while running."""
         return isinstance(self.frequencies, str) and self.frequencies == "learned"
+
+    @property
+    def given(self) -> Any:
+        """The table of frequencies that was given, or None."""
+        return None if isinstance(self.frequencies, str) else self.frequencies
 
     @property
     def whole(self) -> bool:
@@ -152,10 +159,16 @@ def as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
         return pa.table(dict(data))
+    if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
+        try:
+            return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
+            raise TidegateError(
+                f"this DataFrame does not fit into Arrow: {error}; give each column one type and "
+                "a name of its own"
+            ) from None
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
-    if type(data).__module__.startswith("pandas."):
-        return pa.Table.from_pandas(data, preserve_index=False)
     raise TidegateError(
         f"expected an Arrow table, a pandas DataFrame or a mapping of columns, not "
         f"{type(data).__name__}"

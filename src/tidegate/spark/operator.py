@@ -41,14 +41,15 @@ def run(
     inputs: Sequence[DataFrame],
     *,
     shards: int | None = None,
+    most: int | None = None,
     name: str | Observation = "tidegate",
     schema: StructType | None = None,
 ) -> DataFrame:
     """Run a job over its input streams: all streaming, or all batch.
 
-    `schema` is the result's Spark schema, where Arrow's says less than Spark's (column
-    metadata, for one); by default it follows from the job's `result_schema`. Counters are
-    observed under `name` (see `metrics`).
+    There are no more than `most` shards. `schema` is the result's Spark schema, where Arrow's
+    says less than Spark's (column metadata, for one); by default it follows from the job's
+    `result_schema`. Counters are observed under `name` (see `metrics`).
     """
     streaming = {frame.isStreaming for frame in inputs}
     if len(streaming) != 1:
@@ -59,7 +60,7 @@ def run(
         )
     conf = inputs[0].sparkSession.conf
     partitions = int(str(conf.get("spark.sql.shuffle.partitions")))
-    number = sharding.count(shards, partitions)
+    number = sharding.count(shards, partitions, most)
     labels = tuple(sharding.labels(number, partitions))
     packs = [
         packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
@@ -68,7 +69,10 @@ def run(
     packed = reduce(
         lambda one, other: one.union(other),
         [
-            frame.mapInArrow(pack.__call__, packing.PACKED)
+            # By position: a name may have dots in it, which Spark would take for fields.
+            frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).mapInArrow(
+                pack.__call__, packing.PACKED
+            )
             for frame, pack in zip(inputs, packs, strict=True)
         ],
     )
@@ -150,11 +154,11 @@ class _StreamingShard(StatefulProcessor):
         """Declare the state."""
         self._log = state.Log(handle)
 
-    def handleInputRows(  # noqa: N802 (Spark's name)
+    def handleInputRows(
         self,
         key: Any,
         rows: Iterator[Any],
-        timerValues: TimerValues,  # noqa: N803
+        timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         """Feed the shard's engine and write down what changed."""
         inbox = _Inbox(self._shard.streams)

@@ -115,6 +115,7 @@ class Note:
             self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def dump(self) -> str:
+        """Write the note as it travels."""
         return json.dumps({"clock": self.clock, "dropped": self.dropped})
 
     def load(self, text: str) -> None:
@@ -138,11 +139,12 @@ class Pack:
     labels: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack the batches of one task."""
         note = Note()
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
-            held.append(with_schema(batch, self.schema))
+            held.append(with_schema(batch.rename_columns(self.schema.names), self.schema))
             rows += batch.num_rows
             size += batch.nbytes
             if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:

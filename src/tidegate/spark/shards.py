@@ -15,6 +15,7 @@ from tidegate.errors import TidegateError
 #: Beyond this many, packing a batch into parts costs more than the parallelism gives, and each
 #: shard's share of the memory becomes too small to choose well in.
 MOST_SHARDS_BY_DEFAULT = 64
+MOST_SHARDS = 4096
 
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
@@ -61,18 +62,25 @@ def labels(shards: int, partitions: int) -> list[int]:
     return chosen
 
 
-def count(shards: int | None, partitions: int) -> int:
+def count(shards: int | None, partitions: int, most: int | None = None) -> int:
     """Say how many shards to use: the number asked for, or one a partition (64 at most).
+
+    More than `most` cannot each have a share of the memory.
 
     The default follows `spark.sql.shuffle.partitions`, which a checkpoint fixes, and not the
     number of cores, which may differ when the query is restarted elsewhere.
     """
     if shards is None:
-        return min(partitions, MOST_SHARDS_BY_DEFAULT)
-    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        return min(partitions, MOST_SHARDS_BY_DEFAULT, most or MOST_SHARDS_BY_DEFAULT)
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST_SHARDS:
         raise TidegateError(
-            f"shards must be a whole number of at least 1, or None for one a partition, "
-            f"not {shards!r}"
+            f"shards must be a whole number from 1 to {MOST_SHARDS:,}, or None for one a "
+            f"partition, not {shards!r}"
+        )
+    if most is not None and shards > most:
+        raise TidegateError(
+            f"shards must be at most {most:,}, because each needs a share of the memory, not "
+            f"{shards!r}; use fewer shards or more memory"
         )
     return shards
 

@@ -77,6 +77,7 @@ class LiveEngines:
         return found[2] if found is not None and found[0] == token else None
 
     def keep(self, place: tuple[object, ...], token: bytes, engine: Engine) -> None:
+        """Keep an engine for the next batch."""
         self._engines[place] = (token, time.monotonic(), engine)
 
 
@@ -133,10 +134,12 @@ class Log:
         return number
 
     def remove(self, first: int, after: int) -> None:
+        """Delete records that a snapshot has replaced."""
         for number in range(first, after):
             self._records.removeKey((number,))
 
     def close(self, settings: str, first: int, after: int, token: bytes) -> None:
+        """Say where the log begins and ends, and which engine it equals."""
         self._meta.update((VERSION, settings, first, after, token))
 
 

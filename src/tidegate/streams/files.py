@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time as clock
 from collections.abc import Iterator, Sequence
@@ -99,10 +100,7 @@ def cut_by_time(
     cuts = len(without_time) + np.searchsorted(filled[order], edges, side="left")
     bounds = [0, *cuts.tolist(), len(rows)]
     ordered = _in_order(table, rows)
-    return [
-        ordered.slice(begin, end - begin)
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [ordered.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
 def write_parquet_batches(
