@@ -147,8 +147,8 @@ def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
         )
     counts = []
     for frame, side in zip((left, right), spec.sides, strict=True):
-        keys = frame.select(*(_quoted(name) for name in side.keys)).dropna()
-        keys = keys.toDF(*(f"k{i}" for i in range(len(side.keys))))
+        keys = frame.select(*(_quoted(name) for name in side.keys))
+        keys = keys.toDF(*(f"k{i}" for i in range(len(side.keys)))).dropna()
         table: pa.Table = keys.groupBy(*keys.columns).count().toArrow()
         arrays = [
             column.cast(spec.left.schema.field(name).type).combine_chunks()
