@@ -245,7 +245,10 @@ class WindowEngine:
             mine = mine[np.argsort(slots["row"][mine], kind="stable")]
             self._payload[s].trim(first[s], slots["row"][mine])
             slots["row"][mine] = first[s] + np.arange(len(mine))
-            if self._payload[s].wants_rewrite(tables.held_on(s)):
+        # Dead rows must not take more than what is set aside for them.
+        tight = self.spec.in_bytes and self._bytes() > self._budget
+        for s in range(2):
+            if tight or self._payload[s].wants_rewrite(tables.held_on(s)):
                 mine = tables.slots_of(s)
                 self._payload[s].rewrite(slots["row"][mine])
                 slots["row"][mine] = np.arange(len(mine))
@@ -311,8 +314,18 @@ class WindowEngine:
             "held_left": left,
             "held_right": right,
             "waiting": sum(b.num_rows for b in self._open),
-            "bytes": (left + right) * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload),
+            "bytes": self._bytes(),
         }
+
+    def _bytes(self) -> int:
+        """What is held: payload, dead rows among it, and indexes."""
+        return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
+
+    @property
+    def _budget(self) -> int:
+        """The memory of both sides."""
+        rules = self._rules
+        return rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
 
     # ---- state --------------------------------------------------------------------------------
 

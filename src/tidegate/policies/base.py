@@ -159,6 +159,10 @@ def as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
         return pa.table(dict(data))
+    if type(data).__module__.startswith("pyspark."):
+        raise TidegateError(
+            "tidegate.local takes Arrow tables and pandas, not Spark DataFrames; use tidegate.join"
+        )
     if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
         try:
             return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
