@@ -25,7 +25,7 @@ class Scale:
     rows: int = 4_000_000
     batches: int = 8
     domain: int = 205_000
-    rounds: int = 2
+    rounds: int = 1
     slow_batches: int = 2
     processes: int = 1
 

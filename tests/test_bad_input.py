@@ -83,7 +83,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": -1}, ["a whole number that is not negative", "not -1"]),
     ({"seed": 0.5}, ["a whole number that is not negative", "not 0.5"]),
     ({"suffixes": ("_a", "_a")}, ['would be named "k_a"', "('_a', '_a')", "rename a column"]),
-    ({"suffixes": "_a"}, ['would be named "k_a"', "rename a column"]),
+    ({"suffixes": "_a"}, ["suffixes must be a pair of strings", "not '_a'"]),
     ({"suffixes": ("_a",)}, ["suffixes must be", "not ('_a',)"]),
 ]
 
