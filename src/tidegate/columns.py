@@ -15,6 +15,11 @@ from tidegate.kernel.hashing import fold, hash_bytes, hash_lists, sum_runs
 _NULL = np.uint64(0xA5B35705F46C1B2D)
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def plain(array: pa.Array) -> pa.Array:
     """The same values without the encodings that differ between sources."""
     kind = array.type

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.columns import hash_columns
+from tidegate.columns import hash_columns, whole
 from tidegate.engines.window import WindowJob
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
@@ -151,18 +151,12 @@ def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
         keys = keys.toDF(*(f"k{i}" for i in range(len(side.keys)))).dropna()
         table: pa.Table = keys.groupBy(*keys.columns).count().toArrow()
         arrays = [
-            column.cast(spec.left.schema.field(name).type).combine_chunks()
+            whole(column.cast(spec.left.schema.field(name).type))
             for column, name in zip(table.columns, spec.left.keys, strict=False)
         ]
-        hashes = hash_columns([*map(_whole_array, arrays)], table.num_rows)
+        hashes = hash_columns(arrays, table.num_rows)
         counts.append((hashes, table.column("count").to_numpy().astype(np.float64)))
     return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))
-
-
-def _whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _quoted(name: str) -> str:

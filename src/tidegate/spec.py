@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import hash_columns
+from tidegate.columns import hash_columns, whole
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, policy_of
 from tidegate.policies.base import as_table
@@ -268,7 +268,7 @@ def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
             f'column "{name}" of the table of frequencies must be {kind}, not '
             f"{table.schema.field(name).type}: cast it"
         ) from None
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], kind)
+    return whole(column)
 
 
 # ---- checks -----------------------------------------------------------------------------------
