@@ -203,20 +203,20 @@ class NaiveJoin:
             left = min(max(math.floor(memory * split), 1), memory - 1)
             self.budgets = [left, memory - left]
         self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
+        self.heard: list[Time] = [-math.inf, -math.inf]  # the largest time seen of each stream
         self.held: list[Held] = []
         self.open: list[Row] = []
         self.shed: list[Shed] = []
         self.floors = [0.0, 0.0]  # one a pool
         self.arrivals = 0
 
-    def feed(self, rows: Sequence[Row], clock: Time | None = None) -> Pairs:
+    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
         """Take rows in any order and give the pairs they lead to; the last tick stays open."""
         pairs: Pairs = []
         for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
             tick = list(group)
             late = self.clock is not None and time < self.clock
-            if self.clock is None or time > self.clock:
-                pairs += self._advance(time)
+            pairs += self._advance([(row.side, time) for row in tick])
             if self.moment == "probe-first":
                 pairs += self._probe(tick, [h.row for h in self.held] + self.open)
             if not late:
@@ -225,9 +225,7 @@ class NaiveJoin:
                 self._admit(tick)
             else:
                 pairs += self._admit_then_probe(tick)
-        if clock is not None and (self.clock is None or clock > self.clock):
-            pairs += self._advance(clock)
-        return pairs
+        return pairs + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
 
     def finish(self) -> Pairs:
         """No more input: close the open tick."""
@@ -237,18 +235,30 @@ class NaiveJoin:
             return []
         return self._admit_then_probe(tick)
 
-    def _advance(self, clock: Time) -> Pairs:
-        """Close the open tick at its own time, then move the clock and expire."""
-        pairs = self.finish()
-        self.clock = clock
+    def _advance(self, heard: Sequence[tuple[int, Time]]) -> Pairs:
+        """Hear of times of the streams: close the open tick if they pass it, then expire."""
+        pairs: Pairs = []
+        for side, time in heard:
+            if self.clock is None or time > self.clock:
+                pairs += self.finish()
+                self.clock = time
+            self.heard[side] = max(self.heard[side], time)
         self.held = [h for h in self.held if not self._dead(h.row)]
         return pairs
 
     def _dead(self, row: Row) -> bool:
+        """Whether no row of the other stream can join it any more, if that one is in order."""
+        return self._past(row, self.heard[1 - row.side])
+
+    def _overdue(self, row: Row) -> bool:
+        """Whether it would be dead if both streams had come as far as the clock."""
         assert self.clock is not None
+        return self._past(row, self.clock)
+
+    def _past(self, row: Row, time: Time) -> bool:
         if row.side == LEFT:
-            return self.clock >= row.time + self.windows[LEFT] + self.lateness
-        return self.clock - self.windows[RIGHT] - self.lateness >= row.time
+            return time >= row.time + self.windows[LEFT] + self.lateness
+        return time - self.windows[RIGHT] - self.lateness >= row.time
 
     def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
         """Newcomers against others, and newcomers of the two sides against each other."""
@@ -259,12 +269,13 @@ class NaiveJoin:
         )
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
-        """`evict-first`: all newcomers probe what is left; `shed-first`: only those kept do."""
+        """`evict-first`: all newcomers probe what is left; `shed-first`: none that was shed does."""
         before = {h.row.uid for h in self.held}
         self._admit(newcomers)
         old = [h.row for h in self.held if h.row.uid in before]
         if self.moment == "shed-first":
-            newcomers = [h.row for h in self.held if h.row.uid not in before]
+            kept = {h.row.uid for h in self.held}
+            newcomers = [row for row in newcomers if row.uid in kept or self._dead(row)]
         return self._probe(newcomers, old)
 
     def _admit(self, newcomers: list[Row]) -> None:
@@ -281,17 +292,25 @@ class NaiveJoin:
         self.ranker.settle({h.row.key for h in self.held})
 
     def _add(self, row: Row, seq: int) -> None:
-        """Add a newcomer; while its pool is over budget, the lowest (rank, seq) leaves."""
+        """Add a newcomer; while its pool is over budget, one leaves.
+
+        The oldest of those that are overdue, which counts as expired; or the lowest (rank, seq).
+        """
         assert self.clock is not None
         now, pool = self.clock, self.pool_of(row)
         if self.budgets is not None and self.size(row) > self.budgets[pool]:
-            self.shed.append(Shed(row.uid, now, "rejected"))
+            if not self._overdue(row):
+                self.shed.append(Shed(row.uid, now, "rejected"))
             return
         self.held.append(Held(row, seq))
         self.ranker.admitted(row, seq, self.floors[pool])
         while self.budgets is not None and self.used(pool) > self.budgets[pool]:
             floor = self.floors[pool]
             candidates = [h for h in self.held if self.pool_of(h.row) == pool]
+            overdue = [h for h in candidates if self._overdue(h.row)]
+            if overdue:
+                self.held.remove(min(overdue, key=lambda h: (h.row.time, h.seq)))
+                continue
             ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)

@@ -85,9 +85,9 @@ def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
 ) -> None:
     """Held up to the clock `last`, gone one later; lateness only lengthens the holding."""
     join = NaiveJoin(windows=windows, lateness=lateness, ranker=Fixed(FIFO))
-    join.feed([row], clock=last)
+    join.feed([row], clocks=(last, last))
     assert held(join) == [0]
-    join.feed([], clock=last + 1)
+    join.feed([], clocks=(last + 1, last + 1))
     assert held(join) == ([] if math.isfinite(windows[LEFT]) else [0])
     assert join.shed == []
 
@@ -96,6 +96,36 @@ def test_lateness_adds_no_pairs() -> None:
     """A tuple that is only held for late partners does not join one that is on time."""
     join = NaiveJoin(windows=(3, 3), lateness=5, ranker=Fixed(FIFO))
     assert run(join, [left(0, 10)], [right(1, 13)], [right(2, 12)]) == [(0, 2)]
+
+
+# Streams that do not keep in step
+
+
+def test_a_tuple_waits_for_the_other_stream() -> None:
+    """What the left has heard of itself expires the right's tuples, not its own."""
+    join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
+    join.feed([left(t, t) for t in range(10)])
+    assert held(join) == list(range(9))
+    assert sorted(join.feed([right(20, 4)])) == [(t, 20) for t in (2, 3, 4, 5, 6)]
+    assert held(join) == list(range(2, 9))
+
+
+def test_of_what_only_a_lagging_stream_could_join_the_oldest_leaves_first() -> None:
+    """Rows 0 and 1 are out of their windows by the clock: rank does not save them."""
+    ranker = Fixed({0: 9.0, 1: 8.0, 2: 2.0, 3: 3.0})
+    join = NaiveJoin(windows=(3, 3), memory=3, ranker=ranker)
+    run(join, [left(0, 0), left(1, 1), left(2, 4), left(3, 5)])
+    assert held(join) == [1, 2, 3]
+    run(join, [left(4, 5, key=9)])
+    assert held(join) == [2, 3, 4]
+    assert join.shed == []
+
+
+def test_a_newcomer_that_is_overdue_itself_may_be_the_oldest() -> None:
+    """It leaves at once, and is neither rejected nor evicted."""
+    join = NaiveJoin(windows=(3, 3), memory=1, ranker=Fixed(FIFO))
+    run(join, [left(0, 2)], [left(1, 6)], [left(2, 1)])
+    assert (held(join), join.shed) == ([1], [])
 
 
 # Ticks
@@ -148,23 +178,23 @@ def test_given_clock_closes_the_open_tick_at_its_own_time_then_expires(moment: s
     ranker = Fixed({0: 5.0, 1: 1.0})
     join = NaiveJoin(windows=(3, 3), memory=1, moment=moment, ranker=ranker)
     join.feed([left(0, 1)])
-    join.feed([left(1, 2)], clock=2)
+    join.feed([left(1, 2)], clocks=(2, 2))
     assert (held(join), len(join.open), join.shed) == ([0], 1, [])
-    join.feed([], clock=4)
+    join.feed([], clocks=(4, 4))
     assert (held(join), join.open, join.shed) == ([], [], [(1, 2, "rejected")])
 
 
 def test_given_clock_below_the_rows_changes_nothing() -> None:
     """The clock is the largest time seen, never less."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
-    join.feed([left(0, 5)], clock=4)
+    join.feed([left(0, 5)], clocks=(4, 4))
     assert (join.clock, len(join.open)) == (5, 1)
 
 
 def test_row_at_the_given_clock_is_not_late() -> None:
     """It opens the tick of that time."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
-    join.feed([left(0, 1)], clock=3)
+    join.feed([left(0, 1)], clocks=(3, 3))
     assert join.feed([right(1, 3)]) == [(0, 1)]
     assert (held(join), len(join.open)) == ([0], 1)
 
@@ -317,14 +347,11 @@ def test_late_row_joins_rows_later_than_itself_by_the_pair_rule() -> None:
     assert run(join, [right(0, 4), right(1, 5), right(2, 6)], [left(3, 4)]) == [(3, 0), (3, 1)]
 
 
-@pytest.mark.parametrize(
-    ("moment", "pairs"),
-    [("probe-first", [(2, 0)]), ("evict-first", [(2, 0)]), ("shed-first", [])],
-)
-def test_late_row_dead_on_arrival_is_not_admitted_nor_shed(moment: str, pairs: Pairs) -> None:
-    """Left 2 died at 4 (W_L = 2), right 0 lives on; shed-first: not in memory, no probe."""
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_late_row_dead_on_arrival_probes_and_is_neither_admitted_nor_shed(moment: str) -> None:
+    """Left 2 died at 4 (W_L = 2), right 0 lives on."""
     join = NaiveJoin(windows=(2, 9), memory=5, moment=moment, ranker=Fixed(FIFO))
-    assert run(join, [right(0, 3), right(1, 5)], [left(2, 2)]) == pairs
+    assert run(join, [right(0, 3), right(1, 5)], [left(2, 2)]) == [(2, 0)]
     assert held(join) == [0, 1]
     assert join.shed == []
 
@@ -404,14 +431,18 @@ def test_rarest_idle_keys_are_forgotten_beyond_the_cap() -> None:
     assert ranker.counts == [{1: 1.0, 3: 1.0}, {1: 1.0, 2: 2.0}]
     run(join, [left(5, 4, key=4)])
     assert ranker.counts == [{1: 1.0, 3: 1.0, 4: 1.0}, {1: 1.0, 2: 2.0}]
-    run(join, [left(6, 5, key=5)])
+    join.feed([left(6, 5, key=5)], clocks=(5, 5))
+    join.finish()
     assert ranker.counts == [{5: 1.0}, {2: 2.0}]
 
 
 def test_of_equal_counts_the_larger_key_is_remembered() -> None:
     """Cap 2 keeps one of the three idle keys, the one with the largest number."""
     ranker = ByKey(cap=2)
-    run(NaiveJoin(windows=(1, 1), ranker=ranker), [left(k, k, key=k) for k in (1, 2, 3, 4)])
+    join = NaiveJoin(windows=(1, 1), ranker=ranker)
+    for k in (1, 2, 3, 4):
+        join.feed([left(k, k, key=k)], clocks=(k, k))
+    join.finish()
     assert ranker.counts == [{3: 1.0, 4: 1.0}, {}]
 
 
@@ -431,7 +462,7 @@ def test_life_that_is_over_is_worth_least() -> None:
     """Late row 1, which lateness alone would hold, is worth less than row 0 of an unknown key."""
     ranker = Life((2, 2), counts=({}, {1: 3.0}), learned=False)
     join = NaiveJoin(windows=(2, 2), memory=1, lateness=50, ranker=ranker)
-    join.feed([left(0, 9, key=2)], clock=10)
+    join.feed([left(0, 9, key=2)], clocks=(10, 10))
     join.feed([left(1, 0, key=1)])
     assert join.shed == [(1, 10, "rejected")]
 

@@ -321,7 +321,7 @@ def test_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     query = start(reduce(DataFrame.union, answers), tmp_path)
     found = delivered(spark, tmp_path)
     soon = {("b", 10, "b", 11), ("c", 96, "c", 95)}
-    # The left row of time 10 is kept until 10 + 20 + lateness, and the clock stands at 100.
+    # The left row of time 10 is kept until the right has come to 10 + 20 + lateness: it is at 100.
     wanted = {0: soon, 65: soon, 80: {*soon, ("a", 10, "a", 12)}}
     assert sorted(zip(*(c.to_pylist() for c in found.columns), strict=True)) == sorted(
         (*row, lateness) for lateness, each in wanted.items() for row in each

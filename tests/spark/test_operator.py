@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
+from tidegate.engines.base import Clocks
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing
 from tidegate.spark.operator import PROVIDER, PROVIDER_CONF, run
@@ -49,14 +50,15 @@ class DictEngine:
         self.flows = Counter[str]()
 
     def feed(
-        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         new = [
             pa.Table.from_batches(batches, held.schema)
             for batches, held in zip(inputs, self.rows, strict=True)
         ]
-        if clock is not None:
-            self.clock = int(max(clock, self.clock or clock))
+        for clock in clocks or ():
+            if clock is not None:
+                self.clock = int(max(clock, self.clock or clock))
         yield from self._pairs(new[0], self.rows[1])
         self.rows[0] = pa.concat_tables([self.rows[0], new[0]])
         yield from self._pairs(self.rows[0], new[1])
@@ -351,9 +353,9 @@ class FailingEngine(DictEngine):
         self.flag = Path(flag)
 
     def feed(
-        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        for batch in super().feed(inputs, clock):
+        for batch in super().feed(inputs, clocks):
             yield batch
             if (self.clock or 0) > 50 and not self.flag.exists():
                 raise RuntimeError("broken on purpose")

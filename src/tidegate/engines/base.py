@@ -29,19 +29,22 @@ GAUGES = ("held", "held_left", "held_right", "waiting", "bytes")
 #: The same, as real numbers.
 MEASURES = ("importance",)
 
+#: How far each stream has come; None where nothing is known.
+Clocks = Sequence[int | float | None]
+
 
 class Engine(Protocol):
     """A join as a plain state machine."""
 
     def feed(
-        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take one batch of every input stream and give the results it leads to.
 
         `inputs[i]` holds prepared batches of stream i (see `Job.prepare`), in any order.
-        `clock` is the largest time seen anywhere, where that is known to be later than the
-        times in `inputs` (other shards may be ahead). Results come lazily, in batches of
-        bounded size: the state has moved on only once the iterator is exhausted.
+        `clocks` are the largest times of each stream seen anywhere, where these are known to be
+        later than the times in `inputs` (other shards may be ahead). Results come lazily, in
+        batches of bounded size: the state has moved on only once the iterator is exhausted.
         """
 
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.columns import equal
-from tidegate.engines.base import FLOWS
+from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.core import Tables
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
@@ -87,13 +87,16 @@ class WindowEngine:
     # ---- input and output ---------------------------------------------------------------------
 
     def feed(
-        self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float | None = None
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take prepared batches of the left and the right; give results as they are found."""
         self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
-        yield from self._run(inputs, close=clock is not None and self._closes(inputs, clock))
-        if clock is not None:
-            window.advance(self._tables.core, self._rules, self.spec.unit.dtype.type(clock))
+        known = [clock for clock in clocks or () if clock is not None]
+        yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
+        if clocks is not None:
+            heard, number = self._tables.core.heard, self.spec.unit.dtype.type
+            told = [heard[s] if t is None else number(t) for s, t in enumerate(clocks)]
+            window.advance(self._tables.core, self._rules, *told)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open."""
@@ -149,13 +152,14 @@ class WindowEngine:
         if self._rules.moment == layout.PROBE_FIRST:
             probed[: waiting[0]] = True
             probed[left : left + waiting[1]] = True
+        heard = self._tables.core.heard
+        late = max(int((column[TIME][s] < heard[s]).sum()) for s in range(2))
         order = tick_order(time, left, side, key, tie)
         time, side, key, tie = time[order], side[order], key[order], tie[order]
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
             weights = [sizes(_payload_of(b)) for s in given for b in s]
             size = (TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4).astype(np.int64)
-        late = int(np.searchsorted(time, self._tables.core.clock[0]))
         self._tables.make_room(len(order), late)
         entry = self._tables.intern(key)
         if self.spec.frequencies is not None:
@@ -374,7 +378,8 @@ class WindowEngine:
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
-        return {"clock": core.clock[0].item(), "floor": core.floor.tolist(), **scalars}
+        clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
+        return {**clocks, "floor": core.floor.tolist(), **scalars}
 
     def _held_rows(self, side: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
         """Held tuples of one side, as they go into a record."""
@@ -402,6 +407,7 @@ class WindowEngine:
                 self._tables.load_rates(parts["rates"], replace=head["all_rates"])
         core = self._tables.core
         core.clock[0] = head["clock"]
+        core.heard[:] = head["heard"]
         core.floor[:] = head["floor"]
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
@@ -439,11 +445,11 @@ class WindowEngine:
             else:
                 columns[name] = np.full(total, _DEFAULTS[name], dtype)
         live = ~np.isin(columns["seq"], departed)
-        clock, lateness = self._tables.core.clock[0], self._rules.lateness
+        other, lateness = self._tables.core.heard[1 - side], self._rules.lateness
         if side == 0 and self._rules.bounded_left:
-            live &= ~(clock >= columns["time"] + self._rules.window_left + lateness)
+            live &= ~(other >= columns["time"] + self._rules.window_left + lateness)
         if side == 1 and self._rules.bounded_right:
-            live &= ~(clock - self._rules.window_right - lateness >= columns["time"])
+            live &= ~(other - self._rules.window_right - lateness >= columns["time"])
         rows = np.flatnonzero(live)
         return {name: column[rows] for name, column in columns.items()} | {
             "row": rows,

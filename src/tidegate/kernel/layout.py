@@ -97,7 +97,8 @@ class Core(NamedTuple):
     """All state of one join; see the module's text for slots, groups and the queue."""
 
     ints: Array
-    clock: Array  # [1], of the time's type
+    clock: Array  # [1], of the time's type: the largest time seen
+    heard: Array  # the same of each side alone
     floor: Array  # the largest rank evicted, by pool
     slots: Array
     free: Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.kernel.compiling import Array, entry_point, inlined
-from tidegate.kernel.heap import drop_top, put, sift_up
+from tidegate.kernel.heap import before, drop_top, put, sift_up
 from tidegate.kernel.keys import list_idle, only_counted
 from tidegate.kernel.layout import (
     ADMITTED,
@@ -62,11 +62,52 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
 
 
 @inlined
-def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
-    """Whether a tuple of this side and time has left its window."""
+def past(rules: Rules, side: int, time: Any, clock: Any) -> bool:
+    """Whether a tuple of this side and time has left its window by a clock."""
     if side == 0:
-        return bool(core.clock[0] >= time + rules.window_left + rules.lateness)
-    return bool(core.clock[0] - rules.window_right - rules.lateness >= time)
+        return bool(rules.bounded_left and clock >= time + rules.window_left + rules.lateness)
+    return bool(rules.bounded_right and clock - rules.window_right - rules.lateness >= time)
+
+
+@inlined
+def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
+    """Whether the other stream, if it is in order, has no more partners for a tuple."""
+    return past(rules, side, time, core.heard[1 - side])
+
+
+@inlined
+def oldest(core: Core, side: int) -> int:
+    """The slot of the side's tuple that expires next, or -1."""
+    ints = core.ints
+    due, late = core.due[side], core.late[side]
+    at, stop = ints[DUE_FROM + side], ints[DUE_TO + side]
+    while at < stop and core.slots[due[at].item].seq != due[at].seq:
+        at += 1
+    ints[DUE_FROM + side] = at
+    while ints[LATE_DUE + side] > 0 and core.slots[late[0].item].seq != late[0].seq:
+        drop_top(late, ints[LATE_DUE + side])
+        ints[LATE_DUE + side] -= 1
+    first = due[at].item if at < stop else -1
+    if ints[LATE_DUE + side] > 0:
+        slot = late[0].item
+        if first < 0 or before(late[0].rank, late[0].seq, core.slots[first].time, due[at].seq):
+            return int(slot)
+    return int(first)
+
+
+@inlined
+def overdue(core: Core, rules: Rules, pool: int) -> int:
+    """The oldest tuple of a pool that only a stream which lags behind could still join, or -1.
+
+    There are such tuples only of the side that is ahead.
+    """
+    side = 0 if core.heard[0] >= core.heard[1] else 1
+    if rules.pools == 2 and side != pool:
+        return -1
+    slot = oldest(core, side)
+    if slot >= 0 and past(rules, side, core.slots[slot].time, core.clock[0]):
+        return slot
+    return -1
 
 
 @inlined
@@ -74,28 +115,11 @@ def expire(core: Core, rules: Rules) -> None:
     """Drop what has left its window."""
     ints = core.ints
     for side in range(2):
-        if not (rules.bounded_left if side == 0 else rules.bounded_right):
-            continue
-        due, late = core.due[side], core.late[side]
-        at = ints[DUE_FROM + side]
-        while at < ints[DUE_TO + side]:
-            slot = due[at].item
-            if core.slots[slot].seq == due[at].seq:
-                if not expired(core, rules, side, core.slots[slot].time):
-                    break
-                unlink(core, rules, slot)
-                ints[EXPIRED] += 1
-            at += 1
-        ints[DUE_FROM + side] = at
-        while ints[LATE_DUE + side] > 0:
-            slot = late[0].item
-            if core.slots[slot].seq == late[0].seq:
-                if not expired(core, rules, side, core.slots[slot].time):
-                    break
-                unlink(core, rules, slot)
-                ints[EXPIRED] += 1
-            drop_top(late, ints[LATE_DUE + side])
-            ints[LATE_DUE + side] -= 1
+        slot = oldest(core, side)
+        while slot >= 0 and expired(core, rules, side, core.slots[slot].time):
+            unlink(core, rules, slot)
+            ints[EXPIRED] += 1
+            slot = oldest(core, side)
 
 
 @inlined
@@ -104,7 +128,7 @@ def schedule(core: Core, side: int, slot: int) -> None:
     ints = core.ints
     seq, time = core.slots[slot].seq, core.slots[slot].time
     due, late = core.due[side], core.late[side]
-    if time >= core.clock[0]:
+    if time >= core.heard[side]:
         stop = ints[DUE_TO + side]
         if stop == due.shape[0]:
             stop = 0
@@ -176,16 +200,22 @@ def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
 
 
 @inlined
+def drop(core: Core, rules: Rules, slot: int) -> None:
+    """Take a tuple out of memory, and note that no clock tells of it."""
+    ints = core.ints
+    seq = core.slots[slot].seq
+    if seq < ints[MARK]:
+        core.gone[ints[GONE]] = seq
+        ints[GONE] += 1
+    unlink(core, rules, slot)
+
+
+@inlined
 def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
     """Drop a held tuple before its time."""
-    ints = core.ints
-    held = core.slots[slot]
-    ints[EVICTED] += 1
-    if held.seq < ints[MARK]:
-        core.gone[ints[GONE]] = held.seq
-        ints[GONE] += 1
-    shed(core, out, held.row, held.group & 1, True)
-    unlink(core, rules, slot)
+    core.ints[EVICTED] += 1
+    shed(core, out, core.slots[slot].row, core.slots[slot].group & 1, True)
+    drop(core, rules, slot)
 
 
 @inlined
@@ -194,11 +224,20 @@ def make_room(
 ) -> bool:
     """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
 
-    Of equal ranks the earlier arrival leaves, so the newcomer loses to higher ranks only.
+    What is overdue goes first, the oldest before. Of equal ranks the earlier arrival leaves, so
+    the newcomer loses to higher ranks only.
     """
     ints = core.ints
     budget = rules.budget_right if pool == 1 else rules.budget_left
+    is_overdue = past(rules, group & 1, time, core.clock[0])
     while ints[USED + pool] + size > budget:
+        slot = overdue(core, rules, pool)
+        if slot >= 0 and not (is_overdue and time < core.slots[slot].time):
+            drop(core, rules, slot)
+            ints[EXPIRED] += 1
+            continue
+        if is_overdue:
+            return False
         slot = victim(core, rules, pool)
         if rules.kind == BY_TUPLE:
             lowest = core.slots[slot].rank
@@ -220,8 +259,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     seq = ints[SEQ]
     ints[SEQ] = seq + 1
     time, size = batch.time[i], batch.size[i]
-    bounded = rules.bounded_left if side == 0 else rules.bounded_right
-    if bounded and expired(core, rules, side, time):
+    if expired(core, rules, side, time):
         return
     pool = side if rules.pools == 2 else 0
     group = 2 * batch.entry[i] + side
@@ -229,8 +267,9 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     if size > (rules.budget_right if pool == 1 else rules.budget_left) or not make_room(
         core, rules, out, pool, size, time, group, rank
     ):
-        ints[REJECTED] += 1
-        shed(core, out, batch.row[i], side, False)
+        if not past(rules, side, time, core.clock[0]):
+            ints[REJECTED] += 1
+            shed(core, out, batch.row[i], side, False)
         return
     ints[FREE] -= 1
     slot = core.free[ints[FREE]]
@@ -241,7 +280,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     ints[ADMITTED] += 1
     core.fresh[ints[FRESH]] = slot
     ints[FRESH] += 1
-    if bounded:
+    if rules.bounded_left if side == 0 else rules.bounded_right:
         schedule(core, side, slot)
 
 

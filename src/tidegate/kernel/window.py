@@ -38,7 +38,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.tuples import admit, expire
+from tidegate.kernel.tuples import admit, expire, expired
 
 
 @inlined
@@ -87,17 +87,19 @@ def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
 
 
 @inlined
-def _held_newcomer(core: Core, batch: Batch, i: int, base: int, start: int) -> bool:
-    """Whether newcomer i of the tick that began at `start` is in memory."""
+def _was_shed(core: Core, rules: Rules, batch: Batch, i: int, base: int, start: int) -> bool:
+    """Whether newcomer i of the tick that began at `start` should be in memory and is not."""
+    if expired(core, rules, batch.side[i], batch.time[i]):
+        return False
     seq = base + (i - start)
     slot = core.groups[2 * batch.entry[i] + batch.side[i]].tail
     while slot >= 0 and core.slots[slot].time > batch.time[i]:
         slot = core.slots[slot].prev
     while slot >= 0 and core.slots[slot].seq >= base:
         if core.slots[slot].seq == seq:
-            return True
+            return False
         slot = core.slots[slot].prev
-    return False
+    return True
 
 
 @inlined
@@ -123,7 +125,7 @@ def _probe_tick(
             most += open_high - open_low
         if n + most > room:
             return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
-        if rules.moment == SHED_FIRST and not _held_newcomer(core, batch, i, base, start):
+        if rules.moment == SHED_FIRST and _was_shed(core, rules, batch, i, base, start):
             continue
         n = _probe(core, rules, batch, out, i, n, base)
         for j in range(low, high):
@@ -132,7 +134,7 @@ def _probe_tick(
                 if side == 1 and not batch.probed[j]:
                     continue
             elif side == 1 or (
-                rules.moment == SHED_FIRST and not _held_newcomer(core, batch, j, base, start)
+                rules.moment == SHED_FIRST and _was_shed(core, rules, batch, j, base, start)
             ):
                 continue
             if side == 0:
@@ -183,6 +185,13 @@ def _touch(core: Core, rules: Rules, batch: Batch, start: int) -> None:
     ints[SEEN] = seen
 
 
+@inlined
+def hear(core: Core, side: int, time: Any) -> None:
+    """Take note of a time of one stream: clocks only move forward."""
+    core.heard[side] = max(core.heard[side], time)
+    core.clock[0] = max(core.clock[0], time)
+
+
 # Stages of a tick.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 
@@ -229,11 +238,12 @@ def run(
             while stop < total and batch.time[stop] == time:
                 stop += 1
             ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
-            if time >= core.clock[0]:
-                core.clock[0] = time
-                expire(core, rules)
-            else:
-                ints[LATE] += stop - start
+            for i in range(start, stop):
+                ints[LATE] += time < core.heard[batch.side[i]]
+            # Rows of a tick are in order of their sides.
+            hear(core, batch.side[start], time)
+            hear(core, batch.side[stop - 1], time)
+            expire(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST
         waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
@@ -252,8 +262,8 @@ def run(
 
 
 @entry_point
-def advance(core: Core, rules: Rules, clock: Any) -> None:
-    """Move the clock on and drop what has expired."""
-    if clock > core.clock[0]:
-        core.clock[0] = clock
-        expire(core, rules)
+def advance(core: Core, rules: Rules, left: Any, right: Any) -> None:
+    """Hear how far the streams have come, and drop what has expired."""
+    hear(core, 0, left)
+    hear(core, 1, right)
+    expire(core, rules)

@@ -106,21 +106,21 @@ class _Inbox:
     """One shard's share of one batch: its rows by stream, and what the pack tasks noted."""
 
     def __init__(self, streams: int) -> None:
-        self.note = packing.Note()
+        self._notes = [packing.Note() for _ in range(streams)]
         self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if len(data):
             self._streams[stream].extend(packing.decode(data))
-        self.note.load(note)
+        self._notes[stream].load(note)
 
     def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
-        return engine.feed(self._streams, self.note.clock)
+        return engine.feed(self._streams, [note.clock for note in self._notes])
 
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
         """Make the one row of counters of this shard and batch."""
         row: dict[str, int | float] = dict.fromkeys((field.name for field in metrics.FIELDS), 0)
-        for counts in (engine.take_counters(), self.note.dropped, carrier):
+        for counts in (engine.take_counters(), *(n.dropped for n in self._notes), carrier):
             for counter, value in counts.items():
                 if counter in row:
                     row[counter] += value
