@@ -24,8 +24,8 @@ from tidegate.streams import cut_by_time, zipf
 
 from .workloads import Bag, bag, delivered, environment, kill, processes_of, start, write_files
 
-BATCHES = 10
-KILLS = 6
+BATCHES = 8
+KILLS = 4
 SHARDS = 3
 SETTINGS: dict[str, dict[str, Any]] = {
     "prob": {"memory": 60, "policy": "prob"},
