@@ -25,9 +25,9 @@ class Scale:
     rows: int = 4_000_000
     batches: int = 8
     domain: int = 205_000
-    rounds: int = 1
+    rounds: int = 3
     slow_batches: int = 2
-    processes: int = 1
+    processes: int = 2
 
 
 FULL = Scale()
