@@ -178,3 +178,23 @@ def test_hashes_that_collide_do_not_join(monkeypatch: pytest.MonkeyPatch) -> Non
         for b in right.to_pylist()
     )
     assert found.results == wanted == len(found.table)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"on": "k", "time": "t", "within": 1, "memry": 3}, "no setting 'memry'; there are on,"),
+        ({"on": "k", "within": 1}, "the setting 'time' is missing"),
+    ],
+)
+def test_names_of_settings_are_checked(settings: dict[str, Any], words: str) -> None:
+    table = pa.table({"k": [1], "t": [1]})
+    with pytest.raises(tg.TidegateError, match=words):
+        tg.local.join(table, table, **settings)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.month_day_nano_interval()])
+def test_keys_that_cannot_be_compared_are_refused(kind: pa.DataType) -> None:
+    table = pa.table({"k": pa.array([None], kind), "t": [1]})
+    with pytest.raises(tg.TidegateError, match="cannot be compared; cast it"):
+        tg.local.join(table, table, on="k", time="t", within=1)

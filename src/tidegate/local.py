@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +60,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     """
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+    _check_names(settings)
     tables = [_decoded(as_table(left)), _decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
@@ -77,6 +79,21 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
         counters=counters,
         shed=engine.take_shed(),
     )
+
+
+def _check_names(settings: dict[str, Any]) -> None:
+    """Say which setting is not one, or is missing."""
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(window_join).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    for name in settings:
+        if name not in known:
+            raise TidegateError(f"there is no setting {name!r}; there are {', '.join(known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in settings:
+            raise TidegateError(f"the setting {name!r} is missing; a join needs on, time and within")
 
 
 def _decoded(table: pa.Table) -> pa.Table:

@@ -27,6 +27,8 @@ COMBINES: tuple[Combine, ...] = ("min", "max", "sum", "product")
 
 #: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
 LARGEST_TIME = 2**62
+#: What a shard needs to hold anything worth it, where memory is a size.
+LEAST_BYTES = 4096
 
 _DURATION_UNITS = {
     1: ("ns", "nanosecond"),
@@ -120,8 +122,10 @@ class WindowJoin:
     @property
     def most_shards(self) -> int | None:
         """In how many parts the memory can be cut so that each side has some in every part."""
-        if self.memory is None or self.in_bytes:
+        if self.memory is None:
             return None
+        if self.in_bytes:
+            return max(self.memory // LEAST_BYTES, 1)
         return self.memory // (1 if self.split is None else 2)
 
     @property
@@ -360,6 +364,10 @@ def _check_key(left: pa.Schema, right: pa.Schema, a: str, b: str) -> None:
     if pa.types.is_map(kind) or pa.types.is_union(kind):
         raise TidegateError(
             f'key column "{a}" is a {kind}, which has no equality; join on one of its entries'
+        )
+    if kind in (pa.float16(), pa.month_day_nano_interval()):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which cannot be compared; cast it to a float or a string'
         )
     if kind != other:
         raise TidegateError(

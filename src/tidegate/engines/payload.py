@@ -12,7 +12,6 @@ from tidegate.columns import row_bytes
 
 #: Chunks are made no longer than this, so that no column of strings outgrows its offsets.
 _CHUNK_ROWS = 1 << 18
-_MOST_CHUNKS = 16
 
 
 class Payload:
@@ -56,10 +55,18 @@ class Payload:
         self._chunks, self.rows = self._chunks[:count], first
         self.add(kept)
 
+    def join_chunks(self) -> None:
+        """Put small chunks together, so that there are few and a row is seldom copied."""
+        chunks = self._chunks
+        while len(chunks) > 1:
+            last, before = chunks[-1].num_rows, chunks[-2].num_rows
+            if before > 2 * last or before + last > _CHUNK_ROWS:
+                break
+            chunks[-2:] = [pa.concat_batches(chunks[-2:])]
+
     def wants_rewrite(self, held: int) -> bool:
-        """Whether a fifth of the rows is dead, or they lie in too many pieces."""
-        most = _MOST_CHUNKS + 2 * (self.rows // _CHUNK_ROWS)
-        return len(self._chunks) > most or self.rows > held + held // 4 + 64
+        """Whether a fifth of the rows is dead."""
+        return self.rows > held + held // 4 + 64
 
     def rewrite(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows only, numbered anew in this order."""

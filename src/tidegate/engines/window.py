@@ -248,6 +248,7 @@ class WindowEngine:
             mine = fresh[slots["group"][fresh] & 1 == s]
             mine = mine[np.argsort(slots["row"][mine], kind="stable")]
             self._payload[s].trim(first[s], slots["row"][mine])
+            self._payload[s].join_chunks()
             slots["row"][mine] = first[s] + np.arange(len(mine))
         # Dead rows must not take more than what is set aside for them.
         tight = self.spec.in_bytes and self._bytes() > self._budget
