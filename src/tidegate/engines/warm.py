@@ -20,7 +20,7 @@ def compile_all() -> None:
         rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=schema)
         inputs = [[WindowJob(spec).prepare(side, rows)[0]] for side in range(2)]
         engine = WindowEngine(spec)
-        for _ in engine.feed(inputs, clock=2):
+        for _ in engine.feed(inputs, clocks=(2, 2)):
             pass
         restored = WindowEngine(spec)
         restored.restore(engine.snapshot())
