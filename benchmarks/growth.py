@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from benchmarks.measure import Feeder, Inputs, Samples, Step, samples
 from benchmarks.report import Figure, Section, Table
-from tidegate.policies import POLICIES
+from tidegate.policies import POLICIES, ByFrequency, Fifo, Policy
 from tidegate.streams import uniform
 
 
@@ -61,18 +61,20 @@ class _Track:
         self._tables = uniform((self._warm + scale.rounds) * scale.ticks, domain=domain, seed=1)
         self._within = within
         self._settings = settings
-        maker = self._feeder("fifo")
+        maker = self._feeder(Fifo())
         self._inputs: list[Inputs] = [
             maker.prepare(self._tables, at * scale.ticks, scale.ticks)
             for at in range(self._warm + scale.rounds)
         ]
 
-    def _feeder(self, policy: str) -> Feeder:
+    def _feeder(self, policy: Policy) -> Feeder:
         schema: pa.Schema = self._tables[0].schema
         return Feeder(schema, within=self._within, policy=policy, **self._settings)
 
     def start(self, policy: str) -> Feeder:
-        feeder = self._feeder(policy)
+        kind = POLICIES[policy]
+        memory = self._settings.get("memory")
+        feeder = self._feeder(kind(keys=memory) if issubclass(kind, ByFrequency) else kind())
         for inputs in self._inputs[: self._warm]:
             feeder.feed(inputs)
         return feeder
@@ -229,8 +231,8 @@ def run(scale: Scale, step: Step) -> Section:
         workload=(
             f"One core, uniform keys, {2 * scale.ticks:,} tuples a batch, {scale.rounds} batches "
             "once memory and window are full, all sizes in turns. With memory M the window is 4 M "
-            "tuples and there are 5 M keys, so that every tuple competes for its place and finds "
-            "the same number of partners at every size."
+            "tuples, there are 5 M keys, and up to M that hold nothing are counted, so that every "
+            "tuple competes for its place in the same way and finds as many partners at every size."
         ),
         figures=tuple(figures),
         tables=(

@@ -269,7 +269,7 @@ class NaiveJoin:
         )
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
-        """`evict-first`: all newcomers probe what is left; `shed-first`: none that was shed does."""
+        """`evict-first`: all newcomers probe what is left; `shed-first`: not those shed."""
         before = {h.row.uid for h in self.held}
         self._admit(newcomers)
         old = [h.row for h in self.held if h.row.uid in before]

@@ -367,7 +367,7 @@ def _check_key(left: pa.Schema, right: pa.Schema, a: str, b: str) -> None:
         )
     if kind in (pa.float16(), pa.month_day_nano_interval()):
         raise TidegateError(
-            f'key column "{a}" is a {kind}, which cannot be compared; cast it to a float or a string'
+            f'key column "{a}" is a {kind}, which cannot be compared; cast it to a string'
         )
     if kind != other:
         raise TidegateError(

@@ -140,7 +140,7 @@ class Tables:
 
     def _sweep(self) -> None:
         key_table.sweep_entries(self.core, self._rules.learn)
-        victims.requeue(self.core, self._rules)
+        victims.requeue(self.core, self._rules, False)
 
     def set_rates(
         self,
@@ -184,19 +184,15 @@ class Tables:
     def forget(self) -> None:
         """Keep only the more frequent half of the keys that are counted and hold nothing."""
         core = self.core
-        rate, count = core.groups["rate"], core.groups["count"]
-        idle = core.idle[: core.ints[layout.IDLE]].astype(np.int64)
-        core.groups["listed"][2 * idle] = 0
-        idle = idle[(count[2 * idle] == 0) & (count[2 * idle + 1] == 0)]
-        highest = np.maximum(rate[2 * idle], rate[2 * idle + 1])
-        idle, highest = idle[highest > 0], highest[highest > 0]
-        out, kept = _lowest(highest, core.hashes[idle], len(idle) - self._rules.cap // 2)
-        out, kept = idle[out], idle[kept]
-        rate[2 * out] = 0.0
-        rate[2 * out + 1] = 0.0
-        self._list_idle(kept)
-        core.ints[layout.REWRITTEN] = 1
-        victims.requeue(core, self._rules)
+        highest = np.empty(int(core.ints[layout.IDLE]))
+        n = key_table.idle_rates(core, highest)
+        count = n - self._rules.cap // 2
+        rate = np.partition(highest[:n], count - 1)[count - 1]
+        below = int((highest[:n] < rate).sum())
+        ties = core.hashes[core.idle[:n][highest[:n] == rate]]
+        tie = np.partition(ties, count - below - 1)[count - below - 1]
+        key_table.forget(core, highest, rate, tie)
+        victims.requeue(core, self._rules, False)
 
     def _list_idle(self, entries: NDArray[np.int64]) -> None:
         core = self.core
@@ -218,6 +214,13 @@ class Tables:
         filled[self.core.fresh[: self.core.ints[layout.FRESH]]] = True
         slots = np.flatnonzero(filled)
         return slots[self.core.slots["seq"][slots] >= 0]
+
+    def keep_rows(self, side: int, slots: NDArray[np.int64], first: int, stop: int) -> Any:
+        """Number the rows anew, from `first` on, that one of these slots holds: which they are."""
+        held = np.zeros(stop - first, np.bool_)
+        tuples.mark_rows(self.core, side, slots, first, held)
+        tuples.number_rows(self.core, side, slots, first, first - 1 + np.cumsum(held))
+        return first + np.flatnonzero(held)
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""
@@ -242,7 +245,7 @@ class Tables:
             self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
         if self._rules.kind == layout.BY_LIFE:
             # What a restored engine does, so that a crash changes nothing.
-            victims.requeue(self.core, self._rules)
+            victims.requeue(self.core, self._rules, True)
 
 
 def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
@@ -257,15 +260,3 @@ def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     raw = np.zeros(size * dtype.itemsize + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size * dtype.itemsize].view(dtype)
-
-
-def _lowest(
-    values: NDArray[np.float64], ties: NDArray[np.uint64], count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the `count` lowest (value, tie) are, and where the others are."""
-    edge = np.partition(values, count - 1)[count - 1]
-    below, at = np.flatnonzero(values < edge), np.flatnonzero(values == edge)
-    at = at[np.argpartition(ties[at], count - len(below) - 1)]
-    low = np.concatenate([below, at[: count - len(below)]])
-    high = np.concatenate([at[count - len(below) :], np.flatnonzero(values > edge)])
-    return low, high

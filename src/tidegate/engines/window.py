@@ -244,19 +244,15 @@ class WindowEngine:
             self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
         fresh = tables.fresh()
         slots = tables.core.slots
-        for s in range(2):
-            mine = fresh[slots["group"][fresh] & 1 == s]
-            mine = mine[np.argsort(slots["row"][mine], kind="stable")]
-            self._payload[s].trim(first[s], slots["row"][mine])
-            self._payload[s].join_chunks()
-            slots["row"][mine] = first[s] + np.arange(len(mine))
+        for s, payload in enumerate(self._payload):
+            payload.trim(first[s], tables.keep_rows(s, fresh, first[s], payload.rows))
+            payload.join_chunks()
         # Dead rows must not take more than what is set aside for them.
         tight = self.spec.in_bytes and self._bytes() > self._budget
         for s in range(2):
-            if tight or self._payload[s].wants_rewrite(tables.held_on(s)):
-                mine = tables.slots_of(s)
-                self._payload[s].rewrite(slots["row"][mine])
-                slots["row"][mine] = np.arange(len(mine))
+            payload = self._payload[s]
+            if tight or payload.wants_rewrite(tables.held_on(s)):
+                payload.rewrite(tables.keep_rows(s, np.arange(len(slots)), 0, payload.rows))
         known = np.concatenate([self._fresh, fresh])
         seqs = np.concatenate([self._fresh_seq, slots["seq"][fresh]])
         alive = slots["seq"][known] == seqs
@@ -419,7 +415,7 @@ class WindowEngine:
         self._tables.reload({name: column[order] for name, column in merged.items()})
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
-            victims.requeue(self._tables.core, self._rules)
+            victims.requeue(self._tables.core, self._rules, True)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
         self._mark()
 

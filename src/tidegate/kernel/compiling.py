@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: How many items ahead of its use a loop has memory fetched.
+AHEAD = 16
 
 #: What the kernel's sources are. Numba's cache on disk watches only the file of the function that
 #: Python calls, and would miss a change in one that it is made of.
@@ -53,3 +59,25 @@ def inlined(function: Function) -> Function:
     A call would pass the many arrays of a `Core` one by one.
     """
     return cast(Function, numba.njit(**_INNER, forceinline=True)(function))
+
+
+def _prefetch(typing: Any, array: Any, at: Any) -> Any:
+    """Have the processor fetch an item of an array from memory, and go on without waiting."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        long, word = ir.IntType(64), ir.IntType(32)
+        index = context.cast(builder, arguments[1], signature.args[1], types.int64)
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        address = builder.add(builder.ptrtoint(data, long), builder.mul(index, long(size)))
+        place = builder.inttoptr(address, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        declare: Any = cgutils.get_or_insert_function
+        fetch = declare(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(fetch, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, at), emit
+
+
+prefetch = cast(Callable[[Array, Any], None], intrinsic(_prefetch))

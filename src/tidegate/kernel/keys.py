@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
 from tidegate.kernel.layout import (
     ENTRIES,
     EPOCH,
@@ -31,6 +31,8 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
     limit = core.hashes.shape[0]
     one = np.uint64(1)
     for i in range(hashes.shape[0]):
+        if i + AHEAD < hashes.shape[0]:
+            prefetch(table, 2 * (hashes[i + AHEAD] & mask))
         h = hashes[i]
         at = h & mask
         while True:
@@ -86,6 +88,8 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
     mask = np.uint64(table.shape[0] - 1)
     free = 0
     for entry in range(ints[ENTRIES]):
+        if entry + AHEAD < ints[ENTRIES]:
+            prefetch(table, 2 * (core.hashes[entry + AHEAD] & mask))
         empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
         if empty and not (keep_rates and only_counted(core, entry)):
             core.free_entries[free] = entry
@@ -97,6 +101,42 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
         table[at, 0] = core.hashes[entry]
         table[at, 1] = np.uint64(entry + 1)
     ints[FREE_ENTRIES] = free
+
+
+@entry_point
+def idle_rates(core: Core, highest: Array) -> int:
+    """Tidy the list of keys that are only counted: how many there are, and their larger rates."""
+    n = 0
+    for i in range(core.ints[IDLE]):
+        if i + AHEAD < core.ints[IDLE]:
+            prefetch(core.groups, 2 * core.idle[i + AHEAD])
+        entry = core.idle[i]
+        if only_counted(core, entry):
+            core.idle[n] = entry
+            highest[n] = max(core.groups[2 * entry].rate, core.groups[2 * entry + 1].rate)
+            n += 1
+        else:
+            core.groups[2 * entry].listed = 0
+    core.ints[IDLE] = n
+    return n
+
+
+@entry_point
+def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
+    """Forget those of the listed keys that are at most (rate, hash) of the edge given."""
+    n = 0
+    for i in range(core.ints[IDLE]):
+        entry = core.idle[i]
+        if highest[i] > rate or (highest[i] == rate and core.hashes[entry] > tie):
+            core.idle[n] = entry
+            n += 1
+            continue
+        for group in (2 * entry, 2 * entry + 1):
+            core.groups[group].rate = 0.0
+            core.groups[group].listed = 0
+    core.ints[IDLE] = n
+    core.ints[STAT_ONLY] = n
+    core.ints[REWRITTEN] = 1
 
 
 @inlined
@@ -125,7 +165,7 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             ints[EPOCH] = epoch
             ints[REWRITTEN] = 1
             age = 0
-            requeue(core, rules)
+            requeue(core, rules, True)
         weight = math.ldexp(1.0, age)
     for i in range(start, stop):
         entry = batch.entry[i]

@@ -47,7 +47,6 @@ SHED = 12  # early departures noted in the output
 LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
-TOUCHED, SEEN = 23, 24
 # One for each pool, or for each side.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
 INTS = 40
@@ -74,11 +73,12 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
 GROUP = np.dtype(
     [
         ("rate", "f8"),
+        ("first", "i8"),  # the sequence number of its head
         ("head", "i4"),
         ("tail", "i4"),
         ("count", "i4"),
-        ("queued", "i4"),  # whether it is in the queue
-        ("listed", "i8"),  # whether its entry is in `idle`; of the left group only
+        ("queued", "i2"),  # whether it is in the queue
+        ("listed", "i2"),  # whether its entry is in `idle`; of the left group only
     ],
     align=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
 from tidegate.kernel.heap import before, drop_top, put, sift_up
 from tidegate.kernel.keys import list_idle, only_counted
 from tidegate.kernel.layout import (
@@ -47,6 +47,8 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
         core.slots[before].next = after
     else:
         core.groups[group].head = after
+        if after >= 0:
+            core.groups[group].first = core.slots[after].seq
     if after >= 0:
         core.slots[after].prev = before
     else:
@@ -83,6 +85,9 @@ def oldest(core: Core, side: int) -> int:
     at, stop = ints[DUE_FROM + side], ints[DUE_TO + side]
     while at < stop and core.slots[due[at].item].seq != due[at].seq:
         at += 1
+        if at + AHEAD < stop:
+            prefetch(core.slots, due[at + AHEAD].item)
+            prefetch(core.groups, core.slots[due[at + AHEAD // 2].item].group)
     ints[DUE_FROM + side] = at
     while ints[LATE_DUE + side] > 0 and core.slots[late[0].item].seq != late[0].seq:
         drop_top(late, ints[LATE_DUE + side])
@@ -133,6 +138,8 @@ def schedule(core: Core, side: int, slot: int) -> None:
         if stop == due.shape[0]:
             stop = 0
             for i in range(ints[DUE_FROM + side], due.shape[0]):
+                if i + AHEAD < due.shape[0]:
+                    prefetch(core.slots, due[i + AHEAD].item)
                 if core.slots[due[i].item].seq == due[i].seq:
                     due[stop] = due[i]
                     stop += 1
@@ -173,6 +180,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
         core.slots[before].next = slot
     else:
         core.groups[group].head = slot
+        core.groups[group].first = core.slots[slot].seq
     if after >= 0:
         core.slots[after].prev = slot
     else:
@@ -305,6 +313,24 @@ def reload(
         held.rank, held.group = rank[i], group[i]
         side = group[i] & 1
         link(core, rules, slot, side if rules.pools == 2 else 0)
+
+
+@entry_point
+def mark_rows(core: Core, side: int, slots: Array, first: int, held: Array) -> None:
+    """Say of the side's rows from `first` on which are held, by one of the slots given."""
+    for i in range(slots.shape[0]):
+        tuple_ = core.slots[slots[i]]
+        if tuple_.seq >= 0 and tuple_.group & 1 == side:
+            held[tuple_.row - first] = True
+
+
+@entry_point
+def number_rows(core: Core, side: int, slots: Array, first: int, numbers: Array) -> None:
+    """Give the side's rows from `first` on new numbers."""
+    for i in range(slots.shape[0]):
+        tuple_ = core.slots[slots[i]]
+        if tuple_.seq >= 0 and tuple_.group & 1 == side:
+            tuple_.row = numbers[tuple_.row - first]
 
 
 @entry_point

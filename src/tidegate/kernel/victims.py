@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import entry_point, inlined, inner
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
 from tidegate.kernel.heap import before, drop_top, put, select, sift_down, sift_up
 from tidegate.kernel.layout import (
     BY_KEY,
@@ -45,8 +45,10 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
     """The rank of a candidate now and the sequence number of the tuple that it stands for."""
     if rules.kind == BY_TUPLE:
         return core.slots[item].rank, core.slots[item].seq
-    held = core.slots[core.groups[item].head]
-    return worth(core, rules, item, held.time), held.seq
+    if rules.kind == BY_KEY:
+        return core.groups[item ^ 1].rate, core.groups[item].first
+    group = core.groups[item]
+    return worth(core, rules, item, core.slots[group.head].time), group.first
 
 
 @inlined
@@ -55,6 +57,16 @@ def alive(core: Core, rules: Rules, item: int, seq: int) -> bool:
     if rules.kind == BY_TUPLE:
         return bool(core.slots[item].seq == seq)
     return bool(core.groups[item].count > 0)
+
+
+@inlined
+def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have what candidate i of n stands for fetched from memory."""
+    if i < n:
+        if rules.kind == BY_TUPLE:
+            prefetch(core.slots, queue[i].item)
+        else:
+            prefetch(core.groups, queue[i].item)
 
 
 @inner
@@ -74,6 +86,7 @@ def prune(core: Core, rules: Rules, pool: int) -> None:
     n = 0
     far = core.far[pool]
     for i in range(core.ints[FAR + pool]):
+        fetch(core, rules, far, i + AHEAD, core.ints[FAR + pool])
         if alive(core, rules, far[i].item, far[i].seq):
             far[n] = far[i]
             n += 1
@@ -87,6 +100,9 @@ def rerank(core: Core, rules: Rules, pool: int) -> None:
     """Look up the ranks of all in `far`."""
     far = core.far[pool]
     for i in range(core.ints[FAR + pool]):
+        fetch(core, rules, far, i + AHEAD, core.ints[FAR + pool])
+        if rules.kind == BY_LIFE and i + AHEAD // 2 < core.ints[FAR + pool]:
+            prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
         far[i].rank, far[i].seq = rank_of(core, rules, far[i].item)
 
 
@@ -170,6 +186,17 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
             refill(core, rules, pool)
             continue
         top = near[0].item
+        # One of the first four comes next; of what it leads to, the others may be needed soon.
+        if rules.kind == BY_TUPLE:
+            for i in range(5, min(n, 21)):
+                prefetch(core.slots, near[i].item)
+            for i in range(1, min(n, 5)):
+                prefetch(core.groups, core.slots[near[i].item].group)
+        else:
+            for i in range(5, min(n, 21)):
+                prefetch(core.groups, near[i].item)
+            for i in range(1, min(n, 5)):
+                prefetch(core.slots, core.groups[near[i].item].head)
         drop = not alive(core, rules, top, near[0].seq)
         if drop:
             if rules.kind != BY_TUPLE:
@@ -194,13 +221,15 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
 
 
 @entry_point
-def requeue(core: Core, rules: Rules) -> None:
-    """Forget the order of a queue of groups, and those that hold nothing any more.
+def requeue(core: Core, rules: Rules, fallen: bool) -> None:
+    """Drop groups that hold nothing any more from the queue.
 
-    Needed whenever ranks may have fallen.
+    Needed before their entries are used for other keys; and, to look up all ranks, wherever those
+    of the others may have `fallen`.
     """
     if rules.kind == BY_KEY or rules.kind == BY_LIFE:
         for pool in range(rules.pools):
             spread(core, pool)
             prune(core, rules, pool)
-            rerank(core, rules, pool)
+            if fallen:
+                rerank(core, rules, pool)

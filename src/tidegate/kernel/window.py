@@ -10,21 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import entry_point, inlined
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined, prefetch
 from tidegate.kernel.keys import observe
 from tidegate.kernel.layout import (
     AT,
-    BY_TUPLE,
     DONE,
-    DUE_FROM,
-    DUE_TO,
     LATE,
-    NEAR,
     NEWCOMERS,
     OUTPUT_FULL,
     PROBE_FIRST,
     PROBE_TOO_LARGE,
-    SEEN,
     SEQ,
     SHED_FIRST,
     STAGE,
@@ -32,7 +27,6 @@ from tidegate.kernel.layout import (
     TICK_FROM,
     TICK_TO,
     TOO_MANY_KEYS,
-    TOUCHED,
     Batch,
     Core,
     Output,
@@ -155,36 +149,6 @@ def _probe_tick(
     return n, DONE
 
 
-#: Newcomers whose groups are fetched from memory together.
-AHEAD = 32
-
-
-@inlined
-def _touch(core: Core, rules: Rules, batch: Batch, start: int) -> None:
-    """Load what the next newcomers, the next to expire and the next victims will need.
-
-    One after the other, each would wait for main memory; loads that do not depend on each other
-    wait together.
-    """
-    ints = core.ints
-    seen = 0
-    for i in range(start, min(start + AHEAD, batch.entry.shape[0])):
-        seen += core.groups[2 * batch.entry[i] + 1 - batch.side[i]].head
-    for side in range(2):
-        at = ints[DUE_FROM + side]
-        for i in range(at, min(at + AHEAD, ints[DUE_TO + side])):
-            seen += core.groups[core.slots[core.due[side, i].item].group].head
-    for pool in range(rules.pools):
-        for i in range(min(AHEAD, ints[NEAR + pool])):
-            item = core.near[pool, i].item
-            if rules.kind == BY_TUPLE:
-                seen += core.groups[core.slots[item].group].head
-            else:
-                seen += core.slots[max(core.groups[item].head, 0)].next
-    ints[TOUCHED] = start + AHEAD
-    ints[SEEN] = seen
-
-
 @inlined
 def hear(core: Core, side: int, time: Any) -> None:
     """Take note of a time of one stream: clocks only move forward."""
@@ -231,13 +195,13 @@ def run(
             start = ints[TICK_TO]
             if start >= total:
                 return n, DONE
-            if start >= ints[TOUCHED] or start == 0:
-                _touch(core, rules, batch, start)
             time = batch.time[start]
             stop = start + 1
             while stop < total and batch.time[stop] == time:
                 stop += 1
             ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
+            for i in range(start + AHEAD, min(stop + AHEAD, total)):
+                prefetch(core.groups, 2 * batch.entry[i])
             for i in range(start, stop):
                 ints[LATE] += time < core.heard[batch.side[i]]
             # Rows of a tick are in order of their sides.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,8 @@ class _Inbox:
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
         """Make the one row of counters of this shard and batch."""
         row: dict[str, int | float] = dict.fromkeys((field.name for field in metrics.FIELDS), 0)
-        for counts in (engine.take_counters(), *(n.dropped for n in self._notes), carrier):
+        dropped: list[Mapping[str, int | float]] = [note.dropped for note in self._notes]
+        for counts in (engine.take_counters(), *dropped, carrier):
             for counter, value in counts.items():
                 if counter in row:
                     row[counter] += value
