@@ -74,8 +74,19 @@ def exact(rows: Sequence[Row], windows: Windows) -> Counter[tuple[int, int]]:
 class Ranker:
     """What a policy is to the twin. `floor` is the largest rank that ever left the pool, or 0."""
 
+    join: NaiveJoin
+
     def observe(self, row: Row, clock: Time) -> None:
         """See a newcomer; every newcomer of a tick is seen before the first is admitted."""
+
+    def matched(self, row: Row, clock: Time) -> None:
+        """See a held row being joined by a newcomer."""
+
+    def paired(self, key: int) -> None:
+        """See a result of a key."""
+
+    def evicted(self, row: Row, clock: Time) -> None:
+        """See a held row, or a newcomer, leave before its time."""
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Take note that a row was (provisionally) added."""
@@ -172,6 +183,110 @@ class Life(ByKey):
         return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
 
 
+class Size(ByKey):
+    """SIZE (Kulkarni, Ravishankar): how many results the key has produced."""
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Arrivals do not count."""
+
+    def paired(self, key: int) -> None:
+        """Count a result, for both sides."""
+        for counts in self.counts:
+            counts[key] = counts.get(key, 0.0) + 1.0
+
+
+class Scored(ByKey):
+    """A rank by a formula of what is known of a tuple: `gain` and `last` by uid, and more."""
+
+    def __init__(self, formula: str, windows: Windows, given: Mapping[str, float], **kw: Any):
+        super().__init__(**kw)
+        self.formula, self.windows, self.given = formula, windows, given
+        self.gain: dict[int, float] = {}
+        self.last: dict[int, Time] = {}
+        self.stay = given.get("stay", 0.0)
+        self.curves: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+    def partners(self, row: Row) -> int:
+        """How many tuples of the row's key the other side holds."""
+        return sum(h.row.key == row.key and h.row.side != row.side for h in self.join.held)
+
+    def rate(self, row: Row) -> float:
+        """The row's count on the other side, as fading counts would have it."""
+        count = self.counts[1 - row.side].get(row.key, 0.0)
+        if self.first_epoch is None or self.join.clock is None:
+            return count
+        return count / 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+
+    def life(self, row: Row, now: Time) -> float:
+        """The time until the row leaves its window."""
+        return float(row.time + self.windows[row.side] - now)
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Begin with the partners that are there."""
+        assert self.join.clock is not None
+        n, imp = self.partners(row), row.importance
+        self.last[row.uid] = self.join.clock
+        if self.formula == "ijoin":
+            self.gain[row.uid] = float(n)
+        elif self.formula in ("simpprob", "dgl"):
+            self.gain[row.uid] = imp * (n + 2.0**-40)
+        elif self.formula == "greedy-dual":
+            self.gain[row.uid] = floor + imp * self.rate(row)
+        else:
+            self.gain[row.uid] = 0.0
+
+    def matched(self, row: Row, clock: Time) -> None:
+        """Learn from a result."""
+        gain, since = self.gain[row.uid], float(clock - self.last[row.uid])
+        if self.formula == "ijoin":
+            self.gain[row.uid] = gain * math.exp(-self.given["decay"] * since) + 1.0
+            self.last[row.uid] = clock
+        elif self.formula == "dgl" and since > 0:
+            lost = max(gain - self.given["beta"] * since, 0.0)
+            won = row.importance * self.partners(row) * self.life(row, clock)
+            self.gain[row.uid] = lost + max(won / self.given["alpha"], 0.0)
+            self.last[row.uid] = clock
+        elif self.formula == "greedy-dual":
+            floor = self.join.floors[self.join.pool_of(row)]
+            self.gain[row.uid] = floor + row.importance * self.rate(row)
+
+    def evicted(self, row: Row, clock: Time) -> None:
+        """Follow how long tuples stay."""
+        self.stay += (float(clock - row.time) - self.stay) / 256.0
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Apply the formula."""
+        imp, gain, age = row.importance, self.gain[row.uid], float(now - row.time)
+        since = float(now - self.last[row.uid])
+        window = self.windows[row.side]
+        if self.formula == "rate":
+            return imp * self.rate(row)
+        if self.formula == "life":
+            life = 1.0 if math.isinf(window) else self.life(row, now)
+            return imp * max(self.rate(row), 2.0**-200) * life
+        if self.formula == "heeb":
+            stay = self.given["alpha"] or max(self.stay, 2.0**-40)
+            part = 1.0 if math.isinf(window) else -math.expm1(-self.life(row, now) / stay)
+            return imp * self.rate(row) * part
+        if self.formula == "dimpprob":
+            return imp * (self.partners(row) + 2.0**-40)
+        if self.formula == "dgl":
+            return max(gain - self.given["beta"] * since, 0.0)
+        if self.formula == "age":
+            curve = self.curves[row.side]
+            return imp * curve[min(max(int(age * len(curve) / window), 0), len(curve) - 1)]
+        if self.formula == "ijoin":
+            if age < self.given["tau"]:
+                return 1e300
+            if age <= 0:
+                return self.given["p_init"]
+            worth = imp * gain * math.exp(-self.given["decay"] * since) / age
+            if since >= self.given["delta"]:
+                worth -= self.given["penalty"] * since
+            return worth
+        return gain
+
+
 class NaiveJoin:
     """The bounded window join of two streams, as slow and plain as it can be.
 
@@ -195,6 +310,7 @@ class NaiveJoin:
         if memory is not None and memory < (1 if split is None else 2):
             raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
+        ranker.join = self
         self.split, self.moment, self.lateness = split, moment, lateness
         self.budgets: list[int] | None = None  # one a pool
         if memory is not None and split is None:
@@ -262,11 +378,22 @@ class NaiveJoin:
 
     def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
         """Newcomers against others, and newcomers of the two sides against each other."""
-        return (
+        if not newcomers or self.clock is None:
+            return []
+        pairs = (
             joined(newcomers, newcomers, self.windows)
             + joined(newcomers, others, self.windows)
             + joined(others, newcomers, self.windows)
         )
+        held = {h.row.uid: h.row for h in self.held}
+        new = {row.uid for row in newcomers}
+        keys = {row.uid: row.key for row in [*newcomers, *others]}
+        for pair in pairs:
+            self.ranker.paired(keys[pair[0]])
+            for uid in pair:
+                if uid in held and uid not in new:
+                    self.ranker.matched(held[uid], self.clock)
+        return pairs
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
         """`evict-first`: all newcomers probe what is left; `shed-first`: not those shed."""
@@ -314,6 +441,7 @@ class NaiveJoin:
             ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)
+            self.ranker.evicted(victim.row, now)
             self.floors[pool] = max(floor, rank)
             why = "rejected" if victim.seq == seq else "evicted"
             self.shed.append(Shed(victim.row.uid, now, why))

@@ -64,7 +64,7 @@ class Engine(Protocol):
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than half of what was logged is dead: time for a new snapshot."""
+        """Whether most of what was logged is dead: time for a new snapshot."""
 
 
 class Job(Protocol):

@@ -215,6 +215,14 @@ class Tables:
         slots = np.flatnonzero(filled)
         return slots[self.core.slots["seq"][slots] >= 0]
 
+    def every(self) -> NDArray[np.int64]:
+        """All slots, filled or not."""
+        return np.arange(len(self.core.slots))
+
+    def unmarked(self) -> NDArray[np.int64]:
+        """The slots that were filled after the last mark and still are."""
+        return np.flatnonzero(self.core.slots["seq"] >= self.core.ints[layout.MARK])
+
     def keep_rows(self, side: int, slots: NDArray[np.int64], first: int, stop: int) -> Any:
         """Number the rows anew, from `first` on, that one of these slots holds: which they are."""
         held = np.zeros(stop - first, np.bool_)

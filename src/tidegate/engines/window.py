@@ -76,8 +76,6 @@ class WindowEngine:
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
-        self._fresh = np.empty(0, np.int64)
-        self._fresh_seq = np.empty(0, np.int64)
         self._logged_rows = 0
         # What a record says of a held tuple besides its key and payload: nothing that is constant.
         self._logged = ["time", "seq"]
@@ -243,7 +241,6 @@ class WindowEngine:
         for s, own in enumerate((rows[:split], rows[split:] - left)):
             self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
         fresh = tables.fresh()
-        slots = tables.core.slots
         for s, payload in enumerate(self._payload):
             payload.trim(first[s], tables.keep_rows(s, fresh, first[s], payload.rows))
             payload.join_chunks()
@@ -252,11 +249,7 @@ class WindowEngine:
         for s in range(2):
             payload = self._payload[s]
             if tight or payload.wants_rewrite(tables.held_on(s)):
-                payload.rewrite(tables.keep_rows(s, np.arange(len(slots)), 0, payload.rows))
-        known = np.concatenate([self._fresh, fresh])
-        seqs = np.concatenate([self._fresh_seq, slots["seq"][fresh]])
-        alive = slots["seq"][known] == seqs
-        self._fresh, self._fresh_seq = known[alive], seqs[alive]
+                payload.rewrite(tables.keep_rows(s, tables.every(), 0, payload.rows))
 
     def _no_rows(self, side: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], self._schemas[side])
@@ -335,15 +328,16 @@ class WindowEngine:
         core = self._tables.core
         rewritten = bool(core.ints[layout.REWRITTEN])
         gone = pa.array(core.gone[: core.ints[layout.GONE]].copy())
+        new = self._tables.unmarked()
         parts = {
             "gone": pa.record_batch([gone], ["seq"]),
             "rates": self._tables.rates(changed=not rewritten),
             **{f"open{s}": self._open[s] for s in range(2)},
-            **{f"held{s}": self._held_rows(s, self._fresh) for s in range(2)},
+            **{f"held{s}": self._held_rows(s, new) for s in range(2)},
         }
         record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
-        self._logged_rows += len(self._fresh) + len(gone)
-        self._mark()
+        self._logged_rows += len(new) + len(gone)
+        self._tables.mark()
         return record
 
     def snapshot(self) -> list[bytes]:
@@ -359,18 +353,13 @@ class WindowEngine:
                 held = self._held_rows(s, slots[at : at + _RECORD_ROWS])
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = self._tables.held
-        self._mark()
+        self._tables.mark()
         return records
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than half of what was logged is dead."""
-        return self._logged_rows > 2 * self._tables.held + _RECORD_ROWS
-
-    def _mark(self) -> None:
-        """From here on, changes are new."""
-        self._tables.mark()
-        self._fresh = self._fresh_seq = np.empty(0, np.int64)
+        """Whether more than three quarters of what was logged is dead."""
+        return self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
@@ -417,7 +406,7 @@ class WindowEngine:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
             victims.requeue(self._tables.core, self._rules, True)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
-        self._mark()
+        self._tables.mark()
 
     def _survivors(
         self, side: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]

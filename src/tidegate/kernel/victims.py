@@ -119,7 +119,8 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
         prune(core, rules, pool)
         rerank(core, rules, pool)
     n = ints[FAR + pool]
-    k = min(n, max(SMALL_HEAP, n >> 3))
+    # Looking ranks up again costs more than sorting more of them.
+    k = min(n, max(SMALL_HEAP, n >> (2 if rules.kind == BY_LIFE else 3)))
     if k < n:
         select(far, n, k)
     core.edge[pool].rank = np.inf
@@ -186,8 +187,11 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
             refill(core, rules, pool)
             continue
         top = near[0].item
-        # One of the first four comes next; of what it leads to, the others may be needed soon.
-        if rules.kind == BY_TUPLE:
+        # One of the first four comes next, the others soon: in a queue that outgrows the cache,
+        # have fetched what they lead to.
+        if n <= 2 * SMALL_HEAP:
+            pass
+        elif rules.kind == BY_TUPLE:
             for i in range(5, min(n, 21)):
                 prefetch(core.slots, near[i].item)
             for i in range(1, min(n, 5)):
