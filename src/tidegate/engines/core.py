@@ -136,7 +136,7 @@ class Tables:
     def _crowded(self) -> bool:
         ints = self.core.ints
         used = ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES]
-        return bool(8 * used > 7 * len(self.core.hashes))
+        return bool(4 * used > 3 * len(self.core.hashes))
 
     def _sweep(self) -> None:
         key_table.sweep_entries(self.core, self._rules.learn)

@@ -65,8 +65,8 @@ class Payload:
             chunks[-2:] = [pa.concat_batches(chunks[-2:])]
 
     def wants_rewrite(self, held: int) -> bool:
-        """Whether a fifth of the rows is dead."""
-        return self.rows > held + held // 4 + 64
+        """Whether a third of the rows is dead."""
+        return self.rows > held + held // 2 + 64
 
     def rewrite(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows only, numbered anew in this order."""
