@@ -6,17 +6,44 @@ from tidegate import local
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
-from tidegate.policies import Fifo, Life, Policy, Prob, Rand, UntilExpiry
+from tidegate.policies import (
+    DGL,
+    Age,
+    DimpProb,
+    Fifo,
+    Greedy,
+    GreedyDual,
+    Heeb,
+    IJoin,
+    Life,
+    Policy,
+    Prob,
+    Rand,
+    Simp,
+    SimpProb,
+    Size,
+    UntilExpiry,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DGL",
+    "Age",
+    "DimpProb",
     "Fifo",
+    "Greedy",
+    "GreedyDual",
+    "Heeb",
+    "IJoin",
     "Life",
     "Policy",
     "Prob",
     "Rand",
     "Result",
+    "Simp",
+    "SimpProb",
+    "Size",
     "TidegateError",
     "UntilExpiry",
     "join",

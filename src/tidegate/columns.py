@@ -20,6 +20,11 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
+def as_floats(column: pa.Array) -> NDArray[np.float64]:
+    """A column of numbers, decimals included, as floating point numbers."""
+    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+
+
 def plain(array: pa.Array) -> pa.Array:
     """The same values without the encodings that differ between sources."""
     kind = array.type

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tidegate.columns import hash_columns, whole
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, policy_of
-from tidegate.policies.base import as_table
+from tidegate.policies.base import Times, as_table
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -117,6 +117,8 @@ class WindowJoin:
     combine: Combine
     seed: int
     names: tuple[str, ...]
+    params: tuple[float, ...] = ()
+    curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
 
     @property
@@ -216,6 +218,8 @@ def window_join(
         combine=_choice(combine, COMBINES, "combine"),
         seed=_seed(seed),
         names=_result_names(left, right, suffixes),
+        params=chosen.params(_times(unit, (w_left, w_right))),
+        curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
     )
     if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
         return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
@@ -490,6 +494,20 @@ def _halflife(
         return _length(policy.halflife, unit, "halflife")
     known = [w for w in windows if w is not None]
     return 32 * max(known) if known else 0
+
+
+def _or_inf(window: int | float | None) -> float:
+    return math.inf if window is None else float(window)
+
+
+def _times(unit: TimeUnit, windows: tuple[int | float | None, int | float | None]) -> Times:
+    """How a policy reads times."""
+
+    def read(value: Any, name: str) -> float:
+        return float(_length(value, unit, name, zero=True))
+
+    second = read("1 s", "a second") if unit.is_time else 1.0
+    return Times(read, second, max(map(_or_inf, windows)))
 
 
 def _memory(value: Any) -> tuple[int | None, bool]:

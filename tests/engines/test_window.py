@@ -17,11 +17,36 @@ from hypothesis import strategies as st
 
 from tidegate.engines.payload import sizes
 from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine, WindowJob
-from tidegate.policies import Arrivals, ByFrequency, Fifo, Life, Policy, Prob, Rand, UntilExpiry
+from tidegate.policies import (
+    DGL,
+    POLICIES,
+    Age,
+    Arrivals,
+    ByFrequency,
+    DimpProb,
+    Fifo,
+    GreedyDual,
+    Heeb,
+    IJoin,
+    Life,
+    Policy,
+    Prob,
+    Rand,
+    Simp,
+    SimpProb,
+    Size,
+    UntilExpiry,
+)
 from tidegate.spec import MOMENTS, WindowJoin, window_join
 
 INTEGERS = pa.schema(
-    [("k", pa.int64()), ("t", pa.int64()), ("uid", pa.int64()), ("s", pa.string())]
+    [
+        ("k", pa.int64()),
+        ("t", pa.int64()),
+        ("uid", pa.int64()),
+        ("s", pa.string()),
+        ("w", pa.float64()),
+    ]
 )
 REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
 GIVEN = pa.table({"k": [0, 1, 2, 3], "left": [5.0, 1.0, 2.0, 2.0], "right": [1.0, 4.0, 3.0, 3.0]})
@@ -43,7 +68,8 @@ def raw(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
     mine = [c for c in cells if c[0] == side]
     columns = [[c[1] for c in mine], [c[2] for c in mine], [c[3] for c in mine]]
     strings = ["x" * (c[3] % 7) for c in mine]
-    return pa.record_batch([*columns, strings], schema=spec.sides[side].schema)
+    weights = [float(c[3] * 7 % 5) for c in mine]
+    return pa.record_batch([*columns, strings, weights], schema=spec.sides[side].schema)
 
 
 def prepared(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
@@ -54,12 +80,13 @@ def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
     rows = []
     for side in range(2):
         batch = prepared(spec, cells, side)
-        payload = pa.RecordBatch.from_arrays(batch.columns[3:], names=["k", "t", "uid", "s"])
+        payload = pa.RecordBatch.from_arrays(batch.columns[3:], names=["k", "t", "uid", "s", "w"])
         weights = TUPLE_OVERHEAD + sizes(payload) * 5 // 4
-        columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5))
+        columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5, 7))
+        weighed = spec.left.importance is not None
         rows += [
-            naive.Row(side, key, time, tie, uid, int(size))
-            for key, time, tie, uid, size in zip(*columns, weights, strict=True)
+            naive.Row(side, key, time, tie, uid, int(size), importance if weighed else 1.0)
+            for key, time, tie, uid, importance, size in zip(*columns, weights, strict=True)
         ]
     return rows
 
@@ -76,10 +103,35 @@ def windows_of(spec: WindowJoin) -> naive.Windows:
     return left, right
 
 
+FORMULAS: dict[type[Policy], str] = {
+    Heeb: "heeb",
+    GreedyDual: "greedy-dual",
+    SimpProb: "simpprob",
+    DimpProb: "dimpprob",
+    DGL: "dgl",
+    IJoin: "ijoin",
+    Age: "age",
+}
+PARAMS = {
+    "heeb": ("alpha",),
+    "dgl": ("alpha", "beta"),
+    "ijoin": ("decay", "tau", "delta", "penalty", "p_init"),
+}
+
+
+def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> naive.Scored:
+    given = dict(zip(PARAMS.get(formula, ()), spec.params, strict=True))
+    kwargs = {"learned": False, **kwargs}
+    twin = naive.Scored(formula, windows_of(spec), given, **kwargs)
+    twin.curves = spec.curves
+    return twin
+
+
 def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
     policy = spec.policy
     if isinstance(policy, ByFrequency):
-        kwargs: dict[str, Any] = {"halflife": spec.halflife or None, "cap": cap}
+        halflife = spec.halflife or None
+        kwargs: dict[str, Any] = {"halflife": halflife, "cap": cap, "learned": policy.learned}
         if not policy.learned:
             hashes = {r.key for r in rows}
             counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
@@ -90,17 +142,26 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
                 if key in hashes:
                     counts[0][key] = GIVEN["left"][cell].as_py()
                     counts[1][key] = GIVEN["right"][cell].as_py()
-            kwargs |= {"counts": counts, "learned": False}
+            kwargs |= {"counts": counts}
+        if type(policy) in FORMULAS:
+            return scored(spec, FORMULAS[type(policy)], **kwargs)
+        if spec.left.importance is not None:
+            return scored(spec, "life" if isinstance(policy, Life) else "rate", **kwargs)
         if isinstance(policy, Life):
             return naive.Life(windows_of(spec), **kwargs)
         return naive.ByKey(**kwargs)
     if isinstance(policy, UntilExpiry):
         return InOrder()
+    if isinstance(policy, Size):
+        return naive.Size(cap=cap)
+    if type(policy) in FORMULAS:
+        return scored(spec, FORMULAS[type(policy)])
     arrivals = Arrivals(
         np.array([r.time for r in rows], spec.unit.dtype),
         np.array([r.side for r in rows], np.int8),
         np.array([r.key for r in rows], np.uint64),
         np.array([r.tie for r in rows], np.uint64),
+        np.array([r.importance for r in rows]),
         spec.seed,
     )
     ranks = dict(zip([r.uid for r in rows], policy.fixed_ranks(arrivals), strict=True))
@@ -199,7 +260,14 @@ policies = st.one_of(
         st.sampled_from([None, 3, 1000, math.inf]),
         st.sampled_from([None, 1, 2, 3]),
     ),
-    st.sampled_from([Prob(GIVEN), Life(GIVEN)]),
+    st.sampled_from([Prob(GIVEN), Life(GIVEN), Heeb(GIVEN)]),
+    st.sampled_from([Simp(), Size(), SimpProb(), DimpProb(), GreedyDual(), Heeb()]),
+    st.sampled_from([Heeb(alpha=3), Heeb(halflife=3), GreedyDual(halflife=3, keys=2)]),
+    st.sampled_from([IJoin(), IJoin(tau=2, delta=3, penalty=0.25, decay=0.5, p_init=3.0)]),
+)
+#: Only where windows end.
+ending = st.sampled_from(
+    [DGL(), DGL(2.0, 0.25), Age([1, 1, 2, 1]), Age(([3, 0, 2], [0.5, 1.5, 1, 4]))]
 )
 
 
@@ -210,6 +278,8 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
     memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "900 B", "2 kB", "5 kB"]))
+    windows = draw(window), draw(window)
+    policy = policies if None in windows else policies | ending
     splits: list[str | float] = ["shared", "fixed", 0.3]
     split = draw(st.sampled_from(splits))
     if memory == 1:
@@ -219,9 +289,10 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
         schema,
         on="k",
         time="t",
-        within=(draw(window), draw(window)),
+        within=windows,
         memory=memory,
-        policy=draw(policies),
+        policy=draw(policy),
+        importance=draw(st.sampled_from([None, "w"])),
         split=split,
         moment=draw(st.sampled_from(MOMENTS)),
         lateness=draw(st.sampled_from([0, 0, 2])),
@@ -280,7 +351,10 @@ def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
         assert found == wanted
 
 
-@pytest.mark.parametrize("policy", [Rand(), Fifo(), UntilExpiry(), Prob(), Life(), Prob(GIVEN)])
+@pytest.mark.parametrize(
+    "policy",
+    [policy() for name, policy in POLICIES.items() if name != "age"] + [Prob(GIVEN), Age([1, 2])],
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> None:
     rng = np.random.default_rng(5)

@@ -17,13 +17,17 @@ from tidegate.streams import uniform, zipf
 def arrivals(n: int, seed: int) -> Arrivals:
     rng = np.random.default_rng(7)
     ties = rng.integers(0, 2**63, n).astype(np.uint64)
-    return Arrivals(np.arange(n), np.zeros(n, np.int8), np.zeros(n, np.uint64), ties, seed)
+    side, key = np.zeros(n, np.int8), np.zeros(n, np.uint64)
+    return Arrivals(np.arange(n), side, key, ties, np.ones(n), seed)
 
 
 def test_every_policy_is_known_by_its_name() -> None:
-    assert sorted(POLICIES) == ["fifo", "life", "prob", "rand", "until-expiry"]
+    assert len(POLICIES) == 15
     for name, kind in POLICIES.items():
-        assert type(policy_of(name)) is kind
+        if kind is not tg.Age:
+            assert type(policy_of(name)) is kind
+    with pytest.raises(tg.TidegateError, match="curve must be the results by age"):
+        policy_of("age")
 
 
 def test_lots_are_uniform_and_follow_the_seed() -> None:

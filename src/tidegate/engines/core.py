@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,12 @@ from tidegate.kernel import layout, tuples, victims
 class Tables:
     """The arrays of one join, large enough for what comes."""
 
-    def __init__(self, time: np.dtype[Any], rules: layout.Rules) -> None:
+    def __init__(
+        self,
+        time: np.dtype[Any],
+        rules: layout.Rules,
+        curves: tuple[Sequence[float], Sequence[float]] = ((0.0,), (0.0,)),
+    ) -> None:
         self._rules = rules
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else -(2**62) - 1
@@ -40,6 +47,10 @@ class Tables:
             late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
+            model=np.zeros(1),
+            curve=_curves(curves),
+            learned=none,
+            is_learned=np.zeros(0, np.bool_),
         )
         self._grow_slots(1024)
         self._grow_entries(1024)
@@ -90,6 +101,11 @@ class Tables:
         self.core = core._replace(
             slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
         )
+        if self._rules.kind == layout.BY_SCORE:
+            learned, is_learned = np.empty(size, np.int64), np.zeros(size, np.bool_)
+            learned[: len(core.learned)] = core.learned
+            is_learned[: len(core.is_learned)] = core.is_learned
+            self.core = self.core._replace(learned=learned, is_learned=is_learned)
         if self._rules.kind != layout.NOTHING:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
@@ -139,7 +155,7 @@ class Tables:
         return bool(4 * used > 3 * len(self.core.hashes))
 
     def _sweep(self) -> None:
-        key_table.sweep_entries(self.core, self._rules.learn)
+        key_table.sweep_entries(self.core, bool(self._rules.learn))
         victims.requeue(self.core, self._rules, False)
 
     def set_rates(
@@ -215,6 +231,15 @@ class Tables:
         slots = np.flatnonzero(filled)
         return slots[self.core.slots["seq"][slots] >= 0]
 
+    def learned(self) -> pa.RecordBatch:
+        """What was learned since the mark of tuples that were held then."""
+        core = self.core
+        slots = core.learned[: core.ints[layout.LEARNED]]
+        seq = core.slots["seq"][slots]
+        slots = slots[(seq >= 0) & (seq < core.ints[layout.MARK])]
+        names = ["seq", "gain", "last"]
+        return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
+
     def every(self) -> NDArray[np.int64]:
         """All slots, filled or not."""
         return np.arange(len(self.core.slots))
@@ -234,8 +259,9 @@ class Tables:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""
         self.make_room(len(held["seq"]))
         group = 2 * self.intern(held["key"]) + held["side"]
-        time, seq, row, size, rank = (held[n] for n in ("time", "seq", "row", "size", "rank"))
-        tuples.reload(self.core, self._rules, time, seq, row, size, rank, group)
+        names = ("time", "seq", "row", "size", "rank", "gain", "last")
+        time, seq, row, size, rank, gain, last = (held[name] for name in names)
+        tuples.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)
         slots = self.core.slots
         for side in range(2):
             mine = self.slots_of(side)
@@ -247,13 +273,20 @@ class Tables:
         """From here on, changes are new."""
         ints = self.core.ints
         ints[layout.MARK] = ints[layout.SEQ]
-        ints[[layout.GONE, layout.REWRITTEN]] = 0
+        ints[[layout.GONE, layout.REWRITTEN, layout.LEARNED]] = 0
+        self.core.is_learned[:] = False
         self._changed[:] = False
         if len(self.core.gone) < self.held:
             self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
-        if self._rules.kind == layout.BY_LIFE:
+        if self._rules.kind in (layout.BY_LIFE, layout.BY_SCORE):
             # What a restored engine does, so that a crash changes nothing.
             victims.requeue(self.core, self._rules, True)
+
+
+def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float64]:
+    """Two curves of one length: of different ones, each value stands as often as needed."""
+    steps = math.lcm(len(curves[0]), len(curves[1]))
+    return np.array([np.repeat(np.asarray(c, np.float64), steps // len(c)) for c in curves])
 
 
 def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.columns import hash_columns, plain
+from tidegate.columns import as_floats, hash_columns, plain
 from tidegate.errors import TidegateError
 from tidegate.spec import LARGEST_TIME, Side, TimeUnit
 
@@ -40,6 +40,8 @@ def prepare(
     dropped["null_keys"] = timed.true_count - good.true_count
     if good.true_count < batch.num_rows:
         batch = batch.filter(good)
+    if side.importance is not None:
+        check_importance(side.importance, batch.column(side.importance))
     keys = hash_columns([batch.column(n) for n in side.keys], batch.num_rows)
     ties = hash_columns(batch.columns, batch.num_rows, exact=True)
     head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(ties)]
@@ -49,6 +51,20 @@ def prepare(
         ),
         dropped,
     )
+
+
+def check_importance(name: str, column: pa.Array) -> None:
+    """Refuse an importance that nothing can be weighed by."""
+    values = as_floats(column)
+    if column.null_count or not (np.isfinite(values) & (values >= 0)).all():
+        bad = pc.invert(
+            pc.and_(pc.is_finite(column.cast(pa.float64())), pc.greater_equal(values, 0))
+        )
+        worst = column.filter(bad.fill_null(True))[0]
+        raise TidegateError(
+            f'importance must be a finite number of at least 0, and column "{name}" has '
+            f"{worst.as_py()!r}; filter such rows, or replace it with coalesce or greatest"
+        )
 
 
 def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:

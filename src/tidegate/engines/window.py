@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import equal
+from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.core import Tables
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.errors import TidegateError
-from tidegate.kernel import layout, victims, window
+from tidegate.kernel import layout, scores, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
 from tidegate.spec import WindowJoin
@@ -33,14 +33,32 @@ TUPLE_OVERHEAD = 384
 KEY_OVERHEAD = 160
 #: Candidates up to which the queue of a moving rank is exact.
 EXACT_LIMIT = 256
+#: How many numbers a formula has.
+_PARAMS = 5
 
 #: What is known of a held tuple besides its payload; by default a size of 1 and a rank of 0.
-_HELD = {"key": np.uint64, "time": None, "seq": np.int64, "size": np.int64, "rank": np.float64}
-_DEFAULTS = {"size": 1, "rank": 0.0}
+_HELD = {
+    "key": np.uint64,
+    "time": None,
+    "seq": np.int64,
+    "size": np.int32,
+    "rank": np.float64,
+    "gain": np.float64,
+    "last": None,
+}
+_DEFAULTS = {"size": 1, "rank": 0.0, "gain": 0.0, "last": 0}
 #: What a record keeps of the loop's numbers.
 _SCALARS = {"seq": layout.SEQ, "epoch": layout.EPOCH, "started": layout.STARTED}
 
-_KINDS = {"tuple": layout.BY_TUPLE, "key": layout.BY_KEY, "life": layout.BY_LIFE}
+_KINDS = {
+    "tuple": layout.BY_TUPLE,
+    "key": layout.BY_KEY,
+    "life": layout.BY_LIFE,
+    "score": layout.BY_SCORE,
+}
+#: Formulas for the other kinds, where the importance of tuples counts too.
+_WEIGHED = {"key": scores.RATE, "life": scores.LIFE}
+_COUNTS = {"nothing": 0, "arrivals": layout.ARRIVALS, "results": layout.RESULTS}
 _MOMENTS = {
     "probe-first": layout.PROBE_FIRST,
     "evict-first": layout.EVICT_FIRST,
@@ -69,7 +87,7 @@ class WindowEngine:
         self.spec = spec
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
         self._rules = _rules(spec, shards, exact_limit)
-        self._tables = Tables(spec.unit.dtype, self._rules)
+        self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
         self._keep_shed = keep_shed
@@ -80,7 +98,9 @@ class WindowEngine:
         # What a record says of a held tuple besides its key and payload: nothing that is constant.
         self._logged = ["time", "seq"]
         self._logged += ["size"] if spec.in_bytes else []
-        self._logged += ["rank"] if self._rules.kind == layout.BY_TUPLE else []
+        scored = self._rules.kind == layout.BY_SCORE
+        self._logged += ["rank"] if scored or self._rules.kind == layout.BY_TUPLE else []
+        self._logged += ["gain", "last"] if scored else []
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -157,22 +177,34 @@ class WindowEngine:
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
             weights = [sizes(_payload_of(b)) for s in given for b in s]
-            size = (TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4).astype(np.int64)
+            size = TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4
+            size = np.minimum(size, np.iinfo(np.int32).max)
         self._tables.make_room(len(order), late)
         entry = self._tables.intern(key)
         if self.spec.frequencies is not None:
             self._tables.set_rates(np.unique(entry), *self.spec.frequencies)
+        weight = np.ones(len(order))
+        if self.spec.left.importance is not None:
+            weight = np.concatenate([self._weights(s, given[s]) for s in range(2)])[order]
         if self._rules.kind == layout.BY_TUPLE:
-            rank = self.spec.policy.fixed_ranks(Arrivals(time, side, key, tie, self.spec.seed))
+            arrivals = Arrivals(time, side, key, tie, weight, self.spec.seed)
+            rank = self.spec.policy.fixed_ranks(arrivals)
             if not np.isfinite(rank).all():
                 raise TidegateError(
                     f"policy {self.spec.policy.name} ranks a tuple {rank[~np.isfinite(rank)][0]}; "
                     "ranks must be finite numbers"
                 )
         else:
-            rank = np.zeros(len(order))
+            rank = weight
         newcomers = layout.Batch(time, side, key, entry, row[order], size, rank, probed[order])
         return newcomers, order, left
+
+    def _weights(self, side: int, batches: list[pa.RecordBatch]) -> NDArray[np.float64]:
+        """How important the rows of one side are."""
+        importance = self.spec.sides[side].importance
+        assert importance is not None
+        at = PREPARED + self.spec.sides[side].schema.get_field_index(importance)
+        return np.concatenate([as_floats(b.column(at)) for b in batches])
 
     def _output(self, newcomers: int) -> layout.Output:
         n = newcomers + self._tables.held if self._keep_shed else 0
@@ -207,13 +239,12 @@ class WindowEngine:
         left, right = self.spec.sides
         if left.importance is None or right.importance is None:
             return float(result.num_rows)
-        columns = []
-        for column in (
-            result.column(left.schema.get_field_index(left.importance)),
-            result.column(len(left.schema) + right.schema.get_field_index(right.importance)),
-        ):
-            values: NDArray[Any] = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            columns.append(np.nan_to_num(values, nan=0.0))
+        columns = [
+            as_floats(result.column(left.schema.get_field_index(left.importance))),
+            as_floats(
+                result.column(len(left.schema) + right.schema.get_field_index(right.importance))
+            ),
+        ]
         combine: Any = {
             "min": np.minimum,
             "max": np.maximum,
@@ -332,6 +363,7 @@ class WindowEngine:
         parts = {
             "gone": pa.record_batch([gone], ["seq"]),
             "rates": self._tables.rates(changed=not rewritten),
+            "learned": self._tables.learned(),
             **{f"open{s}": self._open[s] for s in range(2)},
             **{f"held{s}": self._held_rows(s, new) for s in range(2)},
         }
@@ -365,7 +397,8 @@ class WindowEngine:
         core = self._tables.core
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
         clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
-        return {**clocks, "floor": core.floor.tolist(), **scalars}
+        model = {"floor": core.floor.tolist(), "model": core.model.tolist()}
+        return {**clocks, **model, **scalars}
 
     def _held_rows(self, side: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
         """Held tuples of one side, as they go into a record."""
@@ -382,6 +415,7 @@ class WindowEngine:
         head: dict[str, Any] = {}
         held: list[list[pa.RecordBatch]] = [[], []]
         gone = [np.empty(0, np.int64)]
+        learned: list[pa.RecordBatch] = []
         for record in records:
             head, parts = from_bytes(record)
             for s in range(2):
@@ -389,19 +423,25 @@ class WindowEngine:
                 self._open[s] = parts.get(f"open{s}", self._open[s])
             if "gone" in parts:
                 gone.append(parts["gone"].column(0).to_numpy())
+            if "learned" in parts:
+                learned.append(parts["learned"])
             if "rates" in parts:
                 self._tables.load_rates(parts["rates"], replace=head["all_rates"])
         core = self._tables.core
         core.clock[0] = head["clock"]
         core.heard[:] = head["heard"]
         core.floor[:] = head["floor"]
+        core.model[:] = head["model"]
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
         departed = np.concatenate(gone)
         sides = [self._survivors(s, held[s], departed) for s in range(2)]
         merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
         order = np.argsort(merged["seq"], kind="stable")
-        self._tables.reload({name: column[order] for name, column in merged.items()})
+        merged = {name: column[order] for name, column in merged.items()}
+        for batch in learned:
+            _update(merged, batch)
+        self._tables.reload(merged)
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
             victims.requeue(self._tables.core, self._rules, True)
@@ -467,6 +507,15 @@ class WindowJob:
         return self.spec.settings()
 
 
+def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
+    """Take in what was learned of held tuples, which are in order of their sequence numbers."""
+    seq = learned.column("seq").to_numpy()
+    at = np.minimum(np.searchsorted(held["seq"], seq), max(len(held["seq"]) - 1, 0))
+    known = held["seq"][at] == seq if len(held["seq"]) else np.zeros(len(seq), np.bool_)
+    for name in ("gain", "last"):
+        held[name][at[known]] = learned.column(name).to_numpy()[known]
+
+
 def _payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The input's own columns of a prepared batch."""
     return pa.RecordBatch.from_arrays(
@@ -491,22 +540,27 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     """The settings as the loop takes them."""
     number = spec.unit.dtype.type
     policy = spec.policy
-    learn = spec.memory is not None and isinstance(policy, ByFrequency) and policy.learned
+    learned = not isinstance(policy, ByFrequency) or policy.learned
+    learn = _COUNTS[policy.counts] if spec.memory is not None and learned else 0
     memory = (
         2**62 if spec.memory is None else max(spec.memory // shards, 1 if spec.split is None else 2)
     )
     cap = 0
-    if learn and isinstance(policy, ByFrequency):
+    if learn:
         tuples = memory // (10 * KEY_OVERHEAD) if spec.in_bytes else max(memory, 65_536)
-        cap = policy.keys if policy.keys is not None else max(tuples, 2)
+        wanted = policy.keys if isinstance(policy, ByFrequency) else None
+        cap = max(tuples, 2) if wanted is None else wanted
         if spec.in_bytes:
             memory = max(memory - cap * KEY_OVERHEAD, 1)
     left, right, pools = memory, memory, 1
     if spec.split is not None and spec.memory is not None:
         left = min(max(math.floor(memory * spec.split), 1), memory - 1)
         right, pools = memory - left, 2
+    kind, formula = _KINDS[policy.ranks], policy.formula
+    if spec.left.importance is not None and policy.ranks in _WEIGHED:
+        kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
     return layout.Rules(
-        kind=layout.NOTHING if spec.memory is None else _KINDS[policy.ranks],
+        kind=layout.NOTHING if spec.memory is None else kind,
         moment=_MOMENTS[spec.moment],
         budget_left=left,
         budget_right=right,
@@ -517,6 +571,8 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
         bounded_right=spec.right.window is not None,
         lateness=number(spec.lateness),
         learn=learn,
+        formula=formula,
+        params=(*spec.params, *[0.0] * (_PARAMS - len(spec.params))),
         halflife=number(spec.halflife),
         cap=cap,
         floor_weight=policy.floor_weight,

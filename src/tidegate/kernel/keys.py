@@ -140,6 +140,15 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
 
 
 @inlined
+def count(core: Core, entry: int, side: int, weight: float) -> None:
+    """Count something of a key."""
+    before = only_counted(core, entry)
+    core.groups[2 * entry + side].rate += weight
+    if not before and only_counted(core, entry):
+        list_idle(core, entry)
+
+
+@inlined
 def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
 
@@ -168,8 +177,4 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             requeue(core, rules, True)
         weight = math.ldexp(1.0, age)
     for i in range(start, stop):
-        entry = batch.entry[i]
-        before = only_counted(core, entry)
-        core.groups[2 * entry + batch.side[i]].rate += weight
-        if not before and only_counted(core, entry):
-            list_idle(core, entry)
+        count(core, batch.entry[i], batch.side[i], weight)

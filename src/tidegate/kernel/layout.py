@@ -13,8 +13,11 @@ import numpy as np
 from tidegate.kernel.compiling import Array
 
 #: What the queue ranks: nothing, a group by its key's rate, a tuple by a number fixed at
-#: admission, or a group by its key's rate times the life its oldest tuple has left.
-NOTHING, BY_KEY, BY_TUPLE, BY_LIFE = 0, 1, 2, 3
+#: admission, a group by its key's rate times the life its oldest tuple has left, or a tuple by a
+#: formula of what is known of it (see `scores`).
+NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE = 0, 1, 2, 3, 4
+#: What is counted by key: nothing, arrivals by side, or results.
+ARRIVALS, RESULTS = 1, 2
 #: When a victim leaves (ALGORITHMS section 0): after the tick's probes, before, or before and
 #: with the newcomers that were not admitted barred from probing.
 PROBE_FIRST, EVICT_FIRST, SHED_FIRST = 0, 1, 2
@@ -47,24 +50,30 @@ SHED = 12  # early departures noted in the output
 LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
+LEARNED = 23  # length of `Core.learned`
 # One for each pool, or for each side.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
 INTS = 40
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """One held tuple, a cache line."""
+    """One held tuple, a cache line.
+
+    `rank` is fixed at admission: the rank itself, or the importance where a formula ranks. What
+    the formula has learned of the tuple is in `gain`, and since when in `last`.
+    """
     return np.dtype(
         [
             ("time", time),
             ("seq", "i8"),
             ("row", "i8"),
-            ("size", "i8"),
             ("rank", "f8"),
+            ("gain", "f8"),
+            ("last", time),
             ("next", "i4"),
             ("prev", "i4"),
             ("group", "i4"),
-            ("spare", "i8"),
+            ("size", "i4"),
         ],
         align=True,
     )
@@ -114,6 +123,10 @@ class Core(NamedTuple):
     late: Array  # by side: a heap of slots that were late
     gone: Array
     fresh: Array
+    model: Array  # what a formula has learned of all tuples: how long those evicted stayed
+    curve: Array  # by side: what a tuple is worth by its age
+    learned: Array  # slots whose `gain` has changed since the mark, and
+    is_learned: Array  # whether a slot is among them
 
 
 class Rules(NamedTuple):
@@ -129,7 +142,9 @@ class Rules(NamedTuple):
     bounded_left: bool
     bounded_right: bool
     lateness: Any
-    learn: bool
+    learn: int
+    formula: int
+    params: Any  # of the formula
     halflife: Any  # 0: no decay
     cap: int
     floor_weight: float

@@ -10,6 +10,7 @@ from tidegate.kernel.keys import list_idle, only_counted
 from tidegate.kernel.layout import (
     ADMITTED,
     BY_LIFE,
+    BY_SCORE,
     BY_TUPLE,
     DUE_FROM,
     DUE_TO,
@@ -32,7 +33,8 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.victims import enqueue, rank_of, victim, worth
+from tidegate.kernel.scores import first_gain, learn_stay, score
+from tidegate.kernel.victims import enqueue, of_tuples, rank_of, victim, worth
 
 
 @inlined
@@ -190,7 +192,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     core.groups[group].count += 1
     ints[USED + pool] += core.slots[slot].size
     ints[HELD + (group & 1)] += 1
-    if rules.kind == BY_TUPLE:
+    if of_tuples(rules):
         enqueue(core, rules, pool, slot)
     elif rules.kind != NOTHING and core.groups[group].queued == 0:
         core.groups[group].queued = 1
@@ -222,13 +224,23 @@ def drop(core: Core, rules: Rules, slot: int) -> None:
 def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
     """Drop a held tuple before its time."""
     core.ints[EVICTED] += 1
+    if rules.kind == BY_SCORE:
+        learn_stay(core, core.slots[slot].time)
     shed(core, out, core.slots[slot].row, core.slots[slot].group & 1, True)
     drop(core, rules, slot)
 
 
 @inlined
 def make_room(
-    core: Core, rules: Rules, out: Output, pool: int, size: int, time: Any, group: int, rank: float
+    core: Core,
+    rules: Rules,
+    out: Output,
+    pool: int,
+    size: int,
+    time: Any,
+    group: int,
+    fixed: float,
+    gain: float,
 ) -> bool:
     """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
 
@@ -247,13 +259,20 @@ def make_room(
         if is_overdue:
             return False
         slot = victim(core, rules, pool)
-        if rules.kind == BY_TUPLE:
-            lowest = core.slots[slot].rank
-            core.floor[pool] = max(core.floor[pool], min(lowest, rank))
+        if of_tuples(rules):
+            lowest = rank_of(core, rules, slot)[0]
         else:
             lowest = rank_of(core, rules, core.slots[slot].group)[0]
+        if rules.kind == BY_TUPLE:
+            rank = fixed
+        elif rules.kind == BY_SCORE:
+            rank = score(core, rules, group, time, fixed, gain, core.clock[0])
+        else:
             rank = worth(core, rules, group, time)
+        core.floor[pool] = max(core.floor[pool], min(lowest, rank))
         if rank < lowest:
+            if rules.kind == BY_SCORE:
+                learn_stay(core, time)
             return False
         evict(core, rules, out, slot)
     return True
@@ -272,8 +291,9 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     pool = side if rules.pools == 2 else 0
     group = 2 * batch.entry[i] + side
     rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
+    gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
     if size > (rules.budget_right if pool == 1 else rules.budget_left) or not make_room(
-        core, rules, out, pool, size, time, group, rank
+        core, rules, out, pool, size, time, group, rank, gain
     ):
         if not past(rules, side, time, core.clock[0]):
             ints[REJECTED] += 1
@@ -283,7 +303,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     slot = core.free[ints[FREE]]
     held = core.slots[slot]
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
-    held.group, held.rank = group, rank
+    held.group, held.rank, held.gain, held.last = group, rank, gain, core.clock[0]
     link(core, rules, slot, pool)
     ints[ADMITTED] += 1
     core.fresh[ints[FRESH]] = slot
@@ -301,6 +321,8 @@ def reload(
     row: Array,
     size: Array,
     rank: Array,
+    gain: Array,
+    last: Array,
     group: Array,
 ) -> None:
     """Hold tuples given in order of their sequence numbers, on top of what is held."""
@@ -310,7 +332,7 @@ def reload(
         slot = core.free[ints[FREE]]
         held = core.slots[slot]
         held.time, held.seq, held.row, held.size = time[i], seq[i], row[i], size[i]
-        held.rank, held.group = rank[i], group[i]
+        held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
         side = group[i] & 1
         link(core, rules, slot, side if rules.pools == 2 else 0)
 

@@ -18,6 +18,7 @@ from tidegate.kernel.heap import before, drop_top, put, select, sift_down, sift_
 from tidegate.kernel.layout import (
     BY_KEY,
     BY_LIFE,
+    BY_SCORE,
     BY_TUPLE,
     FAINTEST,
     FAR,
@@ -26,6 +27,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
+from tidegate.kernel.scores import score
 
 
 @inlined
@@ -41,10 +43,34 @@ def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
 
 
 @inlined
+def of_tuples(rules: Rules) -> bool:
+    """Whether the queue is one of tuples, not of groups."""
+    return rules.kind == BY_TUPLE or rules.kind == BY_SCORE
+
+
+@inlined
+def moves(rules: Rules) -> bool:
+    """Whether ranks fall as well as rise."""
+    return rules.kind == BY_LIFE or rules.kind == BY_SCORE
+
+
+@inlined
+def slot_of(core: Core, rules: Rules, item: int) -> int:
+    """The slot of the tuple that a candidate stands for."""
+    return int(item) if of_tuples(rules) else int(core.groups[item].head)
+
+
+@inlined
 def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
     """The rank of a candidate now and the sequence number of the tuple that it stands for."""
     if rules.kind == BY_TUPLE:
         return core.slots[item].rank, core.slots[item].seq
+    if rules.kind == BY_SCORE:
+        held = core.slots[item]
+        return (
+            score(core, rules, held.group, held.time, held.rank, held.gain, held.last),
+            held.seq,
+        )
     if rules.kind == BY_KEY:
         return core.groups[item ^ 1].rate, core.groups[item].first
     group = core.groups[item]
@@ -54,7 +80,7 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
 @inlined
 def alive(core: Core, rules: Rules, item: int, seq: int) -> bool:
     """Whether a candidate still stands for the tuple that it was queued for."""
-    if rules.kind == BY_TUPLE:
+    if of_tuples(rules):
         return bool(core.slots[item].seq == seq)
     return bool(core.groups[item].count > 0)
 
@@ -63,7 +89,7 @@ def alive(core: Core, rules: Rules, item: int, seq: int) -> bool:
 def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
     """Have what candidate i of n stands for fetched from memory."""
     if i < n:
-        if rules.kind == BY_TUPLE:
+        if of_tuples(rules):
             prefetch(core.slots, queue[i].item)
         else:
             prefetch(core.groups, queue[i].item)
@@ -90,7 +116,7 @@ def prune(core: Core, rules: Rules, pool: int) -> None:
         if alive(core, rules, far[i].item, far[i].seq):
             far[n] = far[i]
             n += 1
-        elif rules.kind != BY_TUPLE:
+        elif not of_tuples(rules):
             core.groups[far[i].item].queued = 0
     core.ints[FAR + pool] = n
 
@@ -103,6 +129,8 @@ def rerank(core: Core, rules: Rules, pool: int) -> None:
         fetch(core, rules, far, i + AHEAD, core.ints[FAR + pool])
         if rules.kind == BY_LIFE and i + AHEAD // 2 < core.ints[FAR + pool]:
             prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
+        if rules.kind == BY_SCORE and i + AHEAD // 2 < core.ints[FAR + pool]:
+            prefetch(core.groups, core.slots[far[i + AHEAD // 2].item].group)
         far[i].rank, far[i].seq = rank_of(core, rules, far[i].item)
 
 
@@ -115,12 +143,12 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
     """
     ints = core.ints
     near, far = core.near[pool], core.far[pool]
-    if rules.kind == BY_LIFE:
+    if moves(rules):
         prune(core, rules, pool)
         rerank(core, rules, pool)
     n = ints[FAR + pool]
     # Looking ranks up again costs more than sorting more of them.
-    k = min(n, max(SMALL_HEAP, n >> (2 if rules.kind == BY_LIFE else 3)))
+    k = min(n, max(SMALL_HEAP, n >> (2 if moves(rules) else 3)))
     if k < n:
         select(far, n, k)
     core.edge[pool].rank = np.inf
@@ -179,8 +207,8 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
     """The slot with the lowest (rank, sequence number) in a pool that holds something."""
     ints = core.ints
     near = core.near[pool]
-    if rules.kind == BY_LIFE and ints[NEAR + pool] + ints[FAR + pool] <= rules.exact_limit:
-        return int(core.groups[scan(core, rules, pool)].head)
+    if moves(rules) and ints[NEAR + pool] + ints[FAR + pool] <= rules.exact_limit:
+        return slot_of(core, rules, scan(core, rules, pool))
     while True:
         n = ints[NEAR + pool]
         if n == 0:
@@ -191,7 +219,7 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
         # have fetched what they lead to.
         if n <= 2 * SMALL_HEAP:
             pass
-        elif rules.kind == BY_TUPLE:
+        elif of_tuples(rules):
             for i in range(5, min(n, 21)):
                 prefetch(core.slots, near[i].item)
             for i in range(1, min(n, 5)):
@@ -203,15 +231,15 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
                 prefetch(core.slots, core.groups[near[i].item].head)
         drop = not alive(core, rules, top, near[0].seq)
         if drop:
-            if rules.kind != BY_TUPLE:
+            if not of_tuples(rules):
                 core.groups[top].queued = 0
         elif rules.kind == BY_TUPLE:
             return int(top)
         else:
             rank, seq = rank_of(core, rules, top)
-            fallen = rules.kind == BY_LIFE and rank < near[0].rank
+            fallen = moves(rules) and rank < near[0].rank
             if seq == near[0].seq and (rank == near[0].rank or fallen):
-                return int(core.groups[top].head)
+                return slot_of(core, rules, top)
             drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)
             if drop:
                 put(core.far[pool], ints[FAR + pool], rank, seq, top)
@@ -231,7 +259,7 @@ def requeue(core: Core, rules: Rules, fallen: bool) -> None:
     Needed before their entries are used for other keys; and, to look up all ranks, wherever those
     of the others may have `fallen`.
     """
-    if rules.kind == BY_KEY or rules.kind == BY_LIFE:
+    if rules.kind == BY_KEY or moves(rules):
         for pool in range(rules.pools):
             spread(core, pool)
             prune(core, rules, pool)

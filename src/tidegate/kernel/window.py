@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, prefetch
-from tidegate.kernel.keys import observe
+from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
+    ARRIVALS,
     AT,
+    BY_SCORE,
     DONE,
     LATE,
     NEWCOMERS,
     OUTPUT_FULL,
     PROBE_FIRST,
     PROBE_TOO_LARGE,
+    RESULTS,
     SEQ,
     SHED_FIRST,
     STAGE,
@@ -32,6 +35,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.scores import learn_match
 from tidegate.kernel.tuples import admit, expire, expired
 
 
@@ -51,13 +55,17 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
     while slot >= 0:
         held = core.slots[slot]
         if held.seq < limit:
+            joins = False
             if side == 0:
-                if _joins(rules, time, held.time):
-                    out.left[n], out.right[n] = row, held.row
-                    n += 1
-            elif _joins(rules, held.time, time):
+                joins = _joins(rules, time, held.time)
+                out.left[n], out.right[n] = row, held.row
+            else:
+                joins = _joins(rules, held.time, time)
                 out.left[n], out.right[n] = held.row, row
+            if joins:
                 n += 1
+                if rules.kind == BY_SCORE:
+                    learn_match(core, rules, slot)
         slot = held.next
     return n
 
@@ -121,6 +129,7 @@ def _probe_tick(
             return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
         if rules.moment == SHED_FIRST and _was_shed(core, rules, batch, i, base, start):
             continue
+        before = n
         n = _probe(core, rules, batch, out, i, n, base)
         for j in range(low, high):
             # Each pair of newcomers is found from its left one, unless that one probed before.
@@ -146,6 +155,9 @@ def _probe_tick(
             elif _joins(rules, batch.time[j], batch.time[i]):
                 out.left[n], out.right[n] = batch.row[j], batch.row[i]
                 n += 1
+        if rules.learn == RESULTS and n > before:
+            count(core, batch.entry[i], 0, float(n - before))
+            count(core, batch.entry[i], 1, float(n - before))
     return n, DONE
 
 
@@ -163,7 +175,7 @@ BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 @inlined
 def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
     start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
-    if rules.learn:
+    if rules.learn == ARRIVALS:
         observe(core, rules, batch, start, stop)
     for i in range(start, stop):
         admit(core, rules, batch, out, i)

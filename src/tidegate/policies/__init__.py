@@ -5,27 +5,64 @@ from __future__ import annotations
 import difflib
 
 from tidegate.errors import TidegateError
+from tidegate.policies.age import Age
 from tidegate.policies.base import Arrivals, ByFrequency, Policy
+from tidegate.policies.dgl import DGL
+from tidegate.policies.dimpprob import DimpProb
 from tidegate.policies.fifo import Fifo
+from tidegate.policies.greedy import Greedy
+from tidegate.policies.greedy_dual import GreedyDual
+from tidegate.policies.heeb import Heeb
+from tidegate.policies.ijoin import IJoin
 from tidegate.policies.life import Life
 from tidegate.policies.prob import Prob
 from tidegate.policies.rand import Rand
+from tidegate.policies.simp import Simp
+from tidegate.policies.simpprob import SimpProb
+from tidegate.policies.size import Size
 from tidegate.policies.until_expiry import UntilExpiry
 
 __all__ = [
+    "DGL",
     "POLICIES",
+    "Age",
     "Arrivals",
     "ByFrequency",
+    "DimpProb",
     "Fifo",
+    "Greedy",
+    "GreedyDual",
+    "Heeb",
+    "IJoin",
     "Life",
     "Policy",
     "Prob",
     "Rand",
+    "Simp",
+    "SimpProb",
+    "Size",
     "UntilExpiry",
     "policy_of",
 ]
 
-POLICIES: dict[str, type[Policy]] = {p.name: p for p in (Rand, Fifo, UntilExpiry, Prob, Life)}
+_ALL: tuple[type[Policy], ...] = (
+    Rand,
+    Fifo,
+    UntilExpiry,
+    Prob,
+    Life,
+    Heeb,
+    GreedyDual,
+    Age,
+    Size,
+    Simp,
+    Greedy,
+    SimpProb,
+    DimpProb,
+    DGL,
+    IJoin,
+)
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
 
 
 def policy_of(choice: object) -> Policy:

@@ -6,12 +6,14 @@ drops the lowest rank (of equal ranks the earlier arrival):
 - ``"tuple"``: a number for each tuple, fixed when it is admitted; write `fixed_ranks`.
 - ``"key"``: the rate at which partners of the tuple's key arrive; take `ByFrequency`.
 - ``"life"``: that rate times the life the tuple has left; take `ByFrequency`.
+- ``"score"``: a formula of `tidegate.kernel.scores` of what is known of the tuple, looked up anew
+  as it changes; name the `formula` and write `params`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ class Arrivals(NamedTuple):
     side: NDArray[np.int8]
     key: NDArray[np.uint64]
     tie: NDArray[np.uint64]
+    importance: NDArray[np.float64]
     seed: int
 
     def uniform(self) -> NDArray[np.float64]:
@@ -42,6 +45,20 @@ class Arrivals(NamedTuple):
         return ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
 
 
+Ranks = Literal["tuple", "key", "life", "score"]
+
+
+class Times(NamedTuple):
+    """How times of a join become numbers."""
+
+    #: Reads a duration such as ``"2 s"``, given with the name of its setting.
+    read: Callable[[Any, str], float]
+    #: A second, or 1 where times are plain numbers.
+    unit: float
+    #: The longer window; infinite if one is unbounded.
+    window: float
+
+
 @dataclass(frozen=True)
 class Policy:
     """Which tuples to keep when not all fit."""
@@ -49,7 +66,11 @@ class Policy:
     #: What the policy is called where a name is enough, as in ``policy="prob"``.
     name: ClassVar[str]
     #: What it ranks; see the module's text.
-    ranks: ClassVar[Literal["tuple", "key", "life"]]
+    ranks: ClassVar[Ranks]
+    #: What is counted of each key: nothing, its arrivals on each stream, or its results.
+    counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "nothing"
+    #: Which formula of `tidegate.kernel.scores` ranks, if one does.
+    formula: ClassVar[int] = 0
     #: How much of the largest rank evicted so far is added to a new tuple's rank.
     floor_weight: ClassVar[float] = 0.0
     #: How much of its sequence number is added to a tuple's rank.
@@ -58,6 +79,14 @@ class Policy:
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         """The rank of each newcomer; finite, a larger one is kept longer."""
         return np.zeros(len(arrivals.time))
+
+    def params(self, times: Times) -> tuple[float, ...]:
+        """The formula's numbers."""
+        return ()
+
+    def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
+        """What a tuple of each side is worth by its age, from 0 to its window, in equal steps."""
+        return [0.0], [0.0]
 
     def settings(self) -> dict[str, Any]:
         """What tells this policy from others, as plain JSON values."""
@@ -85,6 +114,8 @@ class ByFrequency(Policy):
         How many keys that hold no tuple are still counted, at the most: above it, the rarer half
         is forgotten. The default is the memory in tuples, but at least 65,536.
     """
+
+    counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "arrivals"
 
     frequencies: Literal["learned", "whole"] | pa.Table | Mapping[str, Any] = "learned"
     halflife: Any = None
@@ -132,12 +163,18 @@ class ByFrequency(Policy):
         given = self.frequencies
         if not isinstance(given, str):
             given = f"table {hash_of(given)}"
-        return {
-            "policy": self.name,
+        return super().settings() | {
             "frequencies": given,
             "halflife": None if self.halflife is None else str(self.halflife),
-            "keys": self.keys,
         }
+
+
+def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
+    """Refuse what is not a number, or is too small."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < least or (above and value == least):
+        wanted = f"a number {'above' if above else 'of at least'} {least:g}"
+        raise TidegateError(f"{name} must be {wanted}, not {value!r}")
 
 
 def hash_of(table: Any) -> str:

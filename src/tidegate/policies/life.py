@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from tidegate.policies.base import ByFrequency
+from tidegate.policies.base import ByFrequency, Ranks
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,4 @@ class Life(ByFrequency):
     """
 
     name: ClassVar[str] = "life"
-    ranks: ClassVar[Literal["tuple", "key", "life"]] = "life"
+    ranks: ClassVar[Ranks] = "life"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from tidegate.policies.base import ByFrequency
+from tidegate.policies.base import ByFrequency, Ranks
 
 
 @dataclass(frozen=True)
@@ -21,4 +21,4 @@ class Prob(ByFrequency):
     """
 
     name: ClassVar[str] = "prob"
-    ranks: ClassVar[Literal["tuple", "key", "life"]] = "key"
+    ranks: ClassVar[Ranks] = "key"

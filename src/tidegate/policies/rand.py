@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.policies.base import Arrivals, Policy
+from tidegate.policies.base import Arrivals, Policy, Ranks
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Rand(Policy):
     """
 
     name: ClassVar[str] = "rand"
-    ranks: ClassVar[Literal["tuple", "key", "life"]] = "tuple"
+    ranks: ClassVar[Ranks] = "tuple"
     floor_weight: ClassVar[float] = 1.0
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:

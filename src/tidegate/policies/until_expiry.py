@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from tidegate.policies.base import Policy
+from tidegate.policies.base import Policy, Ranks
 
 
 @dataclass(frozen=True)
@@ -18,5 +18,5 @@ class UntilExpiry(Policy):
     """
 
     name: ClassVar[str] = "until-expiry"
-    ranks: ClassVar[Literal["tuple", "key", "life"]] = "tuple"
+    ranks: ClassVar[Ranks] = "tuple"
     order_weight: ClassVar[float] = -1.0

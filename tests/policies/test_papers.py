@@ -1,0 +1,115 @@
+"""The papers' worked examples, through the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.policies.age import priorities
+
+IMPORTANCE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+
+
+def slides(values: str) -> pa.Table:
+    """A stream of paper 5's slides: a value at each of the times 1 to 8."""
+    return pa.table(
+        {"k": list(values), "t": range(1, 9), "imp": [IMPORTANCE[value] for value in values]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "moment", "results", "importance"),
+    [
+        (None, "shed-first", 16, 36),
+        ("fifo", "shed-first", 4, 6),
+        ("greedy", "shed-first", 5, 13),
+        ("simp", "shed-first", 5, 13),
+        ("fifo", "probe-first", 9, 20),
+        ("greedy", "probe-first", 9, 23),
+    ],
+)
+def test_ijoin_slides(policy: str | None, moment: str, results: int, importance: float) -> None:
+    """Kulkarni, Ravishankar: two tuples a stream, the whole stream as window."""
+    bounded: dict[str, Any] = {} if policy is None else {"memory": 4, "policy": policy}
+    found = tg.local.join(
+        slides("abcddbac"),
+        slides("babbccda"),
+        on="k",
+        time="t",
+        within="unbounded",
+        split="fixed",
+        importance="imp",
+        moment=moment,
+        **bounded,
+    )
+    assert (found.results, found.importance) == (results, importance)
+
+
+def aging(curve: list[int], units: int) -> tuple[pa.Table, pa.Table]:
+    """A tuple with a key of its own at each unit of time, and partners as the curve says."""
+    left = pa.table({"k": range(units), "t": [10 * i for i in range(units)]})
+    partners = [
+        (key, 10 * key + 10 * age + 5)
+        for key in range(units)
+        for age, count in enumerate(curve)
+        for _ in range(count)
+    ]
+    keys, times = zip(*partners, strict=True)
+    return left, pa.table({"k": keys, "t": times})
+
+
+@pytest.mark.parametrize(
+    ("curve", "cells", "a_unit"),
+    [
+        ([1, 1, 2, 1], 1, 4 / 3),  # example 3.3
+        ([1, 1, 2, 1], 2, 8 / 3),  # the same, staggered over two cells
+        ([3, 0, 2], 2, 4),  # example 3.4, a curve with a minimum
+        ([4, 2, 1], 2, 6),  # no minimum and k_opt = 1: every tuple for as long as there is memory
+    ],
+)
+def test_age_reaches_the_paper_s_rates(curve: list[int], cells: int, a_unit: float) -> None:
+    """Srivastava, Widom, section 3.2.1: results for each unit of time."""
+    units = 300
+    left, right = aging(curve, units)
+    # The right's one cell earns nothing: no left tuple comes after its partners.
+    found = tg.local.join(
+        left,
+        right,
+        on="k",
+        time="t",
+        within=(10 * len(curve), 1),
+        memory=cells + 1,
+        split=cells / (cells + 1),
+        policy=tg.Age(curve),
+    )
+    assert found.results == pytest.approx(units * a_unit, rel=0.02)
+
+
+@pytest.mark.parametrize("curve", [[1, 1, 2, 1], [1, 2, 3, 4], [5, 3, 1], [1, 4, 9, 4, 1], [2]])
+def test_priority_agrees_with_the_closed_form(curve: list[int]) -> None:
+    """Without minima: at age 0 it is C(k)/k at its best, and past k_opt it only falls."""
+    sums = [sum(curve[: k + 1]) for k in range(len(curve))]
+    rates = [total / (k + 1) for k, total in enumerate(sums)]
+    best = rates.index(max(rates)) + 1
+    ranks = priorities(curve)
+    assert ranks[0] == pytest.approx(max(rates))
+    assert all(rank >= ranks[0] - 1e-12 for rank in ranks[:best])
+    assert all(later <= ranks[0] + 1e-12 for later in ranks[best:])
+    assert ranks[best:] == sorted(ranks[best:], reverse=True)
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -1.0])
+def test_an_importance_that_weighs_nothing_is_refused(bad: float | None) -> None:
+    table = pa.table({"k": [1, 2], "t": [1, 2], "w": pa.array([1.0, bad], pa.float64())})
+    with pytest.raises(tg.TidegateError, match=f'column "w" has {bad!r}; filter such rows'):
+        tg.local.join(table, table, on="k", time="t", within=1, importance="w")
+
+
+@pytest.mark.parametrize("policy", [tg.Age([1, 2]), tg.DGL()])
+def test_a_window_without_an_end_has_no_age_and_no_life(policy: tg.Policy) -> None:
+    table = pa.table({"k": [1], "t": [1]})
+    with pytest.raises(tg.TidegateError, match="unbounded"):
+        tg.local.join(table, table, on="k", time="t", within="unbounded", memory=5, policy=policy)
