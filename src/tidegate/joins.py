@@ -24,9 +24,10 @@ def join(
     left: DataFrame,
     right: DataFrame,
     *,
-    on: str | Sequence[str] | Mapping[str, str],
+    on: str | Sequence[str] | Mapping[str, str] | None = None,
     time: str | tuple[str, str],
     within: Any,
+    where: str | None = None,
     memory: int | str | None = None,
     policy: str | Policy = "prob",
     split: str | float = "shared",
@@ -45,13 +46,17 @@ def join(
     left, right
         Spark DataFrames, both streaming or both batch (for archived streams).
     on
-        The key: a column name, a list of them, or a ``{left: right}`` mapping.
+        The key: a column name, a list of them, or a ``{left: right}`` mapping. None where `where`
+        alone says what joins; then all tuples are compared with each other, in one shard.
     time
         The event time column, one name or a pair (left's, right's): timestamps, dates or numbers.
     within
         The window: a tuple joins those of the other side that come less than this later. One for
         both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
         are numbers, or ``"unbounded"``.
+    where
+        A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
+        see `tidegate.predicates.Predicate`. Policies do not know of it.
     memory
         How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
         None keeps everything, so that the result is exact.
@@ -63,7 +68,8 @@ def join(
         When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
     importance, combine
         The column or columns that say how important a tuple is, and how the importance of a
-        result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Counted and reported.
+        result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Policies weigh by it, and
+        the total is reported. Every value must be a finite number of at least 0.
     lateness
         How long tuples are kept beyond their window for partners that come late.
     shards
@@ -94,6 +100,7 @@ def join(
         on=on,
         time=time,
         within=within,
+        where=where,
         memory=memory,
         policy=policy,
         split=split,

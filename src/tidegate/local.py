@@ -93,7 +93,7 @@ def _check_names(settings: dict[str, Any]) -> None:
             raise TidegateError(f"there is no setting {name!r}; there are {', '.join(known)}")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in settings:
-            raise TidegateError(f"the setting {name!r} is missing: a join needs on, time, within")
+            raise TidegateError(f"the setting {name!r} is missing: a join needs time and within")
 
 
 def _decoded(table: pa.Table) -> pa.Table:

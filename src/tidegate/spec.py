@@ -15,9 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.columns import hash_columns, whole
+from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, policy_of
 from tidegate.policies.base import Times, as_table
+from tidegate.predicates import Predicate
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -30,22 +32,6 @@ LARGEST_TIME = 2**62
 #: What a shard needs to hold anything worth it, where memory is a size.
 LEAST_BYTES = 4096
 
-_DURATION_UNITS = {
-    1: ("ns", "nanosecond"),
-    1_000: ("us", "µs", "microsecond"),
-    1_000_000: ("ms", "millisecond"),
-    1_000_000_000: ("s", "sec", "second"),
-    60 * 1_000_000_000: ("min", "minute"),
-    3_600 * 1_000_000_000: ("h", "hr", "hour"),
-    86_400 * 1_000_000_000: ("d", "day"),
-    7 * 86_400 * 1_000_000_000: ("w", "week"),
-}
-_NANOSECONDS = {
-    word: ns
-    for ns, words in _DURATION_UNITS.items()
-    for name in words
-    for word in (name, name + "s")
-}
 _SIZES = {
     "b": 1,
     "kb": 1000,
@@ -117,13 +103,16 @@ class WindowJoin:
     combine: Combine
     seed: int
     names: tuple[str, ...]
+    where: str | None = None
     params: tuple[float, ...] = ()
     curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
 
     @property
     def most_shards(self) -> int | None:
-        """In how many parts the memory can be cut so that each side has some in every part."""
+        """How many shards there can be: by key, and each with memory for both sides."""
+        if not self.left.keys:
+            return 1
         if self.memory is None:
             return None
         if self.in_bytes:
@@ -145,6 +134,7 @@ class WindowJoin:
         """The settings as plain JSON values: a checkpoint depends on each."""
         return {
             "on": [list(side.keys) for side in self.sides],
+            "where": self.where,
             "time": [side.time for side in self.sides],
             "within": [side.window for side in self.sides],
             "lateness": self.lateness,
@@ -162,9 +152,10 @@ def window_join(
     left: pa.Schema,
     right: pa.Schema,
     *,
-    on: str | Sequence[str] | Mapping[str, str],
+    on: str | Sequence[str] | Mapping[str, str] | None = None,
     time: str | tuple[str, str],
     within: Any,
+    where: str | None = None,
     memory: int | str | None = None,
     policy: str | Policy = "prob",
     split: str | float = "shared",
@@ -179,7 +170,13 @@ def window_join(
     for schema, name in ((left, "left"), (right, "right")):
         _check_unique(schema, name)
         _check_carried(schema, name)
-    left_keys, right_keys = _keys(on)
+    if on is None and where is None:
+        raise TidegateError(
+            "a join needs on (columns that must be equal), where (any other condition) or both"
+        )
+    left_keys, right_keys = ((), ()) if on is None else _keys(on)
+    if where is not None:
+        Predicate(where, left, right)
     for a, b in zip(left_keys, right_keys, strict=True):
         _check_key(left, right, a, b)
     left_time, right_time = _pair(time, "time")
@@ -218,6 +215,7 @@ def window_join(
         combine=_choice(combine, COMBINES, "combine"),
         seed=_seed(seed),
         names=_result_names(left, right, suffixes),
+        where=where,
         params=chosen.params(_times(unit, (w_left, w_right))),
         curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
     )
@@ -424,15 +422,6 @@ def _time_unit(left: pa.Schema, right: pa.Schema, a: str, b: str) -> TimeUnit:
     return max(units, key=lambda u: u.per_unit)
 
 
-def _nanoseconds(text: str) -> Fraction | None:
-    parts = re.findall(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*,?", text.lower())
-    if not parts or re.sub(r"[0-9]+(?:\.[0-9]+)?\s*[a-zµ]+|[\s,]", "", text.lower()):
-        return None
-    if any(unit not in _NANOSECONDS for _, unit in parts):
-        return None
-    return sum((Fraction(n) * _NANOSECONDS[unit] for n, unit in parts), Fraction(0))
-
-
 def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
     """A length of time in the kernel's numbers."""
     if unit.is_time:
@@ -442,7 +431,7 @@ def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int
             days = Fraction(value.days * 86_400 + value.seconds)
             exact: Fraction | None = days * 10**9 + value.microseconds * 1000
         elif isinstance(value, str):
-            exact = _nanoseconds(value)
+            exact = nanoseconds(value)
         else:
             exact = None
         if exact is None:

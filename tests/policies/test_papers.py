@@ -27,6 +27,7 @@ def slides(values: str) -> pa.Table:
         ("fifo", "shed-first", 4, 6),
         ("greedy", "shed-first", 5, 13),
         ("simp", "shed-first", 5, 13),
+        ("size", "shed-first", 6, 11),
         ("fifo", "probe-first", 9, 20),
         ("greedy", "probe-first", 9, 23),
     ],

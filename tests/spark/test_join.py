@@ -35,21 +35,31 @@ class Case:
     within: Any
     sql: tuple[str | None, str | None]
     least: int = 500
+    where: str | None = None
 
     @property
     def keys(self) -> list[tuple[str, str]]:
+        if self.on is None:
+            return []
         if isinstance(self.on, dict):
             return list(self.on.items())
         return [(name, name) for name in ([self.on] if isinstance(self.on, str) else self.on)]
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"on": self.on, "time": self.time, "within": self.within}
+        return {"on": self.on, "time": self.time, "within": self.within, "where": self.where}
 
 
 def numbers(n: int = 1200, seed: int = 3) -> Case:
     left, right = zipf(n, domain=40, skew=(1.0, 0.8), rate=(1.0, 1.5), seed=seed)
     return Case(left, right, "key", ("time", "time"), 30, ("30", "30"))
+
+
+def band() -> Case:
+    """No key at all."""
+    left, right = zipf(400, domain=40, seed=8)
+    where = "abs(l.value - r.value) <= 0.125 AND l.key <> r.key"
+    return Case(left, right, None, ("time", "time"), 30, ("30", "30"), where=where)
 
 
 def bids() -> Case:
@@ -152,7 +162,7 @@ def reals() -> Case:
     return Case(side(300), side(300), "x", ("t", "t"), (2.5, 0.75), ("2.5D", "0.75D"))
 
 
-CASES: list[Callable[[], Case]] = [numbers, bids, tangle, composite, structs, reals]
+CASES: list[Callable[[], Case]] = [numbers, band, bids, tangle, composite, structs, reals]
 
 
 def prepared(spark: SparkSession, home: Path, case: Case, batches: int, seed: int = 0) -> Pair:
@@ -174,6 +184,7 @@ def test_exact_mode_is_sparks_own_join(
         "time": case.time,
         "within": case.sql,
         "names": archived.columns,
+        "where": case.where,
     }
     expected = bag(native(left, right, **rule).toArrow())
     assert expected.total() > case.least
@@ -218,10 +229,11 @@ BOUNDED: list[dict[str, Any]] = [
     {"memory": 40, "policy": "prob"},
     {"memory": 40, "policy": tg.Life(), "moment": "shed-first", "split": 0.3},
     {"memory": "16 kB", "policy": "rand", "moment": "evict-first", "seed": 9},
+    {"memory": 40, "policy": tg.IJoin(tau=2, decay=0.1), "importance": "value"},
 ]
 
 
-@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand"])
+@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin"])
 def test_bounded_mode_is_the_local_engines_answer(
     spark: SparkSession, tmp_path: Path, bound: dict[str, Any]
 ) -> None:

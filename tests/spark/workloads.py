@@ -139,9 +139,10 @@ def native(
     time: tuple[str, str],
     within: tuple[str | None, str | None],
     names: Sequence[str],
+    where: str | None = None,
 ) -> DataFrame:
     """Spark's own join by the same rule; windows are SQL, None for unbounded."""
-    keys = [f"l.{a} = r.{b}" for a, b in on]
+    keys = [f"l.{a} = r.{b}" for a, b in on] + ([f"({where})"] if where else [])
     window_left, window_right = within
     if window_right is not None:
         keys.append(f"r.{time[1]} > l.{time[0]} - {window_right}")

@@ -20,6 +20,7 @@ from tidegate.errors import TidegateError
 from tidegate.kernel import layout, scores, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
+from tidegate.predicates import Predicate
 from tidegate.spec import WindowJoin
 
 #: Pairs found before results are handed over.
@@ -90,6 +91,9 @@ class WindowEngine:
         self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
+        self._where = None
+        if spec.where is not None:
+            self._where = Predicate(spec.where, spec.left.schema, spec.right.schema)
         self._keep_shed = keep_shed
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -218,7 +222,7 @@ class WindowEngine:
         )
 
     def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
-        """The pairs as rows, less those whose keys only had the same hash."""
+        """The pairs as rows, less those whose keys only had the same hash, and by `where`."""
         a, b = self._payload[0].take(left), self._payload[1].take(right)
         same = np.ones(len(left), np.bool_)
         for x, y in zip(self.spec.left.keys, self.spec.right.keys, strict=True):
@@ -226,6 +230,8 @@ class WindowEngine:
                 s.schema.get_field_index(k) for s, k in zip(self.spec.sides, (x, y), strict=True)
             )
             same &= equal(a.column(at), b.column(other))
+        if self._where is not None:
+            same &= self._where.mask(a, b)
         result = pa.RecordBatch.from_arrays(
             [*a.columns, *b.columns], schema=self.spec.result_schema
         )
