@@ -392,3 +392,56 @@ def test_bytes_are_those_really_held(policy: str) -> None:
     in_use = engine._tables.nbytes + sum(p.nbytes for p in engine._payload)
     assert engine.take_counters()["bytes"] <= budget
     assert 0.6 * budget < in_use < budget + 2 * batch * 500
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_was_learned_survives_restarts(name: str) -> None:
+    """Many batches with a new engine after each give what one engine gives."""
+    rng = np.random.default_rng(11)
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=name, importance="w"
+    )
+    cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1500)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec, keep_shed=True)
+        log: list[bytes] = []
+        pairs: Counter[tuple[int, int]] = Counter()
+        for start in range(0, len(cells), 60):
+            feed = cells[start : start + 60]
+            inputs = [[prepared(spec, feed, side)] for side in range(2)]
+            pairs += pairs_of(engine.feed(inputs))
+            if restarts:
+                engine = passed_on(engine, log)
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 200
+
+
+def test_an_age_curve_is_learned() -> None:
+    """Partners come at two ages only; what tuples in between are worth is found out."""
+    units, window = 3000, 100
+    left = [(0, key, 10 * key, key) for key in range(units)]
+    right = [
+        (1, key, 10 * key + age, 10**6 + 9 * key + age) for key in range(units) for age in (5, 75)
+    ]
+    cells = sorted(left + right, key=lambda cell: cell[2])
+    recall = {}
+    for policy in (Age(), Age([1, 0, 0, 0, 0, 0, 0, 1, 0, 0]), Fifo(), Rand()):
+        spec = window_join(
+            INTEGERS,
+            INTEGERS,
+            on="k",
+            time="t",
+            within=(window, 1),
+            memory=5,
+            split=0.8,
+            policy=policy,
+        )
+        engine = WindowEngine(spec)
+        pairs = pairs_of(engine.feed([[prepared(spec, cells, side)] for side in range(2)]))
+        recall[policy.name + ("" if policy != Age() else " learned")] = sum(pairs.values()) / (
+            2 * units
+        )
+    assert recall["age learned"] > 0.9 * recall["age"]
+    assert recall["age"] > 1.2 * max(recall["fifo"], recall["rand"])

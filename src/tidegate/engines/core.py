@@ -47,8 +47,10 @@ class Tables:
             late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
-            model=np.zeros(1),
+            model=np.zeros(2),
             curve=_curves(curves),
+            ages=np.zeros((2, 2, 1)),
+            watch=np.empty(0, layout.DUE),
             learned=none,
             is_learned=np.zeros(0, np.bool_),
         )
@@ -239,6 +241,27 @@ class Tables:
         slots = slots[(seq >= 0) & (seq < core.ints[layout.MARK])]
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
+
+    def learn_ages(self, watched: int) -> None:
+        """Learn the curves, from so many tuples at the most."""
+        steps = self.core.curve.shape[1]
+        self.core = self.core._replace(
+            ages=np.zeros((2, 2, steps)), watch=np.empty(2 * watched, layout.DUE)
+        )
+
+    def ages(self) -> pa.RecordBatch:
+        """What was learned of ages."""
+        core = self.core
+        names = ["curve", "spent", "found"]
+        columns = (core.curve.ravel(), core.ages[:, 0].ravel(), core.ages[:, 1].ravel())
+        return pa.record_batch([pa.array(column) for column in columns], names)
+
+    def load_ages(self, batch: pa.RecordBatch) -> None:
+        """Take over what was learned of ages."""
+        curve, spent, found = (column.to_numpy() for column in batch.columns)
+        self.core.curve[:] = curve.reshape(self.core.curve.shape)
+        self.core.ages[:, 0] = spent.reshape(self.core.curve.shape)
+        self.core.ages[:, 1] = found.reshape(self.core.curve.shape)
 
     def every(self) -> NDArray[np.int64]:
         """All slots, filled or not."""

@@ -51,9 +51,11 @@ LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
 LEARNED = 23  # length of `Core.learned`
+WATCHED, CENSUS_SEQ = 24, 25  # length of `Core.watch`; the sequence number at the last census
 # One for each pool, or for each side.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
-INTS = 40
+WATCH_LIVE = 40  # of those in `Core.watch`, how many are held
+INTS = 41
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -123,8 +125,11 @@ class Core(NamedTuple):
     late: Array  # by side: a heap of slots that were late
     gone: Array
     fresh: Array
-    model: Array  # what a formula has learned of all tuples: how long those evicted stayed
+    model: Array  # what a formula has learned of all tuples: how long those evicted stayed, when
+    # the last census was
     curve: Array  # by side: what a tuple is worth by its age
+    ages: Array  # by side: time spent and results found, by age
+    watch: Array  # slots of tuples that are kept to learn from
     learned: Array  # slots whose `gain` has changed since the mark, and
     is_learned: Array  # whether a slot is among them
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tidegate.kernel.ages import bucket, is_watched
 from tidegate.kernel.compiling import inlined
 from tidegate.kernel.layout import EPOCH, FAINTEST, LEARNED, MARK, STARTED, Core, Rules
 
@@ -65,10 +66,10 @@ def score(
     if formula == DGL:
         return float(max(gain - params[1] * since, 0.0))
     if formula == AGE:
+        if gain > 0.0:
+            return SPARED
         curve = core.curve[group & 1]
-        window = rules.window_left if group & 1 == 0 else rules.window_right
-        at = int(age * curve.shape[0] / float(window))
-        return float(weight * curve[min(max(at, 0), curve.shape[0] - 1)])
+        return float(weight * curve[bucket(rules, group & 1, age, curve.shape[0])])
     if formula == IJOIN:
         if age < params[1]:
             return SPARED
@@ -82,8 +83,12 @@ def score(
 
 
 @inlined
-def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -> float:
+def first_gain(
+    core: Core, rules: Rules, group: int, weight: float, pool: int, hash_: Any, seq: int
+) -> float:
     """What a newcomer begins with."""
+    if rules.formula == AGE:
+        return 1.0 if is_watched(core, hash_, seq) else 0.0
     partners = float(core.groups[group ^ 1].count)
     if rules.formula == IJOIN:
         return partners
@@ -114,6 +119,10 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         pool = group & 1 if rules.pools == 2 else 0
         held.gain = core.floor[pool] + held.rank * rate_of(core, rules, group)
     else:
+        if formula == AGE and held.gain > 0.0:
+            side = group & 1
+            steps = core.curve.shape[1]
+            core.ages[side, 1, bucket(rules, side, float(now - held.time), steps)] += 1.0
         return
     if formula != GREEDY_DUAL:
         held.last = now

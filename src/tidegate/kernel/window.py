@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.kernel.ages import census
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, prefetch
 from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
@@ -35,7 +36,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.scores import learn_match
+from tidegate.kernel.scores import AGE, learn_match
 from tidegate.kernel.tuples import admit, expire, expired
 
 
@@ -220,6 +221,8 @@ def run(
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
             expire(core, rules)
+            if rules.formula == AGE and core.watch.shape[0] > 0:
+                census(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST
         waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]

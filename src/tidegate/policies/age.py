@@ -13,6 +13,9 @@ from tidegate.errors import TidegateError
 from tidegate.kernel import scores
 from tidegate.policies.base import Policy, Ranks
 
+#: Steps of a curve that is learned.
+_STEPS = 32
+
 
 @dataclass(frozen=True)
 class Age(Policy):
@@ -25,7 +28,9 @@ class Age(Policy):
     ----------
     curve
         How many results a tuple has at each age, from its arrival to the end of its window in
-        equal steps: one sequence for both sides or a pair (left's, right's).
+        equal steps: one sequence for both sides or a pair (left's, right's). By default it is
+        learned while running, from a few tuples that are kept to the end: one newcomer in 16, in
+        a sixteenth of the memory at the most.
 
     References
     ----------
@@ -37,6 +42,11 @@ class Age(Policy):
     formula: ClassVar[int] = scores.AGE
 
     curve: Any = None
+
+    @property
+    def learns_ages(self) -> bool:
+        """Whether no curve was given."""
+        return self.curve is None
 
     def __post_init__(self) -> None:
         for curve in _pair(self.curve):
@@ -53,13 +63,15 @@ class Age(Policy):
                 "an age curve ends with the window, and this one is unbounded; give within a "
                 "length, or use Prob"
             )
+        if self.curve is None:
+            return [1.0] * _STEPS, [1.0] * _STEPS
         left, right = _pair(self.curve)
         return priorities(left), priorities(right)
 
     def settings(self) -> dict[str, Any]:
         """By its numbers."""
-        curves = [[float(x) for x in curve] for curve in _pair(self.curve)]
-        return {"policy": self.name, "curve": curves}
+        given = [[float(x) for x in curve] for curve in _pair(self.curve)]
+        return {"policy": self.name, "curve": "learned" if self.curve is None else given}
 
 
 def priorities(curve: Sequence[float]) -> list[float]:
@@ -74,7 +86,9 @@ def priorities(curve: Sequence[float]) -> list[float]:
 
 def _pair(curve: Any) -> tuple[Any, Any]:
     """The left's curve and the right's."""
-    if curve is None or isinstance(curve, str):
+    if curve is None:
+        return [1.0], [1.0]
+    if isinstance(curve, str):
         raise TidegateError(
             "curve must be the results by age, one sequence or a pair (left's, right's), not "
             f"{curve!r}"

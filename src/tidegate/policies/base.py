@@ -84,6 +84,11 @@ class Policy:
         """The formula's numbers."""
         return ()
 
+    @property
+    def learns_ages(self) -> bool:
+        """Whether `curves` are only where learning begins."""
+        return False
+
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
         """What a tuple of each side is worth by its age, from 0 to its window, in equal steps."""
         return [0.0], [0.0]
