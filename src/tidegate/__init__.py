@@ -24,6 +24,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
 
@@ -48,4 +49,5 @@ __all__ = [
     "UntilExpiry",
     "join",
     "local",
+    "truncated_join",
 ]
