@@ -16,7 +16,7 @@ from tidegate.engines.prepare import times
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
-from tidegate.spec import Relation, TruncatedJoin
+from tidegate.spec import Relation, TimeUnit, TruncatedJoin
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,9 @@ def _keyed(spec: TruncatedJoin, relation: Relation, table: pa.Table) -> _Keyed:
     for name in relation.keys:
         has_key &= table.column(name).is_valid().to_numpy()
     window = np.zeros(len(table), np.int64)
-    if relation.time is not None:
-        window[timed] = _windows(spec, whole(table.column(relation.time).filter(pa.array(timed))))
+    if relation.time is not None and spec.unit is not None and spec.per is not None:
+        column = whole(table.column(relation.time).filter(pa.array(timed)))
+        window[timed] = window_numbers(column, spec.unit, spec.per)
     rows = np.flatnonzero(timed & has_key)
     keys = table.select(list(relation.keys)).take(pa.array(rows))
     return _Keyed(
@@ -151,14 +152,12 @@ def value_hashes(window: Counts, keys: list[pa.Array]) -> NDArray[np.uint64]:
     return hash_columns([pa.array(window), *keys], len(window))
 
 
-def _windows(spec: TruncatedJoin, column: pa.Array) -> Counts:
+def window_numbers(column: pa.Array, unit: TimeUnit, per: int | float) -> Counts:
     """The number of the tumbling window that each time lies in; window 0 begins at time 0."""
-    assert spec.unit is not None
-    assert spec.per is not None
-    at = times(column, spec.unit)
-    if spec.unit.kind == "real number":
-        return np.clip(np.floor(at / spec.per), -(2.0**62), 2.0**62).astype(np.int64)
-    return np.asarray(at // spec.per, np.int64)
+    at = times(column, unit)
+    if unit.kind == "real number":
+        return np.clip(np.floor(at / per), -(2.0**62), 2.0**62).astype(np.int64)
+    return np.asarray(at // per, np.int64)
 
 
 def _grouped(keyed: list[_Keyed]) -> tuple[Values, list[Counts]]:

@@ -63,10 +63,8 @@ def _named(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
     """An input under names of its own: window and key, as all inputs call them, and its columns."""
     relation = spec.relations[at]
     window = F.lit(0).cast("long")
-    if relation.time is not None:
-        assert spec.unit is not None
-        assert spec.per is not None
-        window = _window(frame[_quoted(relation.time)], spec.unit, spec.per)
+    if relation.time is not None and spec.unit is not None and spec.per is not None:
+        window = window_number(frame[_quoted(relation.time)], spec.unit, spec.per)
     keys = [frame[_quoted(name)].alias(f"k{i}") for i, name in enumerate(relation.keys)]
     columns = [
         frame[_quoted(name)].alias(f"c{at}_{i}") for i, name in enumerate(relation.schema.names)
@@ -74,8 +72,8 @@ def _named(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
     return frame.select(window.alias("w"), *keys, *columns)
 
 
-def _window(time: Column, unit: TimeUnit, per: int | float) -> Column:
-    """The number of the tumbling window a time lies in, as `truncation` has it; null for none."""
+def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
+    """The tumbling window a time lies in, numbered as `truncation.window_numbers` does."""
     if unit.kind == "real number":
         time = time.cast("double")
         finite = F.abs(time) < F.lit(float("inf"))
@@ -156,7 +154,8 @@ def _tie(seed: int) -> Any:
     def order(*columns: pa.Array) -> pa.Array:
         return pa.array(ties(columns, len(columns[0]), seed))
 
-    return arrow_udf(order, "long")
+    make: Any = arrow_udf  # its types ask for what it can tell by itself
+    return make(order, "long")
 
 
 def _quoted(name: str) -> str:
