@@ -27,9 +27,11 @@ Combine = Literal["min", "max", "sum", "product"]
 
 MOMENTS: tuple[Moment, ...] = ("probe-first", "evict-first", "shed-first")
 COMBINES: tuple[Combine, ...] = ("min", "max", "sum", "product")
-#: How a truncated join chooses: with one budget for all inputs, and with one for each.
+#: How a truncated join chooses: with one budget for two inputs, with one for each, and with one
+#: for each of more than two.
 OVERALL_METHODS = ("optimal", "adg")
-EACH_METHODS = ("ndg", "independent")
+EACH_METHODS = ("optimal", "ndg", "independent")
+SEVERAL_METHODS = ("independent", "ndg")
 
 #: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
 LARGEST_TIME = 2**62
@@ -405,19 +407,16 @@ def _budget(keep: Any, delete: Any, count: int) -> int | tuple[int, ...]:
 def _method(method: Any, budget: int | tuple[int, ...]) -> str:
     overall = isinstance(budget, int)
     choices = OVERALL_METHODS if overall else EACH_METHODS
+    form = "one budget for both inputs" if overall else "a budget for each input"
+    if isinstance(budget, tuple) and len(budget) > 2:
+        choices, form = SEVERAL_METHODS, "more than two inputs"
     if method is None:
-        several = isinstance(budget, tuple) and len(budget) > 2
-        return "independent" if several else choices[0]
-    if isinstance(method, str) and method in OVERALL_METHODS + EACH_METHODS:
-        if method not in choices:
-            form = "one budget for both inputs" if overall else "a budget for each input"
-            listed = " or ".join(f'"{c}"' for c in choices)
-            raise TidegateError(
-                f"method {method!r} is not for {form}, {budget!r}; use {listed}, or give "
-                + ("a budget for each input" if overall else "one budget for both of two inputs")
-            )
-        return method
-    return str(_choice(method, OVERALL_METHODS + EACH_METHODS, "method"))
+        return choices[0]
+    known = tuple(dict.fromkeys(OVERALL_METHODS + EACH_METHODS))
+    if _choice(method, known, "method") not in choices:
+        listed = " or ".join(f'"{choice}"' for choice in choices)
+        raise TidegateError(f"method {method!r} is not for {form}, {budget!r}; use {listed}")
+    return str(method)
 
 
 def _window_times(

@@ -40,10 +40,12 @@ def truncated_join(
         together, or one for each; give one of the two settings. A budget that is larger than the
         inputs keeps, or deletes, all there is.
     method
-        With one budget ``"optimal"`` (the default) or ``"adg"``, a greedy way that keeps at least
-        half of the optimum, and mostly over 99.5 %. With a budget for each ``"ndg"``, which keeps
-        at least half of the optimum of two inputs, or ``"independent"``, the default for more: of
-        m inputs it loses at most m times the results that must be lost.
+        ``"optimal"``, the default for two inputs; with one budget also ``"adg"``, a greedy way
+        that keeps at least half of the optimum, and mostly over 99.5 %; with a budget for each
+        ``"ndg"``, a greedy way that loses at most twice what must be lost. With a budget for each
+        of two, the search for the optimum is given up if it takes too long, and a warning says how
+        far from it the join may be. For m inputs, m more than two, ``"independent"``, the default,
+        or ``"ndg"``: they lose at most m times the results that must be lost.
     time, per
         To join by tumbling windows: the time column, one name or one for each input, and how long
         a window is, such as ``"1 hour"`` (a number where times are numbers). Tuples join within

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 import tidegate as tg
 from tidegate.optimal.static import adg, ndg, optdp, results
+from tidegate.optimal.static_each import optimal_each
 from tidegate.optimal.truncation import window_numbers
 from tidegate.spark.truncated import window_number
 from tidegate.spec import truncated_join
@@ -60,7 +61,7 @@ def native(table: pa.Table, other: pa.Table, key: str = "key") -> Counter[str]:
     [
         ({"keep": 150}, lambda c: optdp(c, 150)),
         ({"keep": 150, "method": "adg"}, lambda c: adg(c, 150)),
-        ({"keep": (100, 90)}, lambda c: ndg(c, (100, 90))),
+        ({"keep": (100, 90)}, lambda c: optimal_each(c, (100, 90))),
         ({"delete": 1_350}, lambda c: optdp(c, 150)),
         ({"delete": (500, 810), "method": "ndg"}, lambda c: ndg(c, (100, 90))),
     ],
@@ -340,6 +341,11 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
     ("inputs", "settings", "words"),
     [
         ([[TABLE] * 3], {}, ["a number for each of the 3 inputs", "not 2"]),
+        (
+            [[TABLE] * 3],
+            {"keep": (1, 1, 1), "method": "optimal"},
+            ["'optimal' is not for more than two inputs", '"independent" or "ndg"'],
+        ),
         ([[TABLE] * 3], {"keep": (1, 1)}, ["a number for each of the 3 inputs", "not (1, 1)"]),
         ([[TABLE] * 3], {"keep": (1, 1, 1), "on": {"k": "k"}}, ["3 inputs", "rename the key"]),
         (

@@ -58,13 +58,26 @@ def ndg(counts: Counts, keep: tuple[int, ...]) -> Counts:
     """Keep `keep[i]` tuples of relation i: Node Degree Greedy, section 3.3.1.
 
     One relation after the other keeps the tuples that find the most partners in what the ones
-    before have kept. For two relations at least half as many results as the optimum's are kept,
-    and at most twice as many lost. With m relations at most m times as many are lost.
+    before have kept. Of m relations at most m times as many results as need be are lost. The paper
+    also says that two relations keep at least half of what the optimum keeps, but they need not:
+    a relation may spend its budget on single tuples of values that the other has slightly more of.
     """
     kept = counts.copy()
     for relation, most in enumerate(keep):
         kept[relation] = _highest_degree(kept, relation, most)
     return kept
+
+
+def improved(counts: Counts, kept: Counts, keep: tuple[int, ...]) -> Counts:
+    """Let one relation after the other choose anew, given the others, for as long as it helps."""
+    while True:
+        better = kept.copy()
+        for relation, most in enumerate(keep):
+            better[relation] = counts[relation]
+            better[relation] = _highest_degree(better, relation, most)
+        if results(better) <= results(kept):
+            return kept
+        kept = better
 
 
 def independent(counts: Counts, keep: tuple[int, ...]) -> Counts:
@@ -163,15 +176,24 @@ def _possible(items: _Components, keep: int) -> tuple[NDArray[np.bool_], NDArray
     """Which components an optimum may keep whole, and which in part.
 
     What some tuples of a component give depends on its smaller side only. So a component that is
-    as large, with a smaller side as large, can stand in for another, and some optimum uses a
-    component only if it uses all that can stand in for it: whole, but for one at the most.
+    as large, with a smaller side as large, can stand in for another, and some optimum (the one
+    with the least in the lowest components) uses a component only if it uses all that can stand
+    in for it: whole, but for one at the most.
     """
-    order = np.lexsort((-items.size, -items.smaller))
-    rank = np.unique(-items.size, return_inverse=True)[1]
-    sums, largest = np.empty_like(items.size), np.empty_like(items.size)
-    trees = np.zeros((2, len(items) + 1), np.int64)
-    sum_above(order, rank, items.size, trees, sums, largest)
+    sums, largest = stand_ins(items.smaller, items.size, items.size)
     return sums - largest + items.size <= keep, sums + 2 <= keep
+
+
+def stand_ins(one: Counts, other: Counts, sizes: Counts) -> tuple[Counts, Counts]:
+    """How large those items are together, and the largest, that are no smaller by both measures.
+
+    Of equal items the earlier ones count.
+    """
+    order = np.lexsort((-other, -one))
+    rank = np.unique(-other, return_inverse=True)[1]
+    sums, largest = np.empty_like(sizes), np.empty_like(sizes)
+    sum_above(order, rank, sizes, np.zeros((2, len(sizes) + 1), np.int64), sums, largest)
+    return sums, largest
 
 
 def _core_optimum(items: _Components, keep: int, partial: NDArray[np.bool_]) -> Counts:

@@ -16,6 +16,7 @@ from tidegate.engines.prepare import times
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
+from tidegate.optimal.static_each import optimal_each
 from tidegate.spec import Relation, TimeUnit, TruncatedJoin
 
 
@@ -72,6 +73,8 @@ def _to_keep(spec: TruncatedJoin, totals: Counts) -> int | tuple[int, ...]:
 def _planned(method: str, counts: Counts, budget: int | tuple[int, ...]) -> Counts:
     if isinstance(budget, int):
         return {"optimal": static.optdp, "adg": static.adg}[method](counts, budget)
+    if method == "optimal":
+        return optimal_each(counts, (budget[0], budget[1]))
     return {"ndg": static.ndg, "independent": static.independent}[method](counts, budget)
 
 
