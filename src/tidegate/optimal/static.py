@@ -164,12 +164,44 @@ def _greedy(items: _Components, keep: int) -> _Greedy:
 
 
 def _optimal_parts(items: _Components, keep: int) -> Counts:
-    """How many tuples of each component the optimum keeps."""
+    """How many tuples of each component the optimum keeps.
+
+    Equal components are put together first: one of each kind that may be kept in part, and bundles
+    of 1, 2, 4 and so on of the others, of which any number of them can be made.
+    """
     parts = np.zeros_like(items.size)
     whole, partial = _possible(items, keep)
     possible = np.flatnonzero(whole | partial)
-    parts[possible] = _core_optimum(items[possible], keep, partial[possible])
+    some = items[possible]
+    shapes = np.stack([some.smaller, some.size])
+    _, first, kind, many = np.unique(
+        shapes, axis=1, return_index=True, return_inverse=True, return_counts=True
+    )
+    of, times = _bundles(many)
+    one = some[first[of]]
+    bundled = _Components(one.smaller, one.size * times, one.value * times)
+    may = np.zeros(len(of), np.bool_)
+    may[: len(many)] = np.bincount(kind, partial[possible], len(many)) > 0
+    taken = _core_optimum(bundled, keep, may)
+    # Of each kind the first ones are kept whole, and the next has what is left over.
+    left = np.bincount(of, taken, len(many)).astype(np.int64)[kind]
+    order = np.argsort(kind, kind="stable")
+    before = np.empty_like(possible)
+    before[order] = np.arange(len(order)) - (np.cumsum(many) - many)[kind[order]]
+    parts[possible] = np.clip(left - before * some.size, 0, some.size)
     return parts
+
+
+def _bundles(many: Counts) -> tuple[Counts, Counts]:
+    """Which kind each bundle is of, and how many it holds; the first ones hold one of each kind."""
+    of, times = [np.arange(len(many))], [np.ones_like(many)]
+    rest, size = many - 1, 1
+    while (rest > 0).any():
+        which = np.flatnonzero(rest > 0)
+        of.append(which)
+        times.append(np.minimum(size, rest[which]))
+        rest, size = rest - size, size * 2
+    return np.concatenate(of), np.concatenate(times)
 
 
 def _possible(items: _Components, keep: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -197,6 +229,7 @@ def stand_ins(one: Counts, other: Counts, sizes: Counts) -> tuple[Counts, Counts
 
 
 def _core_optimum(items: _Components, keep: int, partial: NDArray[np.bool_]) -> Counts:
+    """How many tuples of each component or bundle the optimum keeps; `partial` may be in part."""
     greedy = _greedy(items, keep)
     if greedy.rest == 0:
         return greedy.parts  # lemma 3
