@@ -27,7 +27,7 @@ class Scale:
     skews: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     each_skews: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
     seeds: int = 10
-    each_seeds: int = 5
+    each_seeds: int = 3
 
 
 FULL = Scale()

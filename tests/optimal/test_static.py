@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,18 @@ def zipf_counts(skew: float, seed: int) -> Counts:
     """Section 5.1: two relations of 50,000 tuples and 1,000 values."""
     tables = zipf(50_000, domain=1_000, skew=skew, seed=seed)
     return np.stack([np.bincount(t["key"].to_numpy(), minlength=1_000) for t in tables])
+
+
+def test_a_search_that_is_given_up_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.optimal.static_each._EFFORT", 0.01)
+    counts, keep = zipf_counts(0.0, seed=0), (2_500, 2_500)
+    with pytest.warns(UserWarning, match="might keep up to") as warned:
+        kept = optimal_each(counts, keep)
+    check(counts, kept, keep)
+    said = re.findall(r"[\d,]+(?= results)|(?<=up to )[\d,]+(?=:)", str(warned[0].message))
+    found, most = (int(number.replace(",", "")) for number in said)
+    assert found == results(kept)
+    assert 0.99 * most < found < most
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0])

@@ -23,7 +23,7 @@ _Way = tuple[bool, bool]
 _WAYS: tuple[_Way, ...] = ((False, False), (True, False), (False, True), (True, True))
 
 #: When the search is given up, in the solver's own seconds, which no other load changes.
-_EFFORT = 4.0
+_EFFORT = 1.0
 
 
 def optimal_each(counts: Counts, keep: tuple[int, int]) -> Counts:
