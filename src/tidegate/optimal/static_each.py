@@ -46,7 +46,7 @@ def optimal_each(counts: Counts, keep: tuple[int, int]) -> Counts:
         ways, without = _left_open(some, keep, prices, allowed)
         better, most = _search(some, keep, ways, without, results(good) + 1)
         good = good if better is None else better
-        most = min(most, math.floor(bound * (1 + 1e-9)))
+        most = math.floor(min(most + 1e-6, bound * (1 + 1e-9)))
         if results(good) < most:
             warnings.warn(
                 f"a truncated join keeps {results(good):,} results, and the best with a budget for "
@@ -111,7 +111,7 @@ def _search(
     ways: dict[_Way, NDArray[np.bool_]],
     without: NDArray[np.bool_],
     least: int,
-) -> tuple[Counts | None, int]:
+) -> tuple[Counts | None, float]:
     """The best way that is found to have at least so many results, and the most there can be."""
     from ortools.sat.python import cp_model
 
@@ -154,13 +154,12 @@ def _search(
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return None, least - 1
-    most = math.floor(solver.best_objective_bound + 1e-6)
     if status == cp_model.UNKNOWN:
-        return None, most
+        return None, math.inf  # a solver that has found nothing has no bound to tell, either
     found = np.zeros_like(counts)
     for side in (0, 1):
         np.add.at(found[side], where, [solver.value(number) for number in kept[side]])
-    return found, most
+    return found, solver.best_objective_bound
 
 
 def _number(model: Any, count: int, chosen: Any, in_part: bool) -> Any:
