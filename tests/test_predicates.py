@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ LEFT = pa.record_batch(
         "n": [1, 2, 3, 4],
         "s": ["a", "B", "c", "it's"],
         "ts": [NOON, NOON, NOON, None],
+        "f": [math.nan, 1.0, math.nan, None],
     }
 )
 RIGHT = pa.record_batch(
@@ -30,6 +32,8 @@ RIGHT = pa.record_batch(
         "n": [1, 1, 4, 4],
         "s": ["A", "b", "c", "d"],
         "ts": [NOON + dt.timedelta(seconds=s) for s in (-3, 6, 0, 1)],
+        "f": [math.nan, 1.0, 5.0, 1.0],
+        "a b": [7] * 4,
     }
 )
 
@@ -44,9 +48,19 @@ RIGHT = pa.record_batch(
         ("l.n * 2 - r.n > 0 OR l.x = 1", [1, 1, 1, 1]),
         ("lower(l.s) = lower(r.s)", [1, 1, 1, 0]),
         ("l.s = 'it''s'", [0, 0, 0, 1]),
-        ("1 < l.n <= 3", [0, 1, 1, 0]),
+        ("1 < l.n AND l.n <= +3", [0, 1, 1, 0]),
+        ("L.n / 2 >= 0.75\r\n AND R.n > 0", [0, 1, 1, 1]),
+        ("l.n / (r.n - 1) > 0", [0, 0, 1, 1]),
+        ("l.n * 9223372036854775807 > 1e18", [1, 1, 1, 1]),
+        ("l.n > 1.5", [0, 1, 1, 1]),
+        ("l.n < 99999999999999999999999", [1, 1, 1, 1]),
+        ("abs(l.ts - r.ts) <= '200000 days'", [1, 1, 1, 0]),
+        ('l.`s` <> "b" AND r.`a b` = 7', [1, 1, 1, 1]),
+        ("l.f = r.f", [1, 1, 0, 0]),
+        ("l.f > r.f", [0, 0, 1, 0]),
+        ("l.f <> r.f", [0, 0, 1, 0]),
         ("abs(l.ts - r.ts) <= '5 s'", [1, 0, 1, 0]),
-        ("greatest(l.n, r.n) / 2 > 1", [0, 0, 1, 1]),
+        ("length(l.s) = 4", [0, 0, 0, 1]),
         ("-l.n < -2", [0, 0, 1, 1]),
         ("true", [1, 1, 1, 1]),
     ],
@@ -63,14 +77,22 @@ def test_conditions(where: str, passes: list[int]) -> None:
         (7, "where must be a condition"),
         ("l.x <", "cannot be read"),
         ("l.y = r.x", "'y' is no column; there are x, n, s, ts"),
-        ("q.x = r.x", "'q.x' is neither a left"),
-        ("abs(l.s - r.s) <= 1", "does not work on columns of these types"),
-        ("l.s < 1", "does not work on columns of these types"),
+        ("q.x = r.x", "'q' is neither a column"),
+        ("abs(l.s - r.s) <= 1", "does not work on these columns"),
+        ("l.s < 1", "does not work on these columns"),
         ("l.x + r.x", "gives double, and must be true or false"),
-        ("sqrt(l.x) < 1", "is no known function"),
-        ("__import__('os').system('x')", "is not known"),
+        ("sqrt(l.x) < 1", "'sqrt' is neither a column .* nor a known function"),
+        ("__import__('os').system('x')", "is neither a column"),
         ("abs(l.ts - r.ts) < 'soon'", "'soon' is no duration"),
-        ("[1 for l in r]", "is not known"),
+        ("[1 for l in r]", "cannot be read"),
+        ("l.s = '", "cannot be read"),
+        ("l.s = 'b' # AND false", "cannot be read"),
+        ("l.s = r'b'", "neither a column"),
+        ("l.s = 'b' 'c'", "two texts side by side"),
+        ("l.n = r.n = 1", "join comparisons with AND"),
+        ("abs()", "takes one value"),
+        ("abs(l.x, r.x) < 1", "takes one value"),
+        ("NOT " * 9000 + "true", "is too long|cannot be read"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_row(where: Any, words: str) -> None:

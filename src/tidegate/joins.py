@@ -113,6 +113,11 @@ def join(
     )
     for frame, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         _check_collations(frame, keys)
+    if not spec.left.keys and shards not in (None, 1):
+        raise TidegateError(
+            f"a join without on compares all tuples, so it runs in one shard, not {shards!r}; "
+            "leave shards out, or give on"
+        )
     job = WindowJob(_counted(spec, left, right))
     schema = _named(left, right, spec.names)
     return operator.run(job, [left, right], shards=shards, most=spec.most_shards, schema=schema)

@@ -1,9 +1,11 @@
 """Conditions on pairs of rows, as in ``where="abs(l.x - r.x) <= 0.5"``.
 
-The text is read by Python's own parser after SQL's spellings (``=``, ``<>``, ``AND``) are turned
-into Python's, and only a handful of operations is let through: nothing in it is ever executed as
-code. Values are Arrow's; a comparison with a null is neither true nor false, and only what is true
-joins.
+The text is cut into tokens here, columns are replaced by names of our own, and the rest is read by
+Python's parser, of which only a handful of operations is let through: nothing in it is ever
+executed as code. Values mean what they mean to Spark: a comparison with a null is neither true nor
+false, and only what is true joins; NaN equals itself and is larger than any number; ``/`` does not
+round. Where Spark would stop the query, at an overflow or a division by zero, there is no error: a
+sum that overflows goes on as a floating point number, and a quotient by zero is null.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,30 +25,25 @@ from tidegate.columns import plain, whole
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
 
-_COMPARE: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Eq: pc.equal,
-    ast.NotEq: pc.not_equal,
-    ast.Lt: pc.less,
-    ast.LtE: pc.less_equal,
-    ast.Gt: pc.greater,
-    ast.GtE: pc.greater_equal,
-}
-_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: pc.add,
-    ast.Sub: pc.subtract,
-    ast.Mult: pc.multiply,
-    ast.Div: pc.divide,
-}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": pc.abs,
-    "lower": pc.utf8_lower,
-    "upper": pc.utf8_upper,
-    "length": pc.utf8_length,
-    "least": pc.min_element_wise,
-    "greatest": pc.max_element_wise,
-}
-_WORDS = {"and", "or", "not", "true", "false"}
-_TOKENS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|<>|<=|>=|!=|==|=|[A-Za-z_]\w*|.", re.DOTALL)
+_FUNCTIONS = ("abs", "lower", "upper", "length")
+_WORDS = {"and": "and", "or": "or", "not": "not", "true": "True", "false": "False"}
+_TOKENS = re.compile(
+    r"""\s*(?:
+      (?P<side>[lrLR])\s*\.\s*(?:(?P<name>\w+)|`(?P<quoted>[^`]+)`)
+    | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)
+    | (?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<sign><>|<=|>=|!=|==|[-=<>+*/(),])
+    )""",
+    re.VERBOSE,
+)
+_SIGNS = {"=": "==", "<>": "!="}
+_PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+class _Column(NamedTuple):
+    side: str
+    name: str
 
 
 class Predicate:
@@ -54,9 +52,10 @@ class Predicate:
     Parameters
     ----------
     where
-        The condition. Columns are ``l.name`` and ``r.name``; there are ``+ - * /``, comparisons,
-        ``AND``, ``OR``, ``NOT`` and the functions abs, lower, upper, length, least and greatest.
-        The difference of two times compares with a duration: ``abs(l.ts - r.ts) <= '5 s'``.
+        The condition. Columns are ``l.name`` and ``r.name``, or ``l.`a name` `` where a name is no
+        word; there are ``+ - * /``, comparisons, ``AND``, ``OR``, ``NOT`` and the functions abs,
+        lower, upper and length. The difference of two times compares with a duration:
+        ``abs(l.ts - r.ts) <= '5 s'``.
     left, right
         The schemas of both sides.
     """
@@ -64,118 +63,200 @@ class Predicate:
     def __init__(self, where: str, left: pa.Schema, right: pa.Schema) -> None:
         self._where = where
         self._schemas = {"l": left, "r": right}
+        self._columns: list[_Column] = []
         if not isinstance(where, str) or not where.strip():
             raise TidegateError(
                 f'where must be a condition such as "abs(l.x - r.x) <= 0.5", not {where!r}'
             )
         try:
-            self._tree = ast.parse(_python(where), mode="eval").body
-        except SyntaxError:
+            self._tree = ast.parse(self._translated(), mode="eval").body
+            values = self._eval(self._tree, {"l": left.empty_table(), "r": right.empty_table()})
+        except TidegateError:
+            raise
+        except (SyntaxError, ValueError):
             raise self._error("cannot be read", where) from None
-        self._kind(self.values(left.empty_table(), right.empty_table()))
+        except (RecursionError, MemoryError):
+            raise self._error("is too long", where[:40] + "...") from None
+        if values.type != pa.bool_():
+            raise self._error(f"gives {values.type}, and must be true or false", where)
 
     def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which of the pairs, row i of the one and row i of the other, the condition lets pass."""
-        values = self.values(left, right)
+        values = self._eval(self._tree, {"l": left, "r": right})
         if isinstance(values, pa.Scalar):
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
-    def values(self, left: Any, right: Any) -> Any:
-        """The condition's value for each pair."""
-        return self._eval(self._tree, {"l": left, "r": right})
-
-    def _kind(self, values: Any) -> None:
-        if values.type != pa.bool_():
-            raise self._error(f"gives {values.type}, and must be true or false", self._where)
-
     def _error(self, what: str, part: str) -> TidegateError:
         return TidegateError(
-            f"where={self._where!r}: {part!r} {what}. Columns are written l.name and r.name, and "
-            f"there are + - * / = <> < <= > >= AND OR NOT and {', '.join(_FUNCTIONS)}"
+            f"where={self._where[:200]!r}: {part!r} {what}. Columns are written l.name and r.name "
+            "(l.`a name` where it is no word), and there are + - * / = <> < <= > >= AND OR NOT "
+            f"and {', '.join(_FUNCTIONS)}"
         )
 
+    def _translated(self) -> str:
+        """The condition in Python's spelling, with columns under names of our own."""
+        out: list[str] = []
+        text, at, before = self._where.strip(), 0, ""
+        while at < len(text):
+            token = _TOKENS.match(text, at)
+            if token is None:
+                raise self._error("cannot be read", text[at : at + 40])
+            at = token.end()
+            kind = str(token.lastgroup)
+            if kind == "string" and before == "string":
+                raise self._error("cannot be read: two texts side by side", token["string"])
+            before = kind
+            if kind in ("name", "quoted"):
+                out.append(self._column(token["side"].lower(), token["name"] or token["quoted"]))
+            elif kind == "string":
+                quote = token["string"][0]
+                out.append(repr(token["string"][1:-1].replace(quote * 2, quote)))
+            elif kind == "word":
+                out.append(self._word(token["word"]))
+            else:
+                out.append(_SIGNS.get(token[kind], token[kind]))
+        return " ".join(out)
+
+    def _word(self, word: str) -> str:
+        known = _WORDS.get(word.lower()) or (word.lower() if word.lower() in _FUNCTIONS else None)
+        if known is None:
+            raise self._error("is neither a column (l. or r.) nor a known function", word)
+        return known
+
+    def _column(self, side: str, name: str) -> str:
+        if name not in self._schemas[side].names:
+            listed = ", ".join(self._schemas[side].names)
+            raise self._error(f"is no column; there are {listed}", name)
+        self._columns.append(_Column(side, name))
+        return f"column_{len(self._columns) - 1}"
+
     def _eval(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
-        text = ast.unparse(node)
         try:
-            if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
-                return pa.scalar(node.value)
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                return self._column(node.value.id, node.attr, sides)
-            if isinstance(node, ast.BoolOp):
-                join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
-                values = [self._eval(value, sides) for value in node.values]
-                result = values[0]
-                for value in values[1:]:
-                    result = join(result, value)
-                return result
-            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-                return pc.invert(self._eval(node.operand, sides))
-            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-                return pc.negate(self._eval(node.operand, sides))
-            if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-                one, other = self._eval(node.left, sides), self._eval(node.right, sides)
-                return _ARITHMETIC[type(node.op)](one, other)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                return self._call(node.func.id, [self._eval(a, sides) for a in node.args], text)
-            if isinstance(node, ast.Compare):
-                return self._compare(node, sides)
+            return self._value(node, sides)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             reason = str(error).splitlines()[0]
-            raise self._error(f"does not work on columns of these types ({reason})", text) from None
-        raise self._error("is not known", text)
+            part = self._shown(node)
+            raise self._error(f"does not work on these columns ({reason})", part) from None
 
-    def _column(self, side: str, name: str, sides: Mapping[str, Any]) -> Any:
-        if side not in self._schemas:
-            raise self._error("is neither a left (l.) nor a right (r.) column", f"{side}.{name}")
-        schema = self._schemas[side]
-        if name not in schema.names:
-            raise self._error(f"is no column; there are {', '.join(schema.names)}", name)
-        column = sides[side].column(schema.get_field_index(name))
-        return plain(whole(column) if isinstance(column, pa.ChunkedArray) else column)
+    def _shown(self, node: ast.AST) -> str:
+        """A part of the condition, as it was written."""
+        text = ast.unparse(node)
+        for at in reversed(range(len(self._columns))):
+            text = text.replace(f"column_{at}", ".".join(self._columns[at]))
+        return text
 
-    def _call(self, name: str, values: list[Any], text: str) -> Any:
-        if name.lower() not in _FUNCTIONS:
-            raise self._error("is no known function", text)
-        if name.lower() == "abs" and pa.types.is_duration(values[0].type):
-            number = pc.abs(values[0].cast(pa.int64()))
-            return number.cast(values[0].type)
-        return _FUNCTIONS[name.lower()](*values)
+    def _value(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, int) and not -(2**63) <= node.value < 2**63:
+                return pa.scalar(float(node.value))
+            return pa.scalar(node.value)
+        if isinstance(node, ast.Name) and node.id.startswith("column_"):
+            side, name = self._columns[int(node.id.removeprefix("column_"))]
+            column = sides[side].column(self._schemas[side].get_field_index(name))
+            return plain(whole(column) if isinstance(column, pa.ChunkedArray) else column)
+        if isinstance(node, ast.BoolOp):
+            join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
+            result = self._eval(node.values[0], sides)
+            for value in node.values[1:]:
+                result = join(result, self._eval(value, sides))
+            return result
+        if isinstance(node, ast.UnaryOp):
+            value = self._eval(node.operand, sides)
+            if isinstance(node.op, ast.Not):
+                return pc.invert(value)
+            return _checked(pc.negate_checked, value) if isinstance(node.op, ast.USub) else value
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            one, other = self._eval(node.left, sides), self._eval(node.right, sides)
+            if isinstance(node.op, ast.Div):
+                return _divided(one, other)
+            return _checked(_ARITHMETIC[type(node.op)], one, other)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self._call(node, [self._eval(a, sides) for a in node.args])
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            one, other = (self._eval(n, sides) for n in (node.left, node.comparators[0]))
+            return _compared(
+                type(node.ops[0]), self._alike(one, other), self._alike(other, one), self._error
+            )
+        raise self._error("is not known; join comparisons with AND", self._shown(node))
 
-    def _compare(self, node: ast.Compare, sides: Mapping[str, Any]) -> Any:
-        values = [self._eval(n, sides) for n in (node.left, *node.comparators)]
-        result = None
-        for op, one, other in zip(node.ops, values[:-1], values[1:], strict=True):
-            if type(op) not in _COMPARE:
-                raise self._error("is not known", ast.unparse(node))
-            pair = self._alike(one, other), self._alike(other, one)
-            value = _COMPARE[type(op)](*pair)
-            result = value if result is None else pc.and_kleene(result, value)
-        return result
+    def _call(self, node: ast.Call, values: list[Any]) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if len(values) != 1 or node.keywords or name not in _FUNCTIONS:
+            raise self._error("takes one value", self._shown(node))
+        if name == "abs":
+            if pa.types.is_duration(values[0].type):
+                return pc.abs_checked(values[0].cast(pa.int64())).cast(values[0].type)
+            return _checked(pc.abs_checked, values[0])
+        return {"lower": pc.utf8_lower, "upper": pc.utf8_upper, "length": pc.utf8_length}[name](
+            *values
+        )
 
     def _alike(self, value: Any, other: Any) -> Any:
-        """A text beside a difference of times, as a duration."""
+        """What compares as a number: a difference of times, and the duration beside it."""
+        if pa.types.is_duration(value.type) and isinstance(other, pa.StringScalar):
+            return value.cast(pa.int64())
         if not (pa.types.is_duration(other.type) and isinstance(value, pa.StringScalar)):
             return value
         length = nanoseconds(value.as_py())
         if length is None:
             raise self._error("is no duration such as '5 s'", value.as_py())
-        return pa.scalar(int(length), pa.duration("ns"))
+        units = Fraction(length) / _PER_UNIT[other.type.unit]
+        whole_units = units.denominator == 1 and units < 2**63
+        return pa.scalar(int(units) if whole_units else float(units))
 
 
-def _python(where: str) -> str:
-    """The same condition in Python's spelling."""
-    out = []
-    for token in _TOKENS.findall(where.strip()):
-        if token.startswith("'"):
-            out.append(repr(token[1:-1].replace("''", "'")))
-        elif token == "=":
-            out.append("==")
-        elif token == "<>":
-            out.append("!=")
-        elif token.lower() in _WORDS:
-            word = token.lower()
-            out.append(word.capitalize() if word in ("true", "false") else word)
-        else:
-            out.append(" " if token in "\n\t" else token)
-    return "".join(out)
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: pc.add_checked,
+    ast.Sub: pc.subtract_checked,
+    ast.Mult: pc.multiply_checked,
+    ast.Div: pc.divide,
+}
+
+
+def _checked(operation: Callable[..., Any], *values: Any) -> Any:
+    """Whole numbers as wide ones, and as floating point numbers where these overflow."""
+    if not all(pa.types.is_integer(v.type) for v in values):
+        return operation(*values)
+    try:
+        return operation(*(v.cast(pa.int64()) for v in values))
+    except pa.ArrowInvalid:
+        return operation(*(_as_real(v) for v in values))
+
+
+def _as_real(value: Any) -> Any:
+    return pc.cast(value, pa.float64(), safe=False)
+
+
+def _divided(one: Any, other: Any) -> Any:
+    """A quotient, null by zero."""
+    one, other = _as_real(one), _as_real(other)
+    return pc.divide(one, pc.if_else(pc.equal(other, 0.0), pa.scalar(None, pa.float64()), other))
+
+
+def _compared(
+    op: type[ast.AST], one: Any, other: Any, error: Callable[[str, str], TidegateError]
+) -> Any:
+    """A comparison, in which NaN equals itself and is larger than any number."""
+    if pa.types.is_floating(one.type) != pa.types.is_floating(other.type):
+        numbers = [v for v in (one, other) if not pa.types.is_floating(v.type)]
+        if all(pa.types.is_integer(v.type) or pa.types.is_decimal(v.type) for v in numbers):
+            one, other = _as_real(one), _as_real(other)
+    equal, less, more = pc.equal(one, other), pc.less(one, other), pc.greater(one, other)
+    if pa.types.is_floating(one.type):
+        first, second = pc.is_nan(one), pc.is_nan(other)
+        equal = pc.or_(equal, pc.and_(first, second))
+        less = pc.or_(less, pc.and_(pc.invert(first), second))
+        more = pc.or_(more, pc.and_(first, pc.invert(second)))
+    wanted = {
+        ast.Eq: (equal,),
+        ast.NotEq: (less, more),
+        ast.Lt: (less,),
+        ast.LtE: (less, equal),
+        ast.Gt: (more,),
+        ast.GtE: (more, equal),
+    }
+    if op not in wanted:
+        raise error("is not known", op.__name__)
+    result, *rest = wanted[op]
+    return pc.or_(result, rest[0]) if rest else result

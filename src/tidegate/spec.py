@@ -222,9 +222,13 @@ def window_join(
         seed=_seed(seed),
         names=_result_names((left, right), suffixes),
         where=where,
-        params=chosen.params(_times(unit, (w_left, w_right))),
-        curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
     )
+    if tuples is not None:
+        spec = replace(
+            spec,
+            params=chosen.params(_times(unit, (w_left, w_right))),
+            curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
+        )
     if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
         return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
     return spec

@@ -31,7 +31,7 @@ def prepare(
     """Hash the rows of one input, and drop (and count) those that can never join."""
     timed = batch.column(side.time).is_valid()
     if unit.kind == "real number":
-        timed = pc.and_(timed, pc.invert(pc.is_nan(batch.column(side.time)).fill_null(True)))
+        timed = pc.and_(timed, pc.is_finite(batch.column(side.time)).fill_null(False))
     keyed = pa.array(np.ones(batch.num_rows, np.bool_))
     for name in side.keys:
         keyed = pc.and_(keyed, batch.column(name).is_valid())

@@ -27,6 +27,8 @@ from tidegate.spec import WindowJoin
 _ROOM = 1 << 18
 #: Rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
+#: What a log may take, whatever is held.
+_RECORD_BYTES = 16 << 20
 #: What a held tuple costs besides its payload: its slot, its places in the queue and the list of
 #: what expires, and its share of the index of keys.
 TUPLE_OVERHEAD = 384
@@ -110,6 +112,7 @@ class WindowEngine:
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         self._logged_rows = 0
+        self._logged_bytes = 0
         # What a record says of a held tuple besides its key and payload: nothing that is constant.
         self._logged = ["time", "seq"]
         self._logged += ["size"] if spec.in_bytes else []
@@ -293,9 +296,12 @@ class WindowEngine:
             payload.trim(first[s], tables.keep_rows(s, fresh, first[s], payload.rows))
             payload.join_chunks()
         # Dead rows must not take more than what is set aside for them.
-        tight = self.spec.in_bytes and self._bytes() > self._budget
-        for s in range(2):
-            payload = self._payload[s]
+        self._sweep(tight=self.spec.in_bytes and self._bytes() > self._budget)
+
+    def _sweep(self, *, tight: bool) -> None:
+        """Drop the rows that nobody holds, if they are many or must go."""
+        tables = self._tables
+        for s, payload in enumerate(self._payload):
             if tight or payload.wants_rewrite(tables.held_on(s)):
                 payload.rewrite(tables.keep_rows(s, tables.every(), 0, payload.rows))
 
@@ -387,6 +393,7 @@ class WindowEngine:
         }
         record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
         self._logged_rows += len(new) + len(gone)
+        self._logged_bytes += len(record)
         self._tables.mark()
         return record
 
@@ -404,13 +411,17 @@ class WindowEngine:
                 held = self._held_rows(s, slots[at : at + _RECORD_ROWS])
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = self._tables.held
+        self._logged_bytes = sum(map(len, records))
         self._tables.mark()
         return records
 
     @property
     def log_is_heavy(self) -> bool:
         """Whether more than three quarters of what was logged is dead."""
-        return self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
+        return (
+            self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
+            or self._logged_bytes > 4 * self._bytes() + _RECORD_BYTES
+        )
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
@@ -440,6 +451,7 @@ class WindowEngine:
         learned: list[pa.RecordBatch] = []
         for record in records:
             head, parts = from_bytes(record)
+            self._logged_bytes += len(record)
             for s in range(2):
                 held[s] += [parts[f"held{s}"]] if f"held{s}" in parts else []
                 self._open[s] = parts.get(f"open{s}", self._open[s])
@@ -466,6 +478,7 @@ class WindowEngine:
         for batch in learned:
             _update(merged, batch)
         self._tables.reload(merged)
+        self._sweep(tight=True)
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
             victims.requeue(self._tables.core, self._rules, True)

@@ -114,13 +114,15 @@ def _probe_tick(
     start, stop = ints[TICK_FROM], ints[TICK_TO]
     room = out.left.shape[0]
     base = ints[NEWCOMERS]
+    # Always so, unless a floating point time is too large to tell it from the window's end.
+    same = _joins(rules, batch.time[start], batch.time[start])
     for i in range(ints[AT], stop):
         ints[AT] = i
         if rules.moment == PROBE_FIRST and batch.probed[i]:
             continue
         side = batch.side[i]
         most = np.int64(core.groups[2 * batch.entry[i] + 1 - side].count)
-        low, high = _block(batch, i, start, stop) if stop - start > 1 else (0, 0)
+        low, high = _block(batch, i, start, stop) if same and stop - start > 1 else (0, 0)
         most += high - low
         open_low, open_high = 0, 0
         if start < opened and rules.moment == PROBE_FIRST:

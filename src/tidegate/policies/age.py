@@ -50,7 +50,10 @@ class Age(Policy):
 
     def __post_init__(self) -> None:
         for curve in _pair(self.curve):
-            values = np.asarray(curve, np.float64)
+            try:
+                values = np.asarray(curve, np.float64)
+            except (TypeError, ValueError):
+                values = np.empty(0)
             if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
                 raise TidegateError(f"an age curve must be a row of finite numbers, not {curve!r}")
             if (values < 0).any():
@@ -88,7 +91,7 @@ def _pair(curve: Any) -> tuple[Any, Any]:
     """The left's curve and the right's."""
     if curve is None:
         return [1.0], [1.0]
-    if isinstance(curve, str):
+    if not isinstance(curve, Sequence | np.ndarray) or isinstance(curve, str):
         raise TidegateError(
             "curve must be the results by age, one sequence or a pair (left's, right's), not "
             f"{curve!r}"
