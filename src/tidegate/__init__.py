@@ -6,6 +6,7 @@ from tidegate import local
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
+from tidegate.optimal import Optimal, optimal
 from tidegate.policies import (
     DGL,
     Age,
@@ -37,6 +38,7 @@ __all__ = [
     "Heeb",
     "IJoin",
     "Life",
+    "Optimal",
     "Policy",
     "Prob",
     "Rand",
@@ -48,4 +50,5 @@ __all__ = [
     "UntilExpiry",
     "join",
     "local",
+    "optimal",
 ]

@@ -61,7 +61,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
     _check_names(settings)
-    tables = [_decoded(as_table(left)), _decoded(as_table(right))]
+    tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
     engine = WindowEngine(job.spec, keep_shed=True)
@@ -96,7 +96,7 @@ def _check_names(settings: dict[str, Any]) -> None:
             raise TidegateError(f"the setting {name!r} is missing: a join needs time and within")
 
 
-def _decoded(table: pa.Table) -> pa.Table:
+def decoded(table: pa.Table) -> pa.Table:
     """The same values, without encodings that rows cannot be gathered from."""
     for at, field in enumerate(table.schema):
         kind = field.type
@@ -117,7 +117,7 @@ def _in_step(
     """The rows of both tables in order of time, some at once."""
     prepared = []
     for stream, table in enumerate(tables):
-        batch, dropped = job.prepare(stream, _single(table))
+        batch, dropped = job.prepare(stream, single(table))
         prepared.append(batch)
         for name, value in dropped.items():
             counters[name] = counters.get(name, 0) + value
@@ -135,7 +135,8 @@ def _in_step(
         ]
 
 
-def _single(table: pa.Table) -> pa.RecordBatch:
+def single(table: pa.Table) -> pa.RecordBatch:
+    """A table as one batch."""
     return pa.concat_batches([pa.RecordBatch.from_pylist([], table.schema), *table.to_batches()])
 
 
@@ -146,7 +147,7 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
         return spec
     counts = []
     for side, table in zip(spec.sides, tables, strict=True):
-        keys = _single(table.select(list(side.keys)).drop_null())
+        keys = single(table.select(list(side.keys)).drop_null())
         hashes = hash_columns(keys.columns, keys.num_rows)
         counts.append((hashes, np.ones(len(hashes))))
     return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))

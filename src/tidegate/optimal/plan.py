@@ -1,0 +1,139 @@
+"""The best way to fill a memory: chains of tuples in, how long each is kept out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.kernel import chains as kernel
+from tidegate.kernel import flow
+from tidegate.kernel.chains import Chains
+
+Whole = NDArray[np.int64]
+
+#: No sum of costs may pass this.
+_LARGEST = 2**60
+#: How much finer prices are than gains, where the numbers allow it.
+_FINEST = 2**16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is kept.
+
+    Attributes
+    ----------
+    until
+        For each member the gain until which it is kept, or -1.
+    value
+        What it earns.
+    bound
+        What no plan can pass.
+    """
+
+    until: Whole
+    value: int
+    bound: int
+
+
+def best_plan(chains: Chains, gap: float = 0.0) -> Plan:
+    """The plan that earns the most, by minimum-cost flow (Das et al., section 4.1).
+
+    The paper's graph has a node for every tuple and every time at which it may be in memory. Here
+    a group has a node for every time at which it earns: its older members can be swapped for newer
+    ones, so that it only matters how many are kept.
+    """
+    until = np.full(len(chains.arrive), -1, np.int64)
+    if len(chains.at) == 0:
+        return Plan(until, 0, 0)
+    finer = max(1, min(_FINEST, _LARGEST // max(int(np.abs(chains.worth).sum()), 1)))
+    fine = chains._replace(worth=chains.worth * finer)
+    network, excess = _network(fine)
+    network.price[: len(chains.memory) + 1] = -_even_prices(fine)
+    kernel.price_gains(fine, network)
+    flow.saturate(network, excess)
+    _repair(network, excess)
+    kernel.stays(chains, network.room, np.empty(len(until), np.int64), until)
+    # Any prices certify a bound, however they were found.
+    paid = network.price[0] - network.price[: len(chains.memory) + 1]
+    return Plan(until, earned(chains, until), upper_bound(fine, paid) // finer)
+
+
+def earned(chains: Chains, until: Whole) -> int:
+    """What a plan earns."""
+    total = np.concatenate([[0], np.cumsum(chains.worth)])
+    kept = np.flatnonzero(until >= 0)
+    return int((total[until[kept] + 1] - total[first_gains(chains)[kept]]).sum())
+
+
+def first_gains(chains: Chains) -> Whole:
+    """For each member, the first gain of its group after its arrival."""
+    group = np.repeat(np.arange(len(chains.members) - 1), np.diff(chains.members))
+    place = np.repeat(np.arange(len(chains.gains) - 1), np.diff(chains.gains))
+    ticks = len(chains.memory) + 1
+    return np.searchsorted(place * ticks + chains.at, group * ticks + chains.arrive, "right")
+
+
+def upper_bound(chains: Chains, paid: Whole) -> int:
+    """A bound on what any plan earns, from what a place in memory costs.
+
+    `paid[i]` is what it costs from the beginning up to tick i, and never falls. If places had to be
+    paid for, every member would stay as long as suits it, whatever the others do. What they earn
+    beyond the cost, and the cost of all memory, is no less than what any plan earns.
+    """
+    stay = np.empty(len(chains.arrive), np.int64)
+    queue = np.empty((int(np.diff(chains.gains).max(initial=0)) + 1, 2), np.int64)
+    places = np.minimum(chains.memory, len(chains.arrive))
+    return int(kernel.surplus(chains, paid, stay, queue)) + int(places @ np.diff(paid))
+
+
+def _even_prices(chains: Chains) -> Whole:
+    """What a place costs up to each tick, if it always costs the same, with the lowest bound."""
+    passed = np.arange(len(chains.memory) + 1)
+    low, high = 0, max(1, min(int(chains.worth.max()), _LARGEST // len(passed)))
+    while high - low > max(low // 8, 1):
+        middle = (low + high) // 2
+        if upper_bound(chains, passed * middle) <= upper_bound(chains, passed * (middle + 1)):
+            high = middle
+        else:
+            low = middle + 1
+    return passed * low
+
+
+def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
+    """The arcs, and what is to flow from and to each node."""
+    arcs = 2 * len(chains.at) + len(chains.arrive) + len(chains.memory)
+    nodes = len(chains.memory) + 1 + len(chains.at)
+    network = flow.Network(
+        tail=np.empty(arcs, np.int32),
+        head=np.empty(arcs, np.int32),
+        cost=np.empty(arcs, np.int64),
+        room=np.zeros(2 * arcs, np.int32),
+        price=np.zeros(nodes, np.int64),
+    )
+    excess = np.zeros(nodes, np.int64)
+    kernel.lay_arcs(chains, network, excess)
+    return network, excess
+
+
+def _repair(network: flow.Network, excess: NDArray[Any]) -> None:
+    """Make the flow balance, and stay optimal for its prices."""
+    nodes, arcs = len(network.price), len(network.tail)
+    start, half = np.zeros(nodes + 1, np.int64), np.empty(2 * arcs, np.int32)
+    listed = flow.list_halves(network, start, half)
+    search = flow.Search(
+        start=start,
+        half=half,
+        distance=np.full(nodes, -1, np.int64),
+        via=np.empty(nodes, np.int32),
+        settled=np.empty(nodes, np.int32),
+        heap_key=np.empty(listed + 1, np.int64),
+        heap_node=np.empty(listed + 1, np.int32),
+    )
+    # In random order: one after the other, excess would drive a front of high prices before it.
+    order = np.random.default_rng(0).permutation(np.flatnonzero(excess > 0))
+    if not flow.repair(network, search, excess, order):
+        raise AssertionError("places in memory always find a way along the timeline")
