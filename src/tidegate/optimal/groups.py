@@ -120,12 +120,14 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     new = np.ones(len(tuples), np.bool_)
     new[1:] = (np.diff(key) != 0) | (np.diff(weight) != 0) | (np.diff(expire) < 0)
     if late:
-        # Where a partner comes with a newcomer, one that stays for it cannot make room for that.
+        # Who stays for a partner cannot make room for a newcomer that comes with it. So they are
+        # as good as each other only if they expire together, as those that see the end do.
         low = sides.find(1 - side, key, tick, "left")
         high = sides.find(1 - side, key, tick, "right")
-        new[1:] |= (high > low)[1:] & (np.diff(expire) > 0)
+        apart = (high > low) | (expire == last_tick + 1)
+        new[1:] |= apart[1:] & (np.diff(expire) > 0)
     first = np.flatnonzero(new)
-    end = np.append(first[1:], len(tuples))
+    end = np.append(first, len(tuples))[1:]
     start = np.maximum(tick[first] + 1, sides.counted)
     low = sides.find(1 - side, key[first], start, "left")
     high = np.maximum(sides.find(1 - side, key[first], expire[end - 1], "left"), low)

@@ -55,7 +55,8 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
         number = times(array, unit)[0] if array.null_count == 0 else np.nan
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         number = np.nan
-    if isinstance(value, bool) or np.isnan(number):
+    cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
+    if isinstance(value, bool) or cut or np.isnan(number):
         raise TidegateError(
             f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
         )
