@@ -33,6 +33,7 @@ class Search(NamedTuple):
     distance: Array
     via: Array
     settled: Array
+    stack: Array
     heap_key: Array
     heap_node: Array
 
@@ -120,29 +121,33 @@ def _pop(heap_key: Array, heap_node: Array, size: int) -> None:
 def repair(network: Network, search: Search, excess: Array, order: Array) -> bool:
     """Move all excess to where it is missing, node by node; false if there is no way."""
     tail, head, cost, room, price = network
-    start, half, distance, via, settled, heap_key, heap_node = search
+    start, half, distance, via, settled, stack, heap_key, heap_node = search
     for at in range(order.shape[0]):
         source = order[at]
         while excess[source] > 0:
-            # Dijkstra's search, until something that lacks is reached.
-            heap_key[0] = 0
-            heap_node[0] = source
-            size = 1
+            # Dijkstra's search, until something that lacks is reached. What is no farther than
+            # where the search is now waits on a stack: there is much of that, and a heap is slow.
             distance[source] = 0
-            via[source] = -1
+            stack[0] = source
+            high, size, count = 1, 0, 0
             found = -1
-            count = 0
             reach = 0
-            while size > 0:
-                d, u = heap_key[0], heap_node[0]
-                _pop(heap_key, heap_node, size)
-                size -= 1
-                if d > distance[u]:
-                    continue
-                if excess[u] < 0:
-                    found = u
-                    reach = d
-                    break
+            while found < 0:
+                if high > 0:
+                    high -= 1
+                    u = stack[high]
+                elif size > 0:
+                    key, u = heap_key[0], heap_node[0]
+                    _pop(heap_key, heap_node, size)
+                    size -= 1
+                    if key > distance[u]:
+                        continue
+                    reach = key
+                    if excess[u] < 0:
+                        found = u
+                        break
+                else:
+                    return False
                 settled[count] = u
                 count += 1
                 for i in range(start[u], start[u + 1]):
@@ -150,21 +155,24 @@ def repair(network: Network, search: Search, excess: Array, order: Array) -> boo
                     if room[h] == 0:
                         continue
                     a = h >> 1
-                    if h & 1:
-                        v = tail[a]
-                        reduced = price[u] - price[v] - cost[a]
-                    else:
-                        v = head[a]
-                        reduced = price[u] - price[v] + cost[a]
-                    longer = d + reduced
-                    if distance[v] < 0 or longer < distance[v]:
-                        distance[v] = longer
-                        via[v] = h
-                        _push(heap_key, heap_node, size, longer, v)
+                    v = tail[a] if h & 1 else head[a]
+                    reduced = price[u] - price[v]
+                    reduced += -cost[a] if h & 1 else cost[a]
+                    there = reach + reduced
+                    if 0 <= distance[v] <= there:
+                        continue
+                    distance[v] = there
+                    via[v] = h
+                    if reduced > 0:
+                        _push(heap_key, heap_node, size, there, v)
                         size += 1
-            if found < 0:
-                return False
-            # What was reached gets cheaper, so that every path there is a shortest one.
+                    elif excess[v] < 0:
+                        found = v
+                        break
+                    else:
+                        stack[high] = v
+                        high += 1
+            # Move as much as the way takes.
             amount = min(excess[source], -excess[found])
             v = found
             while v != source:
@@ -179,12 +187,13 @@ def repair(network: Network, search: Search, excess: Array, order: Array) -> boo
                 v = head[h >> 1] if h & 1 else tail[h >> 1]
             excess[source] -= amount
             excess[found] += amount
-            distance[found] = -1
+            # What was reached before gets cheaper, so that the way there costs nothing now.
             for i in range(count):
-                u = settled[i]
-                price[u] += distance[u] - reach
-                distance[u] = -1
-            while size > 0:
-                size -= 1
-                distance[heap_node[size]] = -1
+                price[settled[i]] += distance[settled[i]] - reach
+                distance[settled[i]] = -1
+            distance[found] = -1
+            for i in range(high):
+                distance[stack[i]] = -1
+            for i in range(size):
+                distance[heap_node[i]] = -1
     return True

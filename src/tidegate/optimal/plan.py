@@ -16,8 +16,11 @@ Whole = NDArray[np.int64]
 
 #: No sum of costs may pass this.
 _LARGEST = 2**60
-#: How much finer prices are than gains, where the numbers allow it.
-_FINEST = 2**16
+#: How much finer prices are than gains, where the numbers allow it. Finer ones are nearer to the
+#: optimal ones at first, but leave fewer ways that cost the same.
+_FINEST = 8
+#: How often the range of prices is halved in search of the first one.
+_HALVINGS = 24
 
 
 @dataclass(frozen=True)
@@ -84,23 +87,34 @@ def upper_bound(chains: Chains, paid: Whole) -> int:
     paid for, every member would stay as long as suits it, whatever the others do. What they earn
     beyond the cost, and the cost of all memory, is no less than what any plan earns.
     """
+    return _surplus(chains, paid)[0] + int(_places(chains) @ np.diff(paid))
+
+
+def _surplus(chains: Chains, paid: Whole) -> tuple[int, Whole]:
+    """What members earn beyond the cost, and until which gain each would stay, or -1."""
     stay = np.empty(len(chains.arrive), np.int64)
     queue = np.empty((int(np.diff(chains.gains).max(initial=0)) + 1, 2), np.int64)
-    places = np.minimum(chains.memory, len(chains.arrive))
-    return int(kernel.surplus(chains, paid, stay, queue)) + int(places @ np.diff(paid))
+    return int(kernel.surplus(chains, paid, stay, queue)), stay
+
+
+def _places(chains: Chains) -> Whole:
+    """The memory, of which no more is needed than there are members."""
+    return np.minimum(chains.memory, len(chains.arrive))
 
 
 def _even_prices(chains: Chains) -> Whole:
-    """What a place costs up to each tick, if it always costs the same, with the lowest bound."""
+    """What a place costs up to each tick if it always costs the same and as many stay as fit."""
     passed = np.arange(len(chains.memory) + 1)
-    low, high = 0, max(1, min(int(chains.worth.max()), _LARGEST // len(passed)))
-    while high - low > max(low // 8, 1):
-        middle = (low + high) // 2
-        if upper_bound(chains, passed * middle) <= upper_bound(chains, passed * (middle + 1)):
-            high = middle
-        else:
-            low = middle + 1
-    return passed * low
+    most = max(1.0, min(float(chains.worth.max()), _LARGEST / len(passed)))
+    room = int(_places(chains).sum())
+    low, high = -_HALVINGS, 0.0  # as powers of two, below the most
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        _, stay = _surplus(chains, (passed * (most * 2.0**middle)).astype(np.int64))
+        kept = np.flatnonzero(stay >= 0)
+        load = int((chains.at[stay[kept]] + chains.late - chains.arrive[kept]).sum())
+        low, high = (middle, high) if load > room else (low, middle)
+    return (passed * (most * 2.0**low)).astype(np.int64)
 
 
 def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
@@ -130,6 +144,7 @@ def _repair(network: flow.Network, excess: NDArray[Any]) -> None:
         distance=np.full(nodes, -1, np.int64),
         via=np.empty(nodes, np.int32),
         settled=np.empty(nodes, np.int32),
+        stack=np.empty(nodes, np.int32),
         heap_key=np.empty(listed + 1, np.int64),
         heap_node=np.empty(listed + 1, np.int32),
     )

@@ -16,8 +16,8 @@ from tidegate.optimal.sides import Sides, Whole
 
 #: Pairs up to which the integer programme is tried, and how long, in the solver's own measure,
 #: which does not depend on the machine.
-MOST_PAIRS = 500
-_EFFORT = 5.0
+MOST_PAIRS = 300
+_EFFORT = 2.0
 
 #: A tuple: its side and its place there.
 _Tuple = tuple[int, int]
