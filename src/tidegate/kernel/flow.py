@@ -61,7 +61,7 @@ def list_halves(network: Network, start: Array, half: Array) -> int:
     for v in range(start.shape[0] - 1):
         start[v] = start[v + 1]
     start[start.shape[0] - 1] = listed
-    return listed
+    return int(listed)
 
 
 @entry_point

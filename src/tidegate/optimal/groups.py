@@ -137,9 +137,7 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     how = COMBINES.index(sides.spec.combine) if sides.weighted else -1
     partners = np.zeros(0) if other.weight is None else other.weight
     kernel.fill_gains(low, high, other.tick, weight[first], partners, how, at, worth)
-    return Grouped(
-        tuples, np.append(first, len(tuples)), expire, _offsets(counts), at, worth
-    )
+    return Grouped(tuples, np.append(first, len(tuples)), expire, _offsets(counts), at, worth)
 
 
 def _by_tuple(sides: Sides, side: int, late: int) -> Grouped:

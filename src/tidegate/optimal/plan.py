@@ -54,14 +54,14 @@ def best_plan(chains: Chains, gap: float = 0.0) -> Plan:
         return Plan(until, 0, 0)
     finer = max(1, min(_FINEST, _LARGEST // max(int(np.abs(chains.worth).sum()), 1)))
     fine = chains._replace(worth=chains.worth * finer)
-    network, excess = _network(fine)
-    network.price[: len(chains.memory) + 1] = -_even_prices(fine)
-    kernel.price_gains(fine, network)
-    flow.saturate(network, excess)
-    _repair(network, excess)
-    kernel.stays(chains, network.room, np.empty(len(until), np.int64), until)
+    arcs, excess = network(fine)
+    arcs.price[: len(chains.memory) + 1] = -_even_prices(fine)
+    kernel.price_gains(fine, arcs)
+    flow.saturate(arcs, excess)
+    _repair(arcs, excess)
+    kernel.stays(chains, arcs.room, np.empty(len(until), np.int64), until)
     # Any prices certify a bound, however they were found.
-    paid = network.price[0] - network.price[: len(chains.memory) + 1]
+    paid = arcs.price[0] - arcs.price[: len(chains.memory) + 1]
     return Plan(until, earned(chains, until), upper_bound(fine, paid) // finer)
 
 
@@ -107,7 +107,7 @@ def _even_prices(chains: Chains) -> Whole:
     passed = np.arange(len(chains.memory) + 1)
     most = max(1.0, min(float(chains.worth.max()), _LARGEST / len(passed)))
     room = int(_places(chains).sum())
-    low, high = -_HALVINGS, 0.0  # as powers of two, below the most
+    low, high = -float(_HALVINGS), 0.0  # as powers of two, below the most
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         _, stay = _surplus(chains, (passed * (most * 2.0**middle)).astype(np.int64))
@@ -117,11 +117,11 @@ def _even_prices(chains: Chains) -> Whole:
     return (passed * (most * 2.0**low)).astype(np.int64)
 
 
-def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
+def network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
     """The arcs, and what is to flow from and to each node."""
     arcs = 2 * len(chains.at) + len(chains.arrive) + len(chains.memory)
     nodes = len(chains.memory) + 1 + len(chains.at)
-    network = flow.Network(
+    laid = flow.Network(
         tail=np.empty(arcs, np.int32),
         head=np.empty(arcs, np.int32),
         cost=np.empty(arcs, np.int64),
@@ -129,8 +129,8 @@ def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
         price=np.zeros(nodes, np.int64),
     )
     excess = np.zeros(nodes, np.int64)
-    kernel.lay_arcs(chains, network, excess)
-    return network, excess
+    kernel.lay_arcs(chains, laid, excess)
+    return laid, excess
 
 
 def _repair(network: flow.Network, excess: NDArray[Any]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from tidegate.engines.prepare import times
@@ -26,7 +26,9 @@ def is_schedule(value: Any) -> bool:
         isinstance(value, tuple | list)
         and len(value) > 0
         and all(
-            isinstance(step, tuple | list) and len(step) == 2 and not isinstance(step[0], tuple | list)
+            isinstance(step, tuple | list)
+            and len(step) == 2
+            and not isinstance(step[0], tuple | list)
             for step in value
         )
     )
@@ -52,13 +54,13 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
     """A time, given as the time columns have it, as a number."""
     try:
         array = pa.array([value]).cast(kind) if isinstance(value, str) else pa.array([value], kind)
-        number = times(array, unit)[0] if array.null_count == 0 else np.nan
+        number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        number = np.nan
+        number = math.nan
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
-    if isinstance(value, bool) or cut or np.isnan(number):
+    if isinstance(value, bool) or cut or math.isnan(number):
         raise TidegateError(
             f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
         )
-    plain: int | float = number.item()
+    plain: int | float = number
     return plain

@@ -39,7 +39,7 @@ def count_pairs(sides: Sides) -> int:
 
 
 def exact(sides: Sides, memory: Sequence[Whole]) -> tuple[list[Whole] | None, float]:
-    """Solve by integer programme: until when tuples are kept, if any plan was found, and a bound."""
+    """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -106,8 +106,8 @@ def fill(sides: Sides, memory: Sequence[Whole], until: Sequence[Whole]) -> list[
     for side, stream in enumerate(sides.streams):
         other = sides.streams[1 - side]
         gain = np.zeros(len(stream))
-        stay = np.flatnonzero(kept[1 - side] >= 0)
-        for pair in sides.pairs(sides.later(1 - side, stay, kept[1 - side][stay])):
+        there = np.flatnonzero(kept[1 - side] >= 0)
+        for pair in sides.pairs(sides.later(1 - side, there, kept[1 - side][there])):
             np.add.at(gain, pair[side], sides.worth(*pair))
         for pair in sides.pairs(sides.together()):
             both = kept[1 - side][pair[1 - side]] >= other.tick[pair[1 - side]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
 from tidegate.errors import TidegateError
 from tidegate.optimal.schedules import Step
-from tidegate.spec import WindowJoin
+from tidegate.spec import Side, WindowJoin
 
 Whole = NDArray[np.int64]
 
@@ -77,8 +77,20 @@ class Stream:
 class Sides:
     """Both streams over one timeline.
 
-    `sample` says for each tick where, in the tuples of the left and then the right in the order of
-    the inputs, one of that time stands; -1 for a tick without any.
+    Attributes
+    ----------
+    spec
+        The join.
+    streams
+        The left's tuples and the right's.
+    ticks
+        The time of each tick.
+    counted
+        The first tick whose results count.
+    where
+        What pairs must fulfil besides equal keys.
+    dropped
+        How many rows can never join, and why.
     """
 
     spec: WindowJoin
@@ -93,11 +105,11 @@ class Sides:
         """Whether results have an importance."""
         return self.streams[0].weight is not None
 
-    def find(self, side: int, key: Whole, tick: Whole, how: str) -> Whole:
+    def find(self, side: int, key: Whole, tick: Whole, how: Literal["left", "right"]) -> Whole:
         """Where tuples of a side with this key and this tick stand, or would."""
         stream, ticks = self.streams[side], len(self.ticks) + 1
         place = stream.key * ticks + stream.tick
-        return np.searchsorted(place, key * ticks + tick, how)  # type: ignore[call-overload,no-any-return]
+        return np.searchsorted(place, key * ticks + tick, how)
 
     def later(self, side: int, tuples: Whole, until: Whole) -> Spans:
         """The other side's tuples that come after these, up to the tick `until`, and count."""
@@ -113,9 +125,7 @@ class Sides:
         left = self.streams[0]
         tuples = np.flatnonzero(left.tick >= self.counted)
         key, tick = left.key[tuples], left.tick[tuples]
-        return Spans(
-            0, tuples, self.find(1, key, tick, "left"), self.find(1, key, tick, "right")
-        )
+        return Spans(0, tuples, self.find(1, key, tick, "left"), self.find(1, key, tick, "right"))
 
     def pairs(self, spans: Spans) -> Iterator[tuple[Whole, Whole]]:
         """The pairs of spans that fulfil the predicate: left's tuples, right's tuples."""
@@ -175,30 +185,26 @@ def read(
         seen = np.unique(np.concatenate([seen, inside.astype(seen.dtype)]))
     keys = np.split(codes.astype(np.int64), [len(times[0])])
     streams = []
-    for side in range(2):
-        tick = np.searchsorted(seen, times[side])
-        order = np.lexsort((tick, keys[side]))
-        rows = batches[side].take(pa.array(order))
-        expire = _expire(side, seen, times[side], windows[side])
+    for at, side in enumerate(spec.sides):
+        tick = np.searchsorted(seen, times[at])
+        order = np.lexsort((tick, keys[at]))
+        rows = batches[at].take(pa.array(order))
+        expire = _expire(at, seen, times[at], windows[at])
         streams.append(
             Stream(
-                rows=pa.RecordBatch.from_arrays(
-                    rows.columns[PREPARED:-1], schema=spec.sides[side].schema
-                ),
+                rows=pa.RecordBatch.from_arrays(rows.columns[PREPARED:-1], schema=side.schema),
                 number=rows.columns[-1].to_numpy(),
-                key=keys[side][order],
+                key=keys[at][order],
                 tick=tick[order],
                 expire=expire[order],
-                weight=_weight(spec, side, rows),
+                weight=_weight(side, at, rows),
             )
         )
     counted = 0 if count_from is None else int(np.searchsorted(seen, count_from))
     return Sides(spec, (streams[0], streams[1]), seen, counted, where, dropped)
 
 
-def _expire(
-    side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Sequence[Step]
-) -> Whole:
+def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Sequence[Step]) -> Whole:
     """The first tick out of each tuple's window, which is the one in force at its own time."""
     expire = np.full(len(times), len(ticks), np.int64)
     for at, step in enumerate(steps):
@@ -213,17 +219,20 @@ def _expire(
     return expire
 
 
-def _weight(spec: WindowJoin, side: int, rows: pa.RecordBatch) -> NDArray[np.float64] | None:
+def _weight(side: Side, at: int, rows: pa.RecordBatch) -> NDArray[np.float64] | None:
     """A side's importance; a null counts as 0."""
-    name = spec.sides[side].importance
+    name = side.importance
     if name is None:
         return None
-    column = rows.columns[PREPARED + spec.sides[side].schema.get_field_index(name)]
-    values = np.nan_to_num(
-        column.cast(pa.float64()).to_numpy(zero_copy_only=False), nan=0.0, posinf=np.inf, neginf=-np.inf
+    column = rows.columns[PREPARED + side.schema.get_field_index(name)]
+    values: NDArray[np.float64] = np.nan_to_num(
+        column.cast(pa.float64()).to_numpy(zero_copy_only=False),
+        nan=0.0,
+        posinf=np.inf,
+        neginf=-np.inf,
     )
     if not np.isfinite(values).all():
-        where = ("left", "right")[side]
+        where = ("left", "right")[at]
         raise TidegateError(
             f'importance must be finite; {where} "{name}" has {values[~np.isfinite(values)][0]}: '
             "use a large number instead"
