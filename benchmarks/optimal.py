@@ -21,7 +21,7 @@ from tidegate.streams import zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """Lengths of the streams and windows; and those (length, window) that the paper's graph gets."""
+    """Lengths of the streams, windows, and the (length, window) pairs for the paper's graph."""
 
     lengths: tuple[int, ...] = (5_600, 20_000, 50_000, 100_000, 1_000_000)
     windows: tuple[int, ...] = (400, 5_000)
@@ -112,9 +112,7 @@ def apart(kind: str, length: int, window: int, patience: float | None = None) ->
     """Solve in a process of its own, so that its memory is its own; None if it takes too long."""
     command = [sys.executable, "-m", "benchmarks.optimal", kind, str(length), str(window)]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=patience
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience)
     except subprocess.TimeoutExpired:
         return None
     return Solved(**json.loads(done.stdout))

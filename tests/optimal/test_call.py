@@ -48,7 +48,9 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 
 def test_an_importance_must_be_finite() -> None:
     weighed = LEFT.append_column("i", pa.array([1.0, float("inf"), 1.0, 1.0, 1.0]))
-    with pytest.raises(tg.TidegateError, match='importance must be finite; left "i" has inf'):
+    with pytest.raises(
+        tg.TidegateError, match='importance must be a finite number of at least 0, and column "i"'
+    ):
         tg.optimal(weighed, weighed, **JOIN, importance="i")
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from optimal.exhaustive import LEFT, RIGHT, Case, Row, Steps
+from optimal.exhaustive import LEFT, RIGHT, Case, Row, Steps, always
 from optimal.replay import check_bound, delivered, kept_until, planned
 
 import tidegate as tg
@@ -21,15 +20,6 @@ from tidegate.streams import zipf
 
 MOMENTS = ("probe-first", "evict-first", "shed-first")
 SPLITS: dict[float | None, Any] = {None: "shared", 0.5: "fixed", 0.3: 0.3}
-
-
-class Near:
-    """A predicate as the engine takes it: values that differ by one at the most."""
-
-    def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
-        a, b = (x.column("x").to_numpy() for x in (left, right))
-        near: NDArray[np.bool_] = np.abs(a - b) <= 1
-        return near
 
 
 def tables(rows: list[Row]) -> tuple[pa.Table, pa.Table]:
@@ -71,8 +61,8 @@ def settings(case: Case) -> dict[str, Any]:
     }
     if case.combine is not None:
         found |= {"importance": "imp", "combine": case.combine}
-    if case.where is near:
-        found["where"] = Near()
+    if case.where is not always:
+        found["where"] = "abs(l.x - r.x) <= 1"
     if not math.isinf(case.count_from):
         found["count_from"] = case.count_from
     return found
@@ -197,6 +187,15 @@ def test_importance(combine: str) -> None:
 def test_many_arrivals_at_one_time() -> None:
     for seed in range(60):
         check(random_case(4_000 + seed, crowded=True))
+
+
+def test_a_predicate_alone() -> None:
+    for seed in range(60):
+        case = random_case(9_000 + seed, filtered=True)
+        case.rows = [replace(row, key=0) for row in case.rows]
+        found = check(case)
+        join = settings(case) | {"on": None}
+        assert tg.optimal(*tables(case.rows), **join).importance == found.importance
 
 
 def test_unbounded_windows() -> None:

@@ -67,7 +67,6 @@ def optimal(
     *,
     memory: Any = None,
     within: Any = None,
-    where: Any = None,
     count_from: Any = None,
     gap: float = 0.0,
     **settings: Any,
@@ -94,8 +93,6 @@ def optimal(
     within
         As `tidegate.join` takes it; each window may also be a schedule, a list of (time, window)
         pairs. A tuple's window is the one in force at its own time.
-    where
-        As `tidegate.join` takes it.
     count_from
         Results before this time do not count and are left out: a warm-up.
     gap
@@ -112,7 +109,7 @@ def optimal(
     _check_names(settings)
     tables = [_table(left, "left"), _table(right, "right")]
     if within is None:
-        raise TidegateError("the setting 'within' is missing: a join needs on, time, within")
+        raise TidegateError("the setting 'within' is missing: a join needs time and within")
     pair = within
     if is_schedule(within) or not isinstance(within, tuple | list):
         pair = (within, within)
@@ -152,7 +149,6 @@ def optimal(
         windows,
         np.array([step.start for step in budget[1:]], spec.unit.dtype),
         start,
-        where,
     )
     return _solved(sides, _places(sides, budget), gap)
 
@@ -255,9 +251,8 @@ def _check_names(settings: dict[str, Any]) -> None:
         if name not in known:
             listed = ", ".join([*known, *(n for n in own if own[n].kind is own[n].KEYWORD_ONLY)])
             raise TidegateError(f"there is no setting {name!r}; there are {listed}")
-    for name in ("on", "time"):
-        if name not in settings:
-            raise TidegateError(f"the setting {name!r} is missing: a join needs on, time, within")
+    if "time" not in settings:
+        raise TidegateError("the setting 'time' is missing: a join needs time and within")
 
 
 def _check_gap(gap: Any) -> None:

@@ -114,7 +114,8 @@ def _even_prices(chains: Chains) -> Whole:
         kept = np.flatnonzero(stay >= 0)
         load = int((chains.at[stay[kept]] + chains.late - chains.arrive[kept]).sum())
         low, high = (middle, high) if load > room else (low, middle)
-    return (passed * (most * 2.0**low)).astype(np.int64)
+    even: Whole = (passed * (most * 2.0**low)).astype(np.int64)
+    return even
 
 
 def network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:

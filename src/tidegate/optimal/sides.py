@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.columns import as_floats
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
-from tidegate.errors import TidegateError
 from tidegate.optimal.schedules import Step
+from tidegate.predicates import Predicate
 from tidegate.spec import Side, WindowJoin
 
 Whole = NDArray[np.int64]
@@ -27,13 +28,6 @@ _COMBINE: dict[str, Any] = {
     "sum": np.add,
     "product": np.multiply,
 }
-
-
-class Predicate(Protocol):
-    """What pairs must fulfil besides equal keys."""
-
-    def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Whether each row of the one and the row of the other beside it do."""
 
 
 class Spans(NamedTuple):
@@ -166,7 +160,6 @@ def read(
     windows: Sequence[Sequence[Step]],
     changes: NDArray[Any],
     count_from: int | float | None,
-    where: Predicate | None,
 ) -> Sides:
     """Put both inputs on one timeline, which also has the times at which the memory changes."""
     batches, dropped = [], {"null_times": 0, "null_keys": 0}
@@ -197,10 +190,13 @@ def read(
                 key=keys[at][order],
                 tick=tick[order],
                 expire=expire[order],
-                weight=_weight(side, at, rows),
+                weight=_weight(side, rows),
             )
         )
     counted = 0 if count_from is None else int(np.searchsorted(seen, count_from))
+    where = None
+    if spec.where is not None:
+        where = Predicate(spec.where, spec.left.schema, spec.right.schema)
     return Sides(spec, (streams[0], streams[1]), seen, counted, where, dropped)
 
 
@@ -219,22 +215,8 @@ def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Sequence
     return expire
 
 
-def _weight(side: Side, at: int, rows: pa.RecordBatch) -> NDArray[np.float64] | None:
-    """A side's importance; a null counts as 0."""
-    name = side.importance
-    if name is None:
+def _weight(side: Side, rows: pa.RecordBatch) -> NDArray[np.float64] | None:
+    """A side's importance, where one was asked for."""
+    if side.importance is None:
         return None
-    column = rows.columns[PREPARED + side.schema.get_field_index(name)]
-    values: NDArray[np.float64] = np.nan_to_num(
-        column.cast(pa.float64()).to_numpy(zero_copy_only=False),
-        nan=0.0,
-        posinf=np.inf,
-        neginf=-np.inf,
-    )
-    if not np.isfinite(values).all():
-        where = ("left", "right")[at]
-        raise TidegateError(
-            f'importance must be finite; {where} "{name}" has {values[~np.isfinite(values)][0]}: '
-            "use a large number instead"
-        )
-    return values
+    return as_floats(rows.columns[PREPARED + side.schema.get_field_index(side.importance)])
