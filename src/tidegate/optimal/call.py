@@ -96,7 +96,9 @@ def optimal(
     count_from
         Results before this time do not count and are left out: a warm-up.
     gap
-        By what share the result may be below `upper_bound`. Above 0 it may be found faster.
+        By what share the result may be below `upper_bound` before more work is put into it. Only
+        ``"shed-first"`` makes use of it: the flow is solved to the end, in time that grows little
+        faster than the streams.
     **settings
         As `tidegate.join` takes them, except `policy` and `shards`. `lateness` and `seed` play no
         part.
@@ -159,7 +161,7 @@ def _solved(sides: Sides, memory: list[Whole], gap: float) -> Optimal:
     until = [np.full(len(s), -1, np.int64) for s in sides.streams]
     above = 0.0
     for pool in pools(sides, memory, late):
-        plan = best_plan(pool.chains, gap)
+        plan = best_plan(pool.chains)
         above += (plan.bound - plan.value) / pool.unit
         for s in range(2):
             mine = (pool.side == s) & (plan.until >= 0)
@@ -168,15 +170,18 @@ def _solved(sides: Sides, memory: list[Whole], gap: float) -> Optimal:
     _, importance = delivered.totals()
     upper = importance + above
     if sides.spec.moment == "shed-first":
-        return _shed_first(sides, memory, until, upper)
+        return _shed_first(sides, memory, until, upper, gap)
     return _result(delivered, upper)
 
 
-def _shed_first(sides: Sides, memory: list[Whole], until: list[Whole], upper: float) -> Optimal:
+def _shed_first(
+    sides: Sides, memory: list[Whole], until: list[Whole], upper: float, gap: float
+) -> Optimal:
     """The same where newcomers must be admitted to probe, from the optimum where they need not."""
     delivered = Delivered(sides, shedding.fill(sides, memory, until), admitted=True)
-    if shedding.count_pairs(sides) <= shedding.MOST_PAIRS:
-        better, bound = shedding.exact(sides, memory)
+    near = delivered.totals()[1] >= (1 - gap) * upper
+    if not near and shedding.count_pairs(sides) <= shedding.MOST_PAIRS:
+        better, bound = shedding.exact(sides, memory, gap)
         upper = min(upper, bound)
         solved = None if better is None else Delivered(sides, better, admitted=True)
         if solved is not None and solved.totals()[1] > delivered.totals()[1]:

@@ -42,7 +42,7 @@ class Plan:
     bound: int
 
 
-def best_plan(chains: Chains, gap: float = 0.0) -> Plan:
+def best_plan(chains: Chains) -> Plan:
     """The plan that earns the most, by minimum-cost flow (Das et al., section 4.1).
 
     The paper's graph has a node for every tuple and every time at which it may be in memory. Here
@@ -54,7 +54,7 @@ def best_plan(chains: Chains, gap: float = 0.0) -> Plan:
         return Plan(until, 0, 0)
     finer = max(1, min(_FINEST, _LARGEST // max(int(np.abs(chains.worth).sum()), 1)))
     fine = chains._replace(worth=chains.worth * finer)
-    arcs, excess = network(fine)
+    arcs, excess = _network(fine)
     arcs.price[: len(chains.memory) + 1] = -_even_prices(fine)
     kernel.price_gains(fine, arcs)
     flow.saturate(arcs, excess)
@@ -62,17 +62,17 @@ def best_plan(chains: Chains, gap: float = 0.0) -> Plan:
     kernel.stays(chains, arcs.room, np.empty(len(until), np.int64), until)
     # Any prices certify a bound, however they were found.
     paid = arcs.price[0] - arcs.price[: len(chains.memory) + 1]
-    return Plan(until, earned(chains, until), upper_bound(fine, paid) // finer)
+    return Plan(until, _earned(chains, until), upper_bound(fine, paid) // finer)
 
 
-def earned(chains: Chains, until: Whole) -> int:
+def _earned(chains: Chains, until: Whole) -> int:
     """What a plan earns."""
     total = np.concatenate([[0], np.cumsum(chains.worth)])
     kept = np.flatnonzero(until >= 0)
-    return int((total[until[kept] + 1] - total[first_gains(chains)[kept]]).sum())
+    return int((total[until[kept] + 1] - total[_first_gains(chains)[kept]]).sum())
 
 
-def first_gains(chains: Chains) -> Whole:
+def _first_gains(chains: Chains) -> Whole:
     """For each member, the first gain of its group after its arrival."""
     group = np.repeat(np.arange(len(chains.members) - 1), np.diff(chains.members))
     place = np.repeat(np.arange(len(chains.gains) - 1), np.diff(chains.gains))
@@ -118,7 +118,7 @@ def _even_prices(chains: Chains) -> Whole:
     return even
 
 
-def network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
+def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
     """The arcs, and what is to flow from and to each node."""
     arcs = 2 * len(chains.at) + len(chains.arrive) + len(chains.memory)
     nodes = len(chains.memory) + 1 + len(chains.at)
