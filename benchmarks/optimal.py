@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,19 +22,19 @@ from tidegate.streams import zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """Lengths of the streams, windows, and the (length, window) pairs for the paper's graph."""
+    """Pairs of a length and a window, for `tidegate.optimal` and for the paper's graph."""
 
-    lengths: tuple[int, ...] = (5_600, 20_000, 50_000, 100_000, 1_000_000)
-    windows: tuple[int, ...] = (400, 5_000)
-    paper: tuple[tuple[int, int], ...] = ((1_400, 100), (1_400, 400), (5_600, 100))
+    settings: tuple[tuple[int, int], ...]
+    paper: tuple[tuple[int, int], ...]
     repeats: int = 3
 
 
-FULL = Scale()
-QUICK = Scale(lengths=(2_000,), windows=(100,), paper=((300, 40),), repeats=1)
+LENGTHS = (5_600, 20_000, 50_000, 100_000, 1_000_000)
+FULL = Scale(settings=tuple(product(LENGTHS, (400, 5_000))), paper=((1_400, 100), (1_400, 400)))
+QUICK = Scale(settings=((2_000, 100),), paper=((300, 40),), repeats=1)
 
-#: From this length on, once is enough.
-_LONG = 100_000
+#: From this length on, once is enough, and from this one on, one split.
+_LONG, _LONGEST = 20_000, 1_000_000
 #: How long the paper's graph may take.
 _PATIENCE = 300
 
@@ -73,14 +74,14 @@ def of_paper(length: int, window: int) -> tuple[int, float]:
 
     keys = [t.column("key").to_numpy() for t in zipf(length, domain=50, skew=1.0, seed=1)]
     results = int((keys[0] == keys[1]).sum())
-    for own, other in (keys, keys[::-1]):
+    shares = (window // 2, window - window // 2)
+    for own, other, places in zip(keys, keys[::-1], shares, strict=True):
         solver = min_cost_flow.SimpleMinCostFlow()
         tail, head, cost = paper_arcs(own, other, window)
         nodes = 2 + length * window
         solver.add_arcs_with_capacity_and_unit_cost(tail, head, np.ones_like(tail), cost)
         # What finds no tuple to hold goes along the timeline, of which the paper has no need as it
         # fills the memory with the first tuples.
-        places = window // 2
         solver.add_arc_with_capacity_and_unit_cost(0, 1, places, 0)
         supply = np.zeros(nodes, np.int64)
         supply[0], supply[1] = places, -places
@@ -136,17 +137,16 @@ def alone(kind: str, length: int, window: int) -> Solved:
 def run(scale: Scale, step: Step) -> Section:
     """All lengths and windows, then the paper's graph."""
     rows, seconds, gaps = [], {}, {}
-    for window in scale.windows:
-        for length in scale.lengths:
-            for split in ("fixed", "shared"):
-                step(f"N {length:,}, w {window:,}, {split}")
-                repeats = scale.repeats if length < _LONG else 1
-                found = [apart(split, length, window) for _ in range(repeats)]
-                solved = [one for one in found if one is not None]
-                took = samples([one.seconds for one in solved])
-                seconds[length, window, split] = took
-                gaps[length, window, split] = solved[0].gap
-                rows.append(_row(length, window, split, took, solved[0]))
+    for length, window in scale.settings:
+        for split in ("fixed", "shared") if length < _LONGEST else ("fixed",):
+            step(f"N {length:,}, w {window:,}, {split}")
+            repeats = scale.repeats if length < _LONG else 1
+            found = [apart(split, length, window) for _ in range(repeats)]
+            solved = [one for one in found if one is not None]
+            took = samples([one.seconds for one in solved])
+            seconds[length, window, split] = took
+            gaps[length, window, split] = solved[0].gap
+            rows.append(_row(length, window, split, took, solved[0]))
     paper_rows = []
     for length, window in scale.paper:
         step(f"the paper's graph, N {length:,}, w {window:,}")
@@ -165,7 +165,16 @@ def run(scale: Scale, step: Step) -> Section:
         tables=(
             Table(
                 "Seconds and memory",
-                ("N a side", "w = M", "split", "seconds", "processor", "peak MiB", "results", "above"),
+                (
+                    "N a side",
+                    "w = M",
+                    "split",
+                    "seconds",
+                    "processor",
+                    "peak MiB",
+                    "results",
+                    "above",
+                ),
                 tuple(rows),
             ),
             Table(
@@ -212,8 +221,8 @@ def _figures(
             shown = took.show() + " s"
             figures.append(Figure(what, shown, took.median, *goals, "{:g} s", higher=False))
     for (length, window, split), gap in gaps.items():
-        if length == 1_000_000:
-            what = f"OPT-offline, N = 1,000,000, w = M = {window:,}, {split}, above the result"
+        if length == _LONGEST:
+            what = f"OPT-offline, N = {length:,}, w = M = {window:,}, {split}, above the result"
             took = seconds[length, window, split]
             shown = f"{gap:.2%} in {took.median:.0f} s"
             figures.append(Figure(what, shown, gap, 0.01, 0.01, "{:.0%}", higher=False))

@@ -38,9 +38,7 @@ def count_pairs(sides: Sides) -> int:
     return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
 
 
-def exact(
-    sides: Sides, memory: Sequence[Whole], gap: float
-) -> tuple[list[Whole] | None, float]:
+def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole] | None, float]:
     """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
     from ortools.sat.python import cp_model
 
@@ -63,11 +61,11 @@ def exact(
         before = int(streams[side].tick[at])
         for last, tick in zip([before, *sorted(ticks)], sorted(ticks), strict=False):
             model.add_implication(held[(side, at), tick], held[(side, at), last])
-            for gap in range(before if tick == before else last + 1, tick + 1):
-                load[pool, gap].append(held[(side, at), tick])
-    for (pool, gap), variables in load.items():
-        if len(variables) > memory[pool][gap]:
-            model.add(sum(variables) <= int(memory[pool][gap]))
+            for after in range(before if tick == before else last + 1, tick + 1):
+                load[pool, after].append(held[(side, at), tick])
+    for (pool, after), variables in load.items():
+        if len(variables) > memory[pool][after]:
+            model.add(sum(variables) <= int(memory[pool][after]))
     results = []
     for a, b, _ in pairs:
         now = int(max(streams[0].tick[a], streams[1].tick[b]))
