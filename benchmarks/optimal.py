@@ -156,10 +156,11 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="the best any policy could have done",
         workload=(
-            "`tg.optimal` on two streams of Zipf(1) keys, domain 50, a tuple a side at every time, "
-            "with memory for w tuples, half of what a full window has. Seconds are those of the "
-            "whole call, on one core; memory is the highest of the process, which starts with about 200 MiB of "
-            "libraries. `above` is how far the certified bound is above the result: 0 % is optimal."
+            "`tg.optimal` on two streams of Zipf(1) keys, domain 50, a tuple a side at every "
+            "time, with memory for w tuples, half of what a full window has. Seconds are those of "
+            "the whole call, on one core; memory is the highest of the process, which starts with "
+            "about 200 MiB of libraries. `above` is how far the certified bound is above the "
+            "result: 0 % is optimal."
         ),
         figures=tuple(_figures(seconds, gaps)),
         tables=(
