@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
 from tidegate.kernel.chains import Chains
@@ -33,7 +34,11 @@ def random_chains(seed: int, ticks: int, groups: int) -> Chains:
         members.append(len(arrive))
         gains.append(len(at))
     return Chains(
-        *(np.array(x, np.int64) for x in (members, arrive, expire, gains, at)),
+        members=np.array(members),
+        arrive=np.array(arrive),
+        expire=np.array(expire),
+        gains=np.array(gains),
+        at=np.array(at, np.int64),
         worth=draw.integers(-2, 9, len(at)),
         memory=draw.integers(0, 6, ticks),
         late=late,
@@ -67,7 +72,7 @@ def by_tuple(chains: Chains) -> int:
     return -int(solver.optimal_cost())
 
 
-def check_places(chains: Chains, until: np.ndarray) -> int:
+def check_places(chains: Chains, until: NDArray[np.int64]) -> int:
     """What a plan earns, counted member by member; it must keep to the rules."""
     held = np.zeros(len(chains.memory) + 1, np.int64)
     value = 0
