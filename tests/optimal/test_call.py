@@ -165,6 +165,17 @@ def test_windows_that_change() -> None:
     assert best(([(0, "unbounded")], [(0, 1), (4, 2)])) == 4
 
 
+def test_an_importance_that_is_the_same_for_all_changes_nothing() -> None:
+    streams = zipf(600, domain=3, skew=1.0, seed=5)
+    join: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "memory": 60}
+    plain = tg.optimal(*streams, **join)
+    for one in (1e-9 / 3, 1 / 3, 1e12 / 3):
+        weighed = [t.append_column("i", pa.array([one] * len(t))) for t in streams]
+        found = tg.optimal(*weighed, **join, importance="i", combine="max")
+        assert found.results == plain.results
+        assert found.upper_bound == found.importance == pytest.approx(plain.results * one)
+
+
 def test_paper_1_figures() -> None:
     """Zipf(1), domain 50, w = M = 400, fixed, counted from 2w, whole-stream frequencies.
 

@@ -14,7 +14,7 @@ from tidegate.kernel.chains import Chains
 from tidegate.optimal.sides import Sides, Whole
 from tidegate.spec import COMBINES
 
-#: Importance is rounded to whole numbers of which all gains together have at most this many.
+#: Importance is rounded to whole numbers, of which no plan can earn more than this.
 _LARGEST = 2**58
 
 
@@ -56,7 +56,7 @@ def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
         (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
         for side in range(2)
     ]
-    unit = _unit(np.concatenate([g.worth for g in grouped]))
+    unit = _unit(grouped)
     shares = [[0, 1]] if len(memory) == 1 else [[0], [1]]
     return [
         Pool(
@@ -91,12 +91,14 @@ def _merged(
     )
 
 
-def _unit(worth: NDArray[np.float64]) -> float:
+def _unit(grouped: list[Grouped]) -> float:
     """How many whole numbers make a one: as few as say every gain exactly, else very many."""
-    total = float(np.abs(worth).sum())
+    worth = np.concatenate([g.worth for g in grouped])
+    most = max(int(np.diff(g.members).max(initial=1)) for g in grouped)
+    total = float(np.abs(worth).sum()) * most
     for digits in range(7):
         finer = worth * 10.0**digits
-        near = np.abs(finer - np.rint(finer)) <= 1e-9 * np.maximum(np.abs(finer), 1.0)
+        near = np.abs(finer - np.rint(finer)) <= 1e-9 * np.abs(finer)
         if near.all() and total * 10.0**digits < _LARGEST:
             return 10.0**digits
     return float(2.0 ** np.floor(np.log2(_LARGEST / total)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.errors import TidegateError
 from tidegate.kernel import chains as kernel
 from tidegate.kernel import flow
 from tidegate.kernel.chains import Chains
@@ -19,6 +20,8 @@ _LARGEST = 2**60
 #: How much finer prices are than gains, where the numbers allow it. Finer ones are nearer to the
 #: optimal ones at first, but leave fewer ways that cost the same.
 _FINEST = 8
+#: Arcs are numbered in 32 bits, twice each.
+_MOST_ARCS = 2**30
 #: How often the range of prices is halved in search of the first one.
 _HALVINGS = 24
 
@@ -52,7 +55,8 @@ def best_plan(chains: Chains) -> Plan:
     until = np.full(len(chains.arrive), -1, np.int64)
     if len(chains.at) == 0:
         return Plan(until, 0, 0)
-    finer = max(1, min(_FINEST, _LARGEST // max(int(np.abs(chains.worth).sum()), 1)))
+    most = int(np.abs(chains.worth).sum()) * int(np.diff(chains.members).max())
+    finer = max(1, min(_FINEST, _LARGEST // max(most, 1)))
     fine = chains._replace(worth=chains.worth * finer)
     arcs, excess = _network(fine)
     arcs.price[: len(chains.memory) + 1] = -_even_prices(fine)
@@ -122,6 +126,11 @@ def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
     """The arcs, and what is to flow from and to each node."""
     arcs = 2 * len(chains.at) + len(chains.arrive) + len(chains.memory)
     nodes = len(chains.memory) + 1 + len(chains.at)
+    if arcs >= _MOST_ARCS:
+        raise TidegateError(
+            f"tuples find each other {len(chains.at):,} times, too often for a plan by tuple; take "
+            "a part of the streams, a shorter window, or no importance and no where"
+        )
     laid = flow.Network(
         tail=np.empty(arcs, np.int32),
         head=np.empty(arcs, np.int32),
