@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -109,7 +110,8 @@ def optimal(
         Like `tidegate.Result`, with `keep_until` and `upper_bound`.
     """
     _check_names(settings)
-    tables = [_table(left, "left"), _table(right, "right")]
+    left_schema, left_table = _opened(left, "left")
+    right_schema, right_table = _opened(right, "right")
     if within is None:
         raise TidegateError("the setting 'within' is missing: a join needs time and within")
     pair = within
@@ -122,9 +124,7 @@ def optimal(
         )
 
     def spec_with(memory: Any, window: Any) -> WindowJoin:
-        return window_join(
-            tables[0].schema, tables[1].schema, memory=memory, within=window, **settings
-        )
+        return window_join(left_schema, right_schema, memory=memory, within=window, **settings)
 
     def checked_memory(value: Any) -> int | None:
         checked = spec_with(value, first)
@@ -147,7 +147,7 @@ def optimal(
     _check_gap(gap)
     sides = read(
         spec,
-        [single(t) for t in tables],
+        [single(left_table()), single(right_table())],
         windows,
         np.array([step.start for step in budget[1:]], spec.unit.dtype),
         start,
@@ -214,29 +214,33 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
 
 def _places(sides: Sides, budget: list[Step]) -> list[Whole]:
     """How many tuples fit after each tick, in one memory or in one a side."""
-    most = len(sides.streams[0]) + len(sides.streams[1]) + 2
-    total = np.zeros(len(sides.ticks), np.int64)
-    for at, step in enumerate(budget):
-        mine = slice(None) if at == 0 else sides.ticks >= step.start
-        total[mine] = most if step.value is None else step.value
+    everyone = len(sides.streams[0]) + len(sides.streams[1])
     share = sides.spec.split
-    if share is None:
-        return [total]
-    left = np.clip(np.floor(total * share).astype(np.int64), 1, total - 1)
-    unbounded = [budget[0].value is None]
-    return [total, total] if any(unbounded) else [left, total - left]
+    places = np.zeros((1 if share is None else 2, len(sides.ticks)), np.int64)
+    for at, step in enumerate(budget):
+        now = slice(None) if at == 0 else sides.ticks >= step.start
+        if step.value is None:
+            places[:, now] = everyone
+        elif share is None:
+            places[0, now] = step.value
+        else:
+            # As the engine splits it.
+            left = min(max(math.floor(step.value * share), 1), step.value - 1)
+            places[0, now], places[1, now] = left, step.value - left
+    return list(places)
 
 
-def _table(data: Any, side: str) -> pa.Table:
-    """An input as an Arrow table."""
+def _opened(data: Any, side: str) -> tuple[pa.Schema, Callable[[], pa.Table]]:
+    """The schema of an input, and a way to have it as an Arrow table once all is checked."""
     if type(data).__module__.startswith("pyspark."):
         if data.isStreaming:
             raise TidegateError(
                 f"the {side} input is a streaming DataFrame, and the optimum needs to know all "
                 "tuples beforehand; read the archived stream with spark.read"
             )
-        data = data.toArrow()
-    return decoded(as_table(data))
+        return decoded(data.limit(0).toArrow()).schema, lambda: decoded(data.toArrow())
+    table = decoded(as_table(data))
+    return table.schema, lambda: table
 
 
 def _check_names(settings: dict[str, Any]) -> None:
