@@ -61,6 +61,9 @@ def test_streaming_frames_are_refused_and_batch_ones_are_not(spark: SparkSession
     frames = [spark.createDataFrame(table.to_pandas()) for table in (LEFT, RIGHT)]
     found = tg.optimal(*frames, **JOIN, memory=2, split="fixed")
     assert found.results == 5
+    loose = spark.sql("SELECT collate('a', 'UTF8_LCASE') AS k, 1 AS t")
+    with pytest.raises(tg.TidegateError, match='key column "k" has the collation UTF8_LCASE'):
+        tg.optimal(loose, loose, **JOIN)
 
 
 def test_pandas_timestamps_and_rows_that_never_join() -> None:
