@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import growth, kernel, optimal, queries, recall, report, state
+from benchmarks import growth, kernel, optimal, queries, recall, report, state, static
 from benchmarks.measure import Feeder, samples
 from benchmarks.report import Figure, Section, Table
 from tidegate.kernel import window as compiled
@@ -105,6 +105,19 @@ def test_learned_over_whole_compares_like_with_like() -> None:
 def test_the_papers_graph_has_the_same_optimum() -> None:
     for length, window in ((60, 7), (300, 40)):
         assert optimal.of_paper(length, window) == optimal.ours(length, window, "fixed")
+
+
+def test_static_compares_plans_of_the_same_relations() -> None:
+    scale = static.Scale(tuples=400, values=30, keep=60, skews=(1.0,), each_skews=(1.0,), seeds=3)
+    section = static.run(scale, lambda what: None)
+    [row] = section.tables[0].rows
+    shares = [
+        tg.truncated_join(*tables, on="key", keep=60, method="adg").results
+        / tg.truncated_join(*tables, on="key", keep=60).results
+        for tables in (zipf(400, domain=30, skew=1.0, seed=seed) for seed in range(3))
+    ]
+    assert row[1] == f"{sum(shares) / 3:.2%}"
+    assert row[2] == f"{min(shares):.2%}"
 
 
 def test_exact_results_are_the_joins() -> None:

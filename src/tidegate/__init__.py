@@ -25,6 +25,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
 
@@ -51,4 +52,5 @@ __all__ = [
     "join",
     "local",
     "optimal",
+    "truncated_join",
 ]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from tidegate.columns import hash_columns
+from tidegate.columns import decoded, hash_columns
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.errors import TidegateError
+from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, frequencies_of, window_join
+from tidegate.spec import TruncatedJoin, WindowJoin, frequencies_of, window_join
+from tidegate.spec import truncated_join as spec_of_truncated
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     """
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
-    _check_names(settings)
+    _check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
@@ -81,34 +84,95 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     )
 
 
-def _check_names(settings: dict[str, Any]) -> None:
+def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
+    """Join the best part of finite relations; see `tidegate.truncated_join` for the settings.
+
+    Parameters
+    ----------
+    left, right
+        Arrow tables or pandas DataFrames; or a list of two and more as the first.
+    **settings
+        As `tidegate.truncated_join` takes them.
+
+    Returns
+    -------
+    Result
+        Its counters say how many tuples were ``kept``, also of each input, and how many results
+        the join of everything has (``exact_results``). In ``shed`` are the tuples that were not
+        kept: for want of room (``"truncated"``) or of any partner (``"no partner"``). They have no
+        ``left_at``.
+    """
+    _check_names(settings, spec_of_truncated)
+    tables = [decoded(as_table(data)) for data in relations(left, right)]
+    spec = spec_of_truncated([table.schema for table in tables], **settings)
+    done = truncation.run(spec, tables)
+    shed = [
+        _departed(spec, at, table, rows, why)
+        for at, table in enumerate(tables)
+        for why, rows in (
+            ("truncated", done.left_out[at]),
+            ("no partner", done.partnerless[at]),
+        )
+    ]
+    results = len(done.table)
+    return Result(
+        table=done.table,
+        results=results,
+        importance=float(results),
+        counters=done.counters,
+        shed=pa.concat_tables(shed),
+    )
+
+
+def relations(left: Any, right: Any) -> list[Any]:
+    """The inputs of a truncated join: two, or a list of two and more."""
+    given = left if right is None else [left, right]
+    if not isinstance(given, list | tuple) or len(given) < 2:
+        raise TidegateError(
+            "a truncated join takes a left and a right input, or a list of two and more as its "
+            f"first argument, not {'one' if right is None else 'none'}"
+        )
+    if right is not None and isinstance(left, list | tuple):
+        raise TidegateError(
+            "a truncated join takes all its inputs in one list, or a left and a right one: put the "
+            "right input into the list"
+        )
+    return list(given)
+
+
+def _departed(
+    spec: TruncatedJoin, at: int, table: pa.Table, rows: NDArray[np.int64], why: str
+) -> pa.Table:
+    """Tuples that were not kept, as `Result.shed` has them."""
+    count = len(rows)
+    columns = {
+        "side": pa.array([spec.relations[at].name] * count, pa.string()),
+        "left_at": pa.nulls(count, pa.int64()),
+        "why": pa.array([why] * count, pa.string()),
+    }
+    for i, relation in enumerate(spec.relations):
+        kind = pa.struct(list(relation.schema))
+        tuples = table.take(pa.array(rows)).to_struct_array() if i == at else pa.nulls(count, kind)
+        columns[relation.name] = tuples
+    return pa.table(columns)
+
+
+def _check_names(settings: dict[str, Any], checked_by: Callable[..., Any]) -> None:
     """Say which setting is not one, or is missing."""
     known = {
         name: parameter
-        for name, parameter in inspect.signature(window_join).parameters.items()
+        for name, parameter in inspect.signature(checked_by).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     for name in settings:
         if name not in known:
             raise TidegateError(f"there is no setting {name!r}; there are {', '.join(known)}")
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in settings:
-            raise TidegateError(f"the setting {name!r} is missing: a join needs time and within")
-
-
-def decoded(table: pa.Table) -> pa.Table:
-    """The same values, without encodings that rows cannot be gathered from."""
-    for at, field in enumerate(table.schema):
-        kind = field.type
-        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        if pa.types.is_string_view(kind):
-            kind = pa.string()
-        elif pa.types.is_binary_view(kind):
-            kind = pa.binary()
-        if kind != field.type:
-            table = table.set_column(at, field.with_type(kind), table.column(at).cast(kind))
-    return table
+    needed = [name for name, parameter in known.items() if parameter.default is parameter.empty]
+    for name in needed:
+        if name not in settings:
+            raise TidegateError(
+                f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
+            )
 
 
 def _in_step(
@@ -117,7 +181,7 @@ def _in_step(
     """The rows of both tables in order of time, some at once."""
     prepared = []
     for stream, table in enumerate(tables):
-        batch, dropped = job.prepare(stream, single(table))
+        batch, dropped = job.prepare(stream, _single(table))
         prepared.append(batch)
         for name, value in dropped.items():
             counters[name] = counters.get(name, 0) + value
@@ -135,8 +199,7 @@ def _in_step(
         ]
 
 
-def single(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch."""
+def _single(table: pa.Table) -> pa.RecordBatch:
     return pa.concat_batches([pa.RecordBatch.from_pylist([], table.schema), *table.to_batches()])
 
 
@@ -147,7 +210,7 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
         return spec
     counts = []
     for side, table in zip(spec.sides, tables, strict=True):
-        keys = single(table.select(list(side.keys)).drop_null())
+        keys = _single(table.select(list(side.keys)).drop_null())
         hashes = hash_columns(keys.columns, keys.num_rows)
         counts.append((hashes, np.ones(len(hashes))))
     return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.columns import decoded
+from tidegate.engines.payload import one_batch
 from tidegate.errors import TidegateError
-from tidegate.local import decoded, single
 from tidegate.optimal import shedding
 from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.groups import pools
@@ -149,7 +150,7 @@ def optimal(
     _check_gap(gap)
     sides = read(
         spec,
-        [single(left_table()), single(right_table())],
+        [one_batch(left_table()), one_batch(right_table())],
         windows,
         np.array([step.start for step in budget[1:]], spec.unit.dtype),
         start,

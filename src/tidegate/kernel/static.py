@@ -1,0 +1,78 @@
+"""Knapsacks of whole components, and the one component that is kept in part."""
+
+from __future__ import annotations
+
+from tidegate.kernel.compiling import Array, entry_point, inlined
+
+
+@inlined
+def _retained(smaller: int, part: int) -> int:
+    """Lemma 1 of paper 1: the results that `part` tuples of one value give at the most."""
+    if part <= 2 * smaller:
+        return part * part // 4
+    return smaller * (part - smaller)
+
+
+@entry_point
+def add_whole(best: Array, scratch: Array, sizes: Array, values: Array) -> None:
+    """Offer whole items to a knapsack: best[w] is the most that w tuples of room hold.
+
+    Each item makes a new table from the old one, which the compiler can do many at a time.
+    """
+    last = best.shape[0]
+    old, new = best, scratch
+    for i in range(sizes.shape[0]):
+        size, value = min(sizes[i], last), values[i]
+        for room in range(size):
+            new[room] = old[room]
+        for room in range(size, last):
+            new[room] = max(old[room], old[room - size] + value)
+        old, new = new, old
+    if sizes.shape[0] % 2:
+        for room in range(last):
+            best[room] = scratch[room]
+
+
+@entry_point
+def sum_above(
+    order: Array, rank: Array, sizes: Array, trees: Array, sums: Array, largest: Array
+) -> None:
+    """For each item, the sizes of those that come before it in `order` and rank no lower.
+
+    Gives their sum and the largest. `rank` counts from 0 for the highest; `trees` are two Fenwick
+    trees over ranks, one longer, zeros.
+    """
+    last = trees.shape[1] - 1
+    for i in order:
+        at = rank[i] + 1
+        sums[i] = 0
+        largest[i] = 0
+        while at > 0:
+            sums[i] += trees[0, at]
+            largest[i] = max(largest[i], trees[1, at])
+            at -= at & -at
+        at = rank[i] + 1
+        while at <= last:
+            trees[0, at] += sizes[i]
+            trees[1, at] = max(trees[1, at], sizes[i])
+            at += at & -at
+
+
+@entry_point
+def best_parts(
+    best: Array, rooms: Array, smaller: Array, least: Array, most: Array, gains: Array, parts: Array
+) -> None:
+    """For each item, the best part of it to keep beside a knapsack that does not hold it.
+
+    Item i has `rooms[i]` tuples of room for itself and the knapsack, and takes from `least[i]` to
+    `most[i]` of them. Room beyond the knapsack's table is room it has no use for.
+    """
+    last = best.shape[0] - 1
+    for i in range(rooms.shape[0]):
+        gains[i] = -1
+        parts[i] = 0
+        for part in range(least[i], min(most[i], rooms[i]) + 1):
+            gain = best[min(rooms[i] - part, last)] + _retained(smaller[i], part)
+            if gain > gains[i]:
+                gains[i] = gain
+                parts[i] = part
