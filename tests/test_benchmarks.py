@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import growth, kernel, queries, recall, report, state, static
+from benchmarks import growth, kernel, optimal, queries, recall, report, state, static
 from benchmarks.measure import Feeder, samples
 from benchmarks.report import Figure, Section, Table
 from tidegate.kernel import window as compiled
@@ -100,6 +100,11 @@ def test_learned_over_whole_compares_like_with_like() -> None:
     # With room for the whole window nothing is shed, whatever is known of frequencies.
     assert kept.learned == kept.lasting == kept.whole == kept.long_run
     assert kept.seeds == [1.0, 1.0]
+
+
+def test_the_papers_graph_has_the_same_optimum() -> None:
+    for length, window in ((60, 7), (300, 40)):
+        assert optimal.of_paper(length, window) == optimal.ours(length, window, "fixed")
 
 
 def test_static_compares_plans_of_the_same_relations() -> None:

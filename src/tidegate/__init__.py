@@ -6,6 +6,7 @@ from tidegate import local
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
+from tidegate.optimal import Optimal, optimal
 from tidegate.policies import (
     DGL,
     Age,
@@ -38,6 +39,7 @@ __all__ = [
     "Heeb",
     "IJoin",
     "Life",
+    "Optimal",
     "Policy",
     "Prob",
     "Rand",
@@ -49,5 +51,6 @@ __all__ = [
     "UntilExpiry",
     "join",
     "local",
+    "optimal",
     "truncated_join",
 ]

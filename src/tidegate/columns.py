@@ -25,6 +25,21 @@ def as_floats(column: pa.Array) -> NDArray[np.float64]:
     return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
+def decoded(table: pa.Table) -> pa.Table:
+    """The same values, without encodings that rows cannot be gathered from."""
+    for at, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        if pa.types.is_string_view(kind):
+            kind = pa.string()
+        elif pa.types.is_binary_view(kind):
+            kind = pa.binary()
+        if kind != field.type:
+            table = table.set_column(at, field.with_type(kind), table.column(at).cast(kind))
+    return table
+
+
 def plain(array: pa.Array) -> pa.Array:
     """The same values without the encodings that differ between sources."""
     kind = array.type

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import hash_columns
+from tidegate.columns import decoded, hash_columns
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
@@ -64,7 +64,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
     _check_names(settings, window_join)
-    tables = [_decoded(as_table(left)), _decoded(as_table(right))]
+    tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
     engine = WindowEngine(job.spec, keep_shed=True)
@@ -103,7 +103,7 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
         ``left_at``.
     """
     _check_names(settings, spec_of_truncated)
-    tables = [_decoded(as_table(data)) for data in relations(left, right)]
+    tables = [decoded(as_table(data)) for data in relations(left, right)]
     spec = spec_of_truncated([table.schema for table in tables], **settings)
     done = truncation.run(spec, tables)
     shed = [
@@ -173,21 +173,6 @@ def _check_names(settings: dict[str, Any], checked_by: Callable[..., Any]) -> No
             raise TidegateError(
                 f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
             )
-
-
-def _decoded(table: pa.Table) -> pa.Table:
-    """The same values, without encodings that rows cannot be gathered from."""
-    for at, field in enumerate(table.schema):
-        kind = field.type
-        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        if pa.types.is_string_view(kind):
-            kind = pa.string()
-        elif pa.types.is_binary_view(kind):
-            kind = pa.binary()
-        if kind != field.type:
-            table = table.set_column(at, field.with_type(kind), table.column(at).cast(kind))
-    return table
 
 
 def _in_step(

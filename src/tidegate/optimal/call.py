@@ -1,0 +1,287 @@
+"""`tidegate.optimal`: check, put the problem, and say what the best plan delivers."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.columns import decoded
+from tidegate.engines.payload import one_batch
+from tidegate.errors import TidegateError
+from tidegate.optimal import shedding
+from tidegate.optimal.delivered import Delivered
+from tidegate.optimal.groups import pools
+from tidegate.optimal.plan import best_plan
+from tidegate.optimal.schedules import Step, is_schedule, moment, steps
+from tidegate.optimal.sides import Sides, Whole, read
+from tidegate.policies.base import as_table
+from tidegate.spec import WindowJoin, window_join
+
+
+@dataclass(frozen=True)
+class Optimal:
+    """The best that any policy could have done.
+
+    Attributes
+    ----------
+    results
+        How many results it delivers.
+    importance
+        Their total importance; the number of results where none was asked for.
+    counters
+        What became of the tuples: ``admitted`` are those worth keeping, ``evicted`` and
+        ``rejected`` those that left, at once or later, with results still to come.
+    keep_until
+        For every tuple that is kept at all: its ``side``, its ``row`` number in the input, and
+        ``keep_until``, the last time at which it must be in memory to be probed.
+    upper_bound
+        No policy has a higher importance. Equal to `importance` where that is optimal.
+    """
+
+    results: int
+    importance: float
+    counters: dict[str, int | float]
+    keep_until: pa.Table
+    upper_bound: float
+    _delivered: Delivered = field(repr=False, compare=False)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The result rows: the left's columns, then the right's; made when first asked for."""
+        return self._delivered.table()
+
+    @cached_property
+    def shed(self) -> pa.Table:
+        """The tuples that left with results still to come, as `tidegate.Result` has them."""
+        return self._delivered.shed()
+
+
+def optimal(
+    left: Any,
+    right: Any,
+    *,
+    memory: Any = None,
+    within: Any = None,
+    count_from: Any = None,
+    gap: float = 0.0,
+    **settings: Any,
+) -> Optimal:
+    """Find the best result that any policy could have had, all tuples being known beforehand.
+
+    It is what a policy's result is to be compared with: `OPT-offline` of Das, Gehrke and Riedewald
+    (*Semantic Approximation of Data Stream Joins*, sections 4.1 and 6.1), solved as a flow. Where
+    there is an `importance`, the total importance is maximised, and otherwise the number of
+    results.
+
+    With ``moment="shed-first"`` a result needs places for two tuples, which is not a flow. Small
+    cases are solved exactly. Otherwise the plan is a good one and no more, and `upper_bound` is the
+    optimum of ``"evict-first"``, or better.
+
+    Parameters
+    ----------
+    left, right
+        Arrow tables, pandas or Spark DataFrames (batch, not streaming), in any order of rows.
+    memory
+        How many tuples are held at the most. Or a schedule, a list of (time, tuples) pairs in order
+        of time: each holds from its time on, the first also before. What does not fit when memory
+        falls must leave, after it was probed at that time.
+    within
+        As `tidegate.join` takes it; each window may also be a schedule, a list of (time, window)
+        pairs. A tuple's window is the one in force at its own time.
+    count_from
+        Results before this time do not count and are left out: a warm-up.
+    gap
+        By what share the result may be below `upper_bound` before more work is put into it. Only
+        ``"shed-first"`` makes use of it: the flow is solved to the end, in time that grows little
+        faster than the streams.
+    **settings
+        As `tidegate.join` takes them, except `policy` and `shards`. `lateness` and `seed` play no
+        part.
+
+    Returns
+    -------
+    Optimal
+        Like `tidegate.Result`, with `keep_until` and `upper_bound`.
+    """
+    _check_names(settings)
+    left_schema, left_table = _opened(left, "left")
+    right_schema, right_table = _opened(right, "right")
+    if within is None:
+        raise TidegateError("the setting 'within' is missing: a join needs time and within")
+    pair = within
+    if is_schedule(within) or not isinstance(within, tuple | list):
+        pair = (within, within)
+    if len(pair) != 2:
+        raise TidegateError(
+            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
+            f"(left's, right's), not {within!r}"
+        )
+
+    def spec_with(memory: Any, window: Any) -> WindowJoin:
+        return window_join(left_schema, right_schema, memory=memory, within=window, **settings)
+
+    def checked_memory(value: Any) -> int | None:
+        checked = spec_with(value, first)
+        if checked.in_bytes:
+            raise TidegateError(
+                f"the optimum is found for a number of tuples, not for a size: {value!r}; give "
+                "memory in tuples"
+            )
+        return checked.memory
+
+    first = tuple(w[0][1] if is_schedule(w) else w for w in pair)
+    spec = spec_with(None, first)
+    _check_collations(left, spec.left.keys)
+    _check_collations(right, spec.right.keys)
+    kind = spec.left.schema.field(spec.left.time).type
+    windows = [
+        steps(w, "within", spec.unit, kind, lambda v: spec_with(None, (v, v)).left.window)
+        for w in pair
+    ]
+    budget = steps(memory, "memory", spec.unit, kind, checked_memory)
+    start = None if count_from is None else moment(count_from, "count_from", spec.unit, kind)
+    _check_gap(gap)
+    sides = read(
+        spec,
+        [one_batch(left_table()), one_batch(right_table())],
+        windows,
+        np.array([step.start for step in budget[1:]], spec.unit.dtype),
+        start,
+    )
+    return _solved(sides, _places(sides, budget), gap)
+
+
+def _solved(sides: Sides, memory: list[Whole], gap: float) -> Optimal:
+    """The best plan, as a result."""
+    late = 0 if sides.spec.moment == "probe-first" else 1
+    until = [np.full(len(s), -1, np.int64) for s in sides.streams]
+    above = 0.0
+    for pool in pools(sides, memory, late):
+        plan = best_plan(pool.chains)
+        above += (plan.bound - plan.value) / pool.unit
+        for s in range(2):
+            mine = (pool.side == s) & (plan.until >= 0)
+            until[s][pool.tuples[mine]] = pool.chains.at[plan.until[mine]]
+    delivered = Delivered(sides, until)
+    _, importance = delivered.totals()
+    upper = importance + above
+    if sides.spec.moment == "shed-first":
+        return _shed_first(sides, memory, until, upper, gap)
+    return _result(delivered, upper)
+
+
+def _shed_first(
+    sides: Sides, memory: list[Whole], until: list[Whole], upper: float, gap: float
+) -> Optimal:
+    """The same where newcomers must be admitted to probe, from the optimum where they need not."""
+    delivered = Delivered(sides, shedding.fill(sides, memory, until), admitted=True)
+    near = delivered.totals()[1] >= (1 - gap) * upper
+    if not near and shedding.count_pairs(sides) <= shedding.MOST_PAIRS:
+        better, bound = shedding.exact(sides, memory, gap)
+        upper = min(upper, bound)
+        solved = None if better is None else Delivered(sides, better, admitted=True)
+        if solved is not None and solved.totals()[1] > delivered.totals()[1]:
+            delivered = solved
+    return _result(delivered, upper)
+
+
+def _result(delivered: Delivered, upper: float) -> Optimal:
+    sides = delivered.sides
+    results, importance = delivered.totals()
+    kept = [until >= 0 for until in delivered.until]
+    missed = delivered.missed()
+    evicted = sum(int((m & k).sum()) for m, k in zip(missed, kept, strict=True))
+    admitted = sum(int(k.sum()) for k in kept)
+    counters: dict[str, int | float] = {
+        "arrived": sum(len(stream) for stream in sides.streams),
+        **sides.dropped,
+        "admitted": admitted,
+        "rejected": sum(int((m & ~k).sum()) for m, k in zip(missed, kept, strict=True)),
+        "evicted": evicted,
+        "expired": admitted - evicted,
+        "results": results,
+        "importance": importance,
+    }
+    # What was rounded for the solver must not come between a value and the same bound.
+    if math.isclose(upper, importance, rel_tol=1e-9, abs_tol=1e-9):
+        upper = importance
+    return Optimal(results, importance, counters, delivered.keep_until(), upper, delivered)
+
+
+def _places(sides: Sides, budget: list[Step]) -> list[Whole]:
+    """How many tuples fit after each tick, in one memory or in one a side."""
+    everyone = len(sides.streams[0]) + len(sides.streams[1])
+    share = sides.spec.split
+    places = np.zeros((1 if share is None else 2, len(sides.ticks)), np.int64)
+    for at, step in enumerate(budget):
+        now = slice(None) if at == 0 else sides.ticks >= step.start
+        if step.value is None:
+            places[:, now] = everyone
+        elif share is None:
+            places[0, now] = step.value
+        else:
+            # As the engine splits it.
+            left = min(max(math.floor(step.value * share), 1), step.value - 1)
+            places[0, now], places[1, now] = left, step.value - left
+    return list(places)
+
+
+def _opened(data: Any, side: str) -> tuple[pa.Schema, Callable[[], pa.Table]]:
+    """The schema of an input, and a way to have it as an Arrow table once all is checked."""
+    if type(data).__module__.startswith("pyspark."):
+        if data.isStreaming:
+            raise TidegateError(
+                f"the {side} input is a streaming DataFrame, and the optimum needs to know all "
+                "tuples beforehand; read the archived stream with spark.read"
+            )
+        return decoded(data.limit(0).toArrow()).schema, lambda: decoded(data.toArrow())
+    table = decoded(as_table(data))
+    return table.schema, lambda: table
+
+
+def _check_collations(data: Any, keys: tuple[str, ...]) -> None:
+    """Refuse keys that Spark compares otherwise than by their bytes, as `tidegate.join` does."""
+    if not type(data).__module__.startswith("pyspark."):
+        return
+    for name in keys:
+        collation = getattr(data.schema[name].dataType, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise TidegateError(
+                f'key column "{name}" has the collation {collation}, and keys are compared by '
+                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
+            )
+
+
+def _check_names(settings: dict[str, Any]) -> None:
+    """Say which setting is not one, or is missing."""
+    if "policy" in settings:
+        raise TidegateError(
+            f"the optimum takes no policy, and policy={settings['policy']!r} was given: leave it "
+            "out, and compare it with tidegate.local.join"
+        )
+    own = inspect.signature(optimal).parameters
+    known = [
+        name
+        for name, parameter in inspect.signature(window_join).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "policy" and name not in own
+    ]
+    for name in settings:
+        if name not in known:
+            listed = ", ".join([*known, *(n for n in own if own[n].kind is own[n].KEYWORD_ONLY)])
+            raise TidegateError(f"there is no setting {name!r}; there are {listed}")
+    if "time" not in settings:
+        raise TidegateError("the setting 'time' is missing: a join needs time and within")
+
+
+def _check_gap(gap: Any) -> None:
+    if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1:
+        raise TidegateError(
+            f"gap must be a share from 0 to below 1, such as 0.01 for one percent, not {gap!r}"
+        )

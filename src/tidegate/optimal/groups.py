@@ -1,0 +1,163 @@
+"""From streams to chains: which tuples are as good as each other, and when they earn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.kernel import chains as kernel
+from tidegate.kernel.chains import Chains
+from tidegate.optimal.sides import Sides, Whole
+from tidegate.spec import COMBINES
+
+#: Importance is rounded to whole numbers, of which no plan can earn more than this.
+_LARGEST = 2**58
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """One side's tuples as chains: `tuples` says which tuple each member is."""
+
+    tuples: Whole
+    members: Whole
+    expire: Whole
+    gains: Whole
+    at: Whole
+    worth: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Chains that share one memory.
+
+    Attributes
+    ----------
+    chains
+        The chains.
+    side, tuples
+        Of which side each member is, and which tuple.
+    unit
+        How many of the chains' whole numbers make an importance of one.
+    """
+
+    chains: Chains
+    side: Whole
+    tuples: Whole
+    unit: float
+
+
+def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
+    """The chains of each memory: one for both sides, or one a side."""
+    grouped = [
+        (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
+        for side in range(2)
+    ]
+    unit = _unit(grouped)
+    shares = [[0, 1]] if len(memory) == 1 else [[0], [1]]
+    return [
+        Pool(
+            chains=_merged(sides, [grouped[s] for s in mine], mine, places, late, unit),
+            side=np.concatenate([np.full(len(grouped[s].tuples), s) for s in mine]),
+            tuples=np.concatenate([grouped[s].tuples for s in mine]),
+            unit=unit,
+        )
+        for mine, places in zip(shares, memory, strict=True)
+    ]
+
+
+def _merged(
+    sides: Sides, grouped: list[Grouped], mine: list[int], places: Whole, late: int, unit: float
+) -> Chains:
+    def offsets(parts: list[Whole]) -> Whole:
+        sizes: Whole = np.concatenate([np.diff(part) for part in parts])
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    worth = np.concatenate([g.worth for g in grouped])
+    return Chains(
+        members=offsets([g.members for g in grouped]),
+        arrive=np.concatenate(
+            [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
+        ),
+        expire=np.concatenate([g.expire for g in grouped]),
+        gains=offsets([g.gains for g in grouped]),
+        at=np.concatenate([g.at for g in grouped]),
+        worth=np.rint(worth * unit).astype(np.int64),
+        memory=places,
+        late=late,
+    )
+
+
+def _unit(grouped: list[Grouped]) -> float:
+    """How many whole numbers make a one: as few as say every gain exactly, else very many."""
+    worth = np.concatenate([g.worth for g in grouped])
+    most = max(int(np.diff(g.members).max(initial=1)) for g in grouped)
+    total = float(np.abs(worth).sum()) * most
+    for digits in range(7):
+        finer = worth * 10.0**digits
+        near = np.abs(finer - np.rint(finer)) <= 1e-9 * np.abs(finer)
+        if near.all() and total * 10.0**digits < _LARGEST:
+            return 10.0**digits
+    return float(2.0 ** np.floor(np.log2(_LARGEST / total)))
+
+
+def _by_group(sides: Sides, side: int, late: int) -> Grouped:
+    """A chain for tuples of one key and importance, as long as later ones expire later."""
+    stream, other = sides.streams[side], sides.streams[1 - side]
+    tuples = np.arange(len(stream))
+    weight = np.zeros(len(stream)) if stream.weight is None else stream.weight
+    if stream.weight is not None:
+        tuples = np.lexsort((stream.tick, weight, stream.key))
+    key, tick, weight = stream.key[tuples], stream.tick[tuples], weight[tuples]
+    none = np.zeros(len(tuples), np.int64)
+    # No window matters beyond the last partner: tuples that see all of them expire together.
+    last = sides.find(1 - side, key, none + len(sides.ticks), "right") - 1
+    last_tick = np.append(other.tick, -1)[last]
+    meets = (last >= 0) & (np.append(other.key, -1)[last] == key)
+    expire = np.where(meets, np.minimum(stream.expire[tuples], last_tick + 1), 0)
+    expire = np.maximum(expire, tick)
+    new = np.ones(len(tuples), np.bool_)
+    new[1:] = (np.diff(key) != 0) | (np.diff(weight) != 0) | (np.diff(expire) < 0)
+    if late:
+        # Who stays for a partner cannot make room for a newcomer that comes with it. So they are
+        # as good as each other only if they expire together, as those that see the end do.
+        low = sides.find(1 - side, key, tick, "left")
+        high = sides.find(1 - side, key, tick, "right")
+        apart = (high > low) | (expire == last_tick + 1)
+        new[1:] |= apart[1:] & (np.diff(expire) > 0)
+    first = np.flatnonzero(new)
+    end = np.append(first, len(tuples))[1:]
+    start = np.maximum(tick[first] + 1, sides.counted)
+    low = sides.find(1 - side, key[first], start, "left")
+    high = np.maximum(sides.find(1 - side, key[first], expire[end - 1], "left"), low)
+    counts = np.empty(len(first), np.int64)
+    kernel.count_gains(low, high, other.tick, counts)
+    at, worth = np.empty(counts.sum(), np.int64), np.empty(counts.sum())
+    how = COMBINES.index(sides.spec.combine) if sides.weighted else -1
+    partners = np.zeros(0) if other.weight is None else other.weight
+    kernel.fill_gains(low, high, other.tick, weight[first], partners, how, at, worth)
+    return Grouped(tuples, np.append(first, len(tuples)), expire, _offsets(counts), at, worth)
+
+
+def _by_tuple(sides: Sides, side: int, late: int) -> Grouped:
+    """A chain for each tuple, over the partners that the predicate gives it."""
+    stream, other = sides.streams[side], sides.streams[1 - side]
+    tuples = np.arange(len(stream))
+    ticks = len(sides.ticks) + 1
+    places, worths = [np.empty(0, np.int64)], [np.empty(0)]
+    for pair in sides.pairs(sides.later(side, tuples, stream.expire - 1)):
+        own, partner = pair[side], pair[1 - side]
+        places.append(own * ticks + other.tick[partner])
+        worths.append(sides.worth(*pair))
+    place, where = np.unique(np.concatenate(places), return_inverse=True)
+    worth = np.bincount(where, np.concatenate(worths), len(place)).astype(np.float64)
+    counts: Whole = np.bincount(place // ticks, minlength=len(tuples))
+    members: Any = np.arange(len(tuples) + 1)
+    return Grouped(tuples, members, stream.expire, _offsets(counts), place % ticks, worth)
+
+
+def _offsets(counts: Whole) -> Whole:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,66 @@
+"""Settings that change with time: a list of (from this time on, value) pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.engines.prepare import times
+from tidegate.errors import TidegateError
+from tidegate.spec import TimeUnit
+
+
+class Step(NamedTuple):
+    """A value and the time from which on it holds; the first also holds before."""
+
+    start: int | float
+    value: Any
+
+
+def is_schedule(value: Any) -> bool:
+    """Whether it is a list of pairs with a time first, and not, say, a pair of windows."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) > 0
+        and all(
+            isinstance(step, tuple | list)
+            and len(step) == 2
+            and not isinstance(step[0], tuple | list)
+            for step in value
+        )
+    )
+
+
+def steps(
+    value: Any, name: str, unit: TimeUnit, kind: pa.DataType, checked: Callable[[Any], Any]
+) -> list[Step]:
+    """A schedule, or one value for all time, with each value checked."""
+    if not is_schedule(value):
+        return [Step(0, checked(value))]
+    found = [Step(moment(time, name, unit, kind), checked(each)) for time, each in value]
+    for i in range(1, len(found)):
+        if not found[i - 1].start < found[i].start:
+            raise TidegateError(
+                f"the times of {name} must ascend; {value[i - 1][0]!r} comes before "
+                f"{value[i][0]!r}: put them in order and name each once"
+            )
+    return found
+
+
+def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
+    """A time, given as the time columns have it, as a number."""
+    try:
+        array = pa.array([value]).cast(kind) if isinstance(value, str) else pa.array([value], kind)
+        number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        number = math.nan
+    cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
+    if isinstance(value, bool) or cut or math.isnan(number):
+        raise TidegateError(
+            f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
+        )
+    plain: int | float = number
+    return plain

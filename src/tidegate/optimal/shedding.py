@@ -1,0 +1,124 @@
+"""`shed-first`: a newcomer that is not admitted does not probe, so a result needs two tuples.
+
+That is no flow any more. Small cases are solved as an integer programme; larger ones start from
+the optimum of `evict-first`, which no plan can beat, and fill the places that it leaves free.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.optimal.sides import Sides, Whole
+
+#: Pairs up to which the integer programme is tried, and how long, in the solver's own measure,
+#: which does not depend on the machine.
+MOST_PAIRS = 300
+_EFFORT = 2.0
+
+#: A tuple: its side and its place there.
+_Tuple = tuple[int, int]
+
+
+def all_pairs(sides: Sides) -> tuple[Whole, Whole, NDArray[np.float64]]:
+    """Every pair that counts, with its importance."""
+    spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
+    found = [pair for span in [*spans, sides.together()] for pair in sides.pairs(span)]
+    left = np.concatenate([np.empty(0, np.int64), *(a for a, _ in found)])
+    right = np.concatenate([np.empty(0, np.int64), *(b for _, b in found)])
+    return left, right, sides.worth(left, right)
+
+
+def count_pairs(sides: Sides) -> int:
+    """How many pairs there are, predicate apart."""
+    spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
+    return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
+
+
+def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole] | None, float]:
+    """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    left, right, worth = all_pairs(sides)
+    streams = sides.streams
+    # For each tuple the ticks at which it must be there, its own among them.
+    needed: dict[_Tuple, set[int]] = defaultdict(set)
+    pairs = list(zip(left.tolist(), right.tolist(), worth.tolist(), strict=True))
+    for a, b, _ in pairs:
+        now = int(max(streams[0].tick[a], streams[1].tick[b]))
+        needed[0, a] |= {int(streams[0].tick[a]), now}
+        needed[1, b] |= {int(streams[1].tick[b]), now}
+    held = {
+        (u, tick): model.new_bool_var("") for u, ticks in needed.items() for tick in sorted(ticks)
+    }
+    load: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
+    for (side, at), ticks in needed.items():
+        pool = side if len(memory) == 2 else 0
+        before = int(streams[side].tick[at])
+        for last, tick in zip([before, *sorted(ticks)], sorted(ticks), strict=False):
+            model.add_implication(held[(side, at), tick], held[(side, at), last])
+            for after in range(before if tick == before else last + 1, tick + 1):
+                load[pool, after].append(held[(side, at), tick])
+    for (pool, after), variables in load.items():
+        if len(variables) > memory[pool][after]:
+            model.add(sum(variables) <= int(memory[pool][after]))
+    results = []
+    for a, b, _ in pairs:
+        now = int(max(streams[0].tick[a], streams[1].tick[b]))
+        both = model.new_bool_var("")
+        model.add_implication(both, held[(0, a), now])
+        model.add_implication(both, held[(1, b), now])
+        results.append(both)
+    model.maximize(sum(w * both for both, (_, _, w) in zip(results, pairs, strict=True)))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = _EFFORT
+    solver.parameters.relative_gap_limit = gap
+    status = solver.solve(model)
+    bound = float(solver.best_objective_bound)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None, bound
+    until = [np.full(len(s), -1, np.int64) for s in streams]
+    for ((side, at), tick), variable in held.items():
+        if solver.value(variable):
+            until[side][at] = max(until[side][at], tick)
+    return until, bound
+
+
+def fill(sides: Sides, memory: Sequence[Whole], until: Sequence[Whole]) -> list[Whole]:
+    """Admit newcomers for their own tick where there is room, those with most results first.
+
+    `until` is a plan for `evict-first`.
+    """
+    kept = [u.copy() for u in until]
+    ticks = len(sides.ticks)
+    load = [np.zeros(ticks + 1, np.int64) for _ in memory]
+    for side, stream in enumerate(sides.streams):
+        mine = load[side if len(memory) == 2 else 0]
+        stay = kept[side] >= 0
+        np.add.at(mine, stream.tick[stay], 1)
+        np.add.at(mine, kept[side][stay] + 1, -1)
+    room = [places - np.cumsum(mine)[:-1] for places, mine in zip(memory, load, strict=True)]
+    newcomers: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
+    for side, stream in enumerate(sides.streams):
+        other = sides.streams[1 - side]
+        gain = np.zeros(len(stream))
+        there = np.flatnonzero(kept[1 - side] >= 0)
+        for pair in sides.pairs(sides.later(1 - side, there, kept[1 - side][there])):
+            np.add.at(gain, pair[side], sides.worth(*pair))
+        for pair in sides.pairs(sides.together()):
+            both = kept[1 - side][pair[1 - side]] >= other.tick[pair[1 - side]]
+            np.add.at(gain, pair[side][both], sides.worth(*pair)[both])
+        for at in np.flatnonzero((kept[side] < 0) & (gain > 0)).tolist():
+            newcomers[int(stream.tick[at])].append((-gain[at], side, at))
+    for tick, candidates in newcomers.items():
+        for _, side, at in sorted(candidates):
+            pool = side if len(memory) == 2 else 0
+            if room[pool][tick] > 0:
+                room[pool][tick] -= 1
+                kept[side][at] = tick
+    return kept

@@ -1,0 +1,129 @@
+"""The optimum by trying everything: every choice of what to keep, at every tick.
+
+It shares no code with `tidegate.optimal` and follows the rules of `docs/how_it_works.md` sentence
+by sentence. The number of choices doubles with every tuple: keep inputs very small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+
+Time = int | float
+Steps = list[tuple[Time, Time]]
+
+LEFT, RIGHT = 0, 1
+COMBINE: dict[str, Callable[[float, float], float]] = {
+    "min": min,
+    "max": max,
+    "sum": lambda a, b: a + b,
+    "product": lambda a, b: a * b,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tuple; `uid` is its number in the input of its side."""
+
+    side: int
+    key: int
+    time: Time
+    uid: int
+    importance: float = 1.0
+
+
+def in_force(steps: Steps, time: Time) -> Time:
+    """The value of a schedule at a time."""
+    value = steps[0][1]
+    for start, later in steps:
+        if start <= time:
+            value = later
+    return value
+
+
+def always(left: Row, right: Row) -> bool:
+    """No predicate."""
+    return True
+
+
+@dataclass
+class Case:
+    """A join to be solved; `memory` may be infinite, `split` is the left's share or None."""
+
+    rows: list[Row]
+    within: tuple[Steps, Steps]
+    memory: Steps
+    split: float | None = None
+    moment: str = "probe-first"
+    combine: str | None = None
+    where: Callable[[Row, Row], bool] = always
+    count_from: Time = -math.inf
+
+    def joins(self, a: Row, b: Row) -> bool:
+        """Whether two tuples join, of which neither has been shed."""
+        if a.side == b.side:
+            return False
+        left, right = (a, b) if a.side == LEFT else (b, a)
+        return (
+            left.key == right.key
+            and right.time < left.time + in_force(self.within[LEFT], left.time)
+            and right.time > left.time - in_force(self.within[RIGHT], right.time)
+            and self.where(left, right)
+        )
+
+    def worth(self, ones: Sequence[Row], others: Sequence[Row], time: Time) -> float:
+        """What the pairs between two lists are worth at a time."""
+        if time < self.count_from:
+            return 0.0
+        return sum(self.value(a, b) for a in ones for b in others if self.joins(a, b))
+
+    def value(self, a: Row, b: Row) -> float:
+        """What one pair is worth."""
+        return 1.0 if self.combine is None else COMBINE[self.combine](a.importance, b.importance)
+
+    def fits(self, held: Sequence[Row], time: Time) -> bool:
+        """Whether the memory holds as many."""
+        total = in_force(self.memory, time)
+        if self.split is None or math.isinf(total):
+            return len(held) <= total
+        left = min(max(math.floor(total * self.split), 1), total - 1)
+        mine = sum(row.side == LEFT for row in held)
+        return mine <= left and len(held) - mine <= total - left
+
+    def earned(
+        self, old: Sequence[Row], new: Sequence[Row], kept: Sequence[Row], time: Time
+    ) -> float:
+        """What a tick brings, given what was held, who comes and what is held then."""
+        if self.moment == "probe-first":
+            return self.worth(new, old, time) + self.worth(new, new, time) / 2
+        stay = [row for row in old if row in kept]
+        if self.moment == "shed-first":
+            new = [row for row in new if row in kept]
+        return self.worth(new, stay, time) + self.worth(new, new, time) / 2
+
+    def optimum(self) -> float:
+        """Try everything."""
+        times = sorted({row.time for row in self.rows} | {start for start, _ in self.memory})
+        best: dict[frozenset[Row], float] = {frozenset(): 0.0}
+        for time in times:
+            new = [row for row in self.rows if row.time == time]
+            # Whoever can meet nobody any more may as well be forgotten.
+            to_come = [row for row in self.rows if row.time > time]
+            awaited = {row for row in self.rows if any(self.joins(row, x) for x in to_come)}
+            after: dict[frozenset[Row], float] = {}
+            for held, so_far in best.items():
+                old = list(held)
+                everyone = old + new
+                choices = chain.from_iterable(
+                    combinations(everyone, n) for n in range(len(everyone) + 1)
+                )
+                for kept in choices:
+                    if self.fits(kept, time):
+                        value = so_far + self.earned(old, new, kept, time)
+                        state = frozenset(row for row in kept if row in awaited)
+                        if value > after.get(state, -math.inf):
+                            after[state] = value
+            best = after
+        return max(best.values())

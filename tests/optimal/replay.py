@@ -1,0 +1,83 @@
+"""What a plan is worth when it is carried out: by its own times, and on the window engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from optimal.exhaustive import LEFT, Case, Row
+
+import tidegate as tg
+from tidegate.columns import hash_columns
+from tidegate.policies import Arrivals, Policy
+
+
+def kept_until(found: tg.Optimal) -> dict[tuple[int, int], Any]:
+    """By side and row number."""
+    return {
+        (("left", "right").index(row["side"]), row["row"]): row["keep_until"]
+        for row in found.keep_until.to_pylist()
+    }
+
+
+def delivered(case: Case, until: Mapping[tuple[int, int], Any]) -> set[tuple[int, int]]:
+    """The pairs of the exact result for which the earlier tuple was still there."""
+    pairs = set()
+    for a in case.rows:
+        for b in case.rows:
+            if a.side == LEFT and case.joins(a, b):
+                earlier, later = (a, b) if a.time <= b.time else (b, a)
+                now = later.time
+                if now < case.count_from:
+                    continue
+                there = until.get((earlier.side, earlier.uid), -1) >= now
+                if case.moment == "shed-first":
+                    there = there and until.get((later.side, later.uid), -1) >= now
+                elif a.time == b.time:
+                    there = True
+                if there:
+                    pairs.add((a.uid, b.uid))
+    return pairs
+
+
+def check_bound(case: Case, until: Mapping[tuple[int, int], Any]) -> None:
+    """Fail if more is held after any tick than fits."""
+    rows = {(row.side, row.uid): row for row in case.rows}
+    for time in {row.time for row in case.rows} | {start for start, _ in case.memory}:
+        held: list[Row] = []
+        for at, last in until.items():
+            if case.moment == "probe-first":
+                stays = rows[at].time <= time < last
+            else:
+                stays = rows[at].time <= time <= last
+            held += [rows[at]] if stays else []
+        assert case.fits(held, time), f"{len(held)} held at {time}"
+
+
+@dataclass(frozen=True)
+class Planned(Policy):
+    """Ranks a tuple by the time until which the plan keeps it.
+
+    Whatever the plan has no more use for has a lower rank than what it still needs.
+    """
+
+    name: ClassVar[str] = "planned"
+    ranks: ClassVar[Literal["tuple", "key", "life"]] = "tuple"
+    until: Mapping[tuple[int, int], float] = field(default_factory=dict)
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        """The time, or one before all others."""
+        known = zip(arrivals.side.tolist(), arrivals.tie.tolist(), strict=True)
+        return np.array([self.until.get(one, -1e6) for one in known])
+
+
+def planned(found: tg.Optimal, tables: tuple[pa.Table, pa.Table]) -> Planned:
+    """The policy of a plan; every row of an input must differ from the others."""
+    ties = [hash_columns([c.chunk(0) for c in t.columns], len(t), exact=True) for t in tables]
+    return Planned(
+        {(side, int(ties[side][row])): float(t) for (side, row), t in kept_until(found).items()}
+    )

@@ -1,0 +1,256 @@
+"""The optimum against trying everything, against online policies, and carried out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optimal.exhaustive import LEFT, RIGHT, Case, Row, Steps, always
+from optimal.replay import check_bound, delivered, kept_until, planned
+
+import tidegate as tg
+from tidegate.optimal import shedding
+from tidegate.streams import zipf
+
+MOMENTS = ("probe-first", "evict-first", "shed-first")
+SPLITS: dict[float | None, Any] = {None: "shared", 0.5: "fixed", 0.3: 0.3}
+
+
+def tables(rows: list[Row]) -> tuple[pa.Table, pa.Table]:
+    found = []
+    kind = pa.float64() if any(isinstance(row.time, float) for row in rows) else pa.int64()
+    for side in (LEFT, RIGHT):
+        mine = sorted((row for row in rows if row.side == side), key=lambda row: row.uid)
+        found.append(
+            pa.table(
+                {
+                    "k": pa.array([row.key for row in mine], pa.int64()),
+                    "t": pa.array([row.time for row in mine], kind),
+                    "x": pa.array([row.uid % 4 for row in mine], pa.int64()),
+                    "imp": pa.array([row.importance for row in mine], pa.float64()),
+                    "uid": pa.array([row.uid for row in mine], pa.int64()),
+                }
+            )
+        )
+    return found[0], found[1]
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """The case as `tidegate.optimal` takes it."""
+
+    def plain(steps: Steps) -> Any:
+        values = [(t, "unbounded" if math.isinf(v) else v) for t, v in steps]
+        return values[0][1] if len(values) == 1 else values
+
+    memory: Any = [(t, m) for t, m in case.memory]
+    if len(memory) == 1:
+        memory = None if math.isinf(memory[0][1]) else memory[0][1]
+    found: dict[str, Any] = {
+        "on": "k",
+        "time": "t",
+        "within": (plain(case.within[0]), plain(case.within[1])),
+        "memory": memory,
+        "split": SPLITS[case.split],
+        "moment": case.moment,
+    }
+    if case.combine is not None:
+        found |= {"importance": "imp", "combine": case.combine}
+    if case.where is not always:
+        found["where"] = "abs(l.x - r.x) <= 1"
+    if not math.isinf(case.count_from):
+        found["count_from"] = case.count_from
+    return found
+
+
+def near(left: Row, right: Row) -> bool:
+    return abs(left.uid % 4 - right.uid % 4) <= 1
+
+
+def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> list[Row]:
+    rows = []
+    counts = [0, 0]
+    for _ in range(n):
+        side = int(draw.integers(2))
+        time: int | float = int(draw.integers(span))
+        if real:
+            time = time / 4 + 0.1
+        # A few values only, so that tuples of equal importance occur.
+        importance = float(draw.choice([0.5, 1.0, 2.5, 4.0]))
+        rows.append(Row(side, int(draw.integers(2)), time, counts[side], importance))
+        counts[side] += 1
+    return rows
+
+
+def random_case(seed: int, **changes: Any) -> Case:
+    """Any option may occur, unless `changes` says what it is to be."""
+    draw = np.random.default_rng(seed)
+    real = bool(draw.random() < 0.25)
+    span = int(draw.integers(3, 10))
+    n = int(draw.integers(4, 10))
+    if changes.pop("crowded", False):
+        span, n = 3, 10
+    rows = random_rows(draw, n, span, real)
+    unit = 0.25 if real else 1
+
+    def window() -> float:
+        return math.inf if draw.random() < 0.15 else int(draw.integers(1, 7)) * unit
+
+    def starts(most: int) -> list[Any]:
+        count = int(draw.integers(1, most + 1))
+        picked = np.sort(draw.choice(np.arange(-1, span + 1), count, replace=False))
+        return [float(t) / 4 if real else int(t) for t in picked]
+
+    split = [None, 0.5, 0.3][int(draw.integers(3))]
+    low = 1 if split is None else 2
+    case = Case(
+        rows=rows,
+        within=([(0, window())], [(0, window())]),
+        memory=[(0, int(draw.integers(low, low + 3)))],
+        split=split,
+        moment=MOMENTS[int(draw.integers(2))],
+    )
+    if changes.pop("memory_changes", draw.random() < 0.2):
+        case.memory = [(t, int(draw.integers(low, low + 3))) for t in starts(4)]
+    if changes.pop("window_changes", draw.random() < 0.2):
+        case.within = ([(t, window()) for t in starts(3)], [(t, window()) for t in starts(3)])
+    if changes.pop("weighted", draw.random() < 0.3):
+        case.combine = ["min", "max", "sum", "product"][int(draw.integers(4))]
+    if changes.pop("filtered", draw.random() < 0.2):
+        case.where = near
+    if changes.pop("warmed_up", draw.random() < 0.2):
+        case.count_from = starts(1)[0]
+    return replace(case, **changes)
+
+
+def check(case: Case) -> tg.Optimal:
+    """The value is the best there is, the plan delivers it, and the memory suffices."""
+    found = tg.optimal(*tables(case.rows), **settings(case))
+    assert found.importance == pytest.approx(case.optimum())
+    assert found.upper_bound == found.importance
+    until = kept_until(found)
+    check_bound(case, until)
+    pairs = delivered(case, until)
+    got = zip(*(found.table.column(f"uid_{s}").to_pylist() for s in ("left", "right")), strict=True)
+    assert set(got) == pairs
+    assert found.results == found.table.num_rows == len(pairs)
+    rows = {(row.side, row.uid): row for row in case.rows}
+    value = sum(case.value(rows[LEFT, a], rows[RIGHT, b]) for a, b in pairs)
+    assert found.importance == pytest.approx(value)
+    return found
+
+
+def test_figure_3_of_paper_1() -> None:
+    r = pa.table({"k": [1, 1, 1, 3, 2], "t": range(5)})
+    s = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
+    join: dict[str, Any] = {"on": "k", "time": "t", "within": 3}
+    assert tg.local.join(r, s, **join).results == 7
+    assert tg.optimal(r, s, **join).results == 7
+    found = tg.optimal(r, s, **join, memory=2, split="fixed")
+    assert found.results == found.upper_bound == found.table.num_rows == 5
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_anything(part: int) -> None:
+    for seed in range(100 * part, 100 * part + 100):
+        check(random_case(seed))
+
+
+@pytest.mark.parametrize("split", list(SPLITS))
+@pytest.mark.parametrize("moment", MOMENTS[:2])
+def test_splits_and_moments(split: float | None, moment: str) -> None:
+    for seed in range(30):
+        case = random_case(1_000 + seed, split=split, moment=moment)
+        case.memory = [(t, max(m, 2)) for t, m in case.memory]
+        check(case)
+
+
+@pytest.mark.parametrize(
+    "option", ["weighted", "filtered", "memory_changes", "window_changes", "warmed_up"]
+)
+def test_options(option: str) -> None:
+    for seed in range(60):
+        check(random_case(2_000 + seed, **{option: True}))
+
+
+@pytest.mark.parametrize("combine", ["min", "max", "sum", "product"])
+def test_importance(combine: str) -> None:
+    for seed in range(25):
+        check(random_case(3_000 + seed, combine=combine))
+
+
+def test_many_arrivals_at_one_time() -> None:
+    for seed in range(60):
+        check(random_case(4_000 + seed, crowded=True))
+
+
+def test_a_predicate_alone() -> None:
+    for seed in range(60):
+        case = random_case(9_000 + seed, filtered=True)
+        case.rows = [replace(row, key=0) for row in case.rows]
+        found = check(case)
+        join = settings(case) | {"on": None}
+        assert tg.optimal(*tables(case.rows), **join).importance == found.importance
+
+
+def test_unbounded_windows() -> None:
+    for seed in range(60):
+        check(random_case(5_000 + seed, within=([(0, math.inf)], [(0, math.inf)])))
+
+
+def test_shed_first_small_cases_are_exact() -> None:
+    for seed in range(80):
+        check(random_case(6_000 + seed, moment="shed-first"))
+
+
+def test_shed_first_large_cases_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shedding, "MOST_PAIRS", -1)
+    for seed in range(80):
+        case = random_case(7_000 + seed, moment="shed-first")
+        found = tg.optimal(*tables(case.rows), **settings(case))
+        assert found.importance <= case.optimum() + 1e-9 <= found.upper_bound + 2e-9
+        until = kept_until(found)
+        check_bound(case, until)
+        assert found.results == len(delivered(case, until))
+        loose = tg.optimal(*tables(case.rows), **settings(replace(case, moment="evict-first")))
+        assert found.upper_bound == pytest.approx(loose.importance)
+
+
+def test_the_plan_on_the_engine() -> None:
+    for seed in range(150):
+        plain = {"memory_changes": False, "window_changes": False, "filtered": False}
+        case = random_case(8_000 + seed, warmed_up=False, **plain)
+        given_tables, join = tables(case.rows), settings(case)
+        found = tg.optimal(*given_tables, **join)
+        policy = planned(found, given_tables)
+        online = tg.local.join(*given_tables, **join, policy=policy)
+        assert online.importance == pytest.approx(found.importance)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    policy=st.sampled_from(["rand", "fifo", "prob", "life"]),
+    memory=st.integers(2, 40),
+    split=st.sampled_from(["shared", "fixed", 0.25]),
+    moment=st.sampled_from(MOMENTS),
+    rate=st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_no_policy_is_better(
+    seed: int, policy: str, memory: int, split: Any, moment: str, rate: float
+) -> None:
+    streams = zipf(100, domain=8, skew=1.0, rate=rate, seed=seed)
+    join: dict[str, Any] = {"on": "key", "time": "time", "within": 25, "split": split}
+    online = tg.local.join(*streams, **join, memory=memory, moment=moment, policy=policy, seed=seed)
+    best = tg.optimal(*streams, **join, memory=memory, moment=moment)
+    assert online.results <= best.upper_bound
+    if moment != "shed-first":
+        assert best.upper_bound == best.importance
+        assert best.results == best.table.num_rows
+    exact = tg.local.join(*streams, **join)
+    assert best.results <= exact.results
+    assert tg.optimal(*streams, **join).results == exact.results
