@@ -129,6 +129,8 @@ def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> naive.Scored:
 
 def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
     policy = spec.policy
+    if spec.memory is None:
+        return naive.Fixed({})
     if isinstance(policy, ByFrequency):
         halflife = spec.halflife or None
         kwargs: dict[str, Any] = {"halflife": halflife, "cap": cap, "learned": policy.learned}

@@ -594,7 +594,8 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
         left = min(max(math.floor(memory * spec.split), 1), memory - 1)
         right, pools = memory - left, 2
     kind, formula = _KINDS[policy.ranks], policy.formula
-    if spec.left.importance is not None and policy.ranks in _WEIGHED:
+    weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
+    if weighed and policy.ranks in _WEIGHED:
         kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
     return layout.Rules(
         kind=layout.NOTHING if spec.memory is None else kind,
