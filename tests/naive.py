@@ -266,10 +266,15 @@ class Scored(ByKey):
             return imp * max(self.rate(row), 2.0**-200) * life
         if self.formula == "heeb":
             stay = self.given["alpha"] or max(self.stay, 2.0**-40)
-            part = 1.0 if math.isinf(window) else -math.expm1(-self.life(row, now) / stay)
+            part = 1.0
+            if not math.isinf(window):
+                part = -math.expm1(-max(self.life(row, now), 0.0) / stay)
             return imp * self.rate(row) * part
         if self.formula == "dimpprob":
-            return imp * (self.partners(row) + 2.0**-40)
+            # The one that is being added is not there yet.
+            added = self.join.held[-1].row
+            there = self.partners(row) - (added.key == row.key and added.side != row.side)
+            return imp * (there + 2.0**-40)
         if self.formula == "dgl":
             return max(gain - self.given["beta"] * since, 0.0)
         if self.formula == "age":

@@ -59,7 +59,9 @@ def score(
         return float(weight * max(rate_of(core, rules, group), FAINTEST) * life)
     if formula == HEEB:
         stay = params[0] if params[0] > 0 else max(core.model[0], TRACE)
-        part = -math.expm1(-life_of(core, rules, group, time) / stay) if bounded else 1.0
+        part = 1.0
+        if bounded:
+            part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
         return float(weight * rate_of(core, rules, group) * part)
     if formula == DIMPPROB:
         return weight * (float(core.groups[group ^ 1].count) + TRACE)
