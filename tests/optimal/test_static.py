@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.optimal import static, static_each
 from tidegate.optimal.static import Counts, adg, independent, ndg, optdp, results
 from tidegate.optimal.static_each import optimal_each
 from tidegate.streams import zipf
@@ -94,7 +95,7 @@ def test_optdp_is_the_plain_programme(counts: Counts, keep: int) -> None:
 @pytest.mark.parametrize("core", [1, 2, 64])
 def test_lemma_2_and_the_core(core: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most one value is kept in part, and nothing is lost by it; however small the core."""
-    monkeypatch.setattr("tidegate.optimal.static._CORE", core)
+    monkeypatch.setattr(static, "_CORE", core)
     rng = np.random.default_rng(core)
     for _ in range(700):
         counts = random_counts(rng, int(rng.integers(1, 12)), int(rng.integers(1, 12)))
@@ -211,7 +212,7 @@ def zipf_counts(skew: float, seed: int) -> Counts:
 
 
 def test_a_search_that_is_given_up_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.optimal.static_each._EFFORT", 0.01)
+    monkeypatch.setattr(static_each, "_EFFORT", 0.01)
     counts, keep = zipf_counts(0.0, seed=0), (2_500, 2_500)
     with pytest.warns(UserWarning, match="might keep up to") as warned:
         kept = optimal_each(counts, keep)
