@@ -214,3 +214,21 @@ def test_paper_1_figure_19() -> None:
         )
         shares.append(best.results / results(streams, 400, None, "prob")[1])
     assert statistics.mean(shares) == pytest.approx(0.997, abs=0.005)
+
+
+@pytest.mark.parametrize("moment", ["probe-first", "evict-first", "shed-first"])
+@pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
+def test_the_size_of_importance_plays_no_part(moment: str, unit: float) -> None:
+    def found(importance: float) -> tg.Optimal:
+        left = pa.table({"k": [1, 1, 2, 1], "t": [0, 1, 2, 3], "i": [importance] * 4})
+        right = pa.table({"k": [1, 2, 1, 1], "t": [0, 2, 3, 4], "i": [importance] * 4})
+        return tg.optimal(
+            left, right, on="k", time="t", within=5, memory=2, moment=moment, importance="i"
+        )
+
+    one, scaled = found(1.0), found(unit)
+    assert scaled.results == one.results > 0
+    assert scaled.importance == pytest.approx(one.importance * unit)
+    assert scaled.importance <= scaled.upper_bound == pytest.approx(one.upper_bound * unit)
+    with pytest.raises(tg.TidegateError, match="divide the column by a constant"):
+        found(1e308)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.errors import TidegateError
 from tidegate.kernel import chains as kernel
 from tidegate.kernel.chains import Chains
 from tidegate.optimal.sides import Sides, Whole
@@ -95,13 +97,24 @@ def _unit(grouped: list[Grouped]) -> float:
     """How many whole numbers make a one: as few as say every gain exactly, else very many."""
     worth = np.concatenate([g.worth for g in grouped])
     most = max(int(np.diff(g.members).max(initial=1)) for g in grouped)
-    total = float(np.abs(worth).sum()) * most
+    with np.errstate(over="ignore"):
+        total = float(np.abs(worth).sum()) * most
+    if not math.isfinite(total):
+        raise TidegateError(
+            f"the importance of all results together is too large for a number, with one of "
+            f"{float(worth.max())!r}; divide the column by a constant"
+        )
+    if total == 0.0:
+        return 1.0
     for digits in range(7):
+        if total * 10.0**digits >= _LARGEST:
+            break
         finer = worth * 10.0**digits
         near = np.abs(finer - np.rint(finer)) <= 1e-9 * np.abs(finer)
-        if near.all() and total * 10.0**digits < _LARGEST:
+        if near.all():
             return 10.0**digits
-    return float(2.0 ** np.floor(np.log2(_LARGEST / total)))
+    # No more than a floating point number can be multiplied by.
+    return float(2.0 ** min(np.floor(np.log2(_LARGEST) - np.log2(total)), 1000.0))
 
 
 def _by_group(sides: Sides, side: int, late: int) -> Grouped:

@@ -44,6 +44,9 @@ def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole
 
     model = cp_model.CpModel()
     left, right, worth = all_pairs(sides)
+    # The solver works with numbers of ordinary size.
+    most = float(worth.max(initial=0.0)) or 1.0
+    worth = worth / most
     streams = sides.streams
     # For each tuple the ticks at which it must be there, its own among them.
     needed: dict[_Tuple, set[int]] = defaultdict(set)
@@ -79,7 +82,7 @@ def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole
     solver.parameters.max_deterministic_time = _EFFORT
     solver.parameters.relative_gap_limit = gap
     status = solver.solve(model)
-    bound = float(solver.best_objective_bound)
+    bound = float(solver.best_objective_bound) * most
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, bound
     until = [np.full(len(s), -1, np.int64) for s in streams]
