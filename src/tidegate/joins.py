@@ -13,7 +13,7 @@ from tidegate.columns import hash_columns, whole
 from tidegate.engines.window import WindowJob
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
-from tidegate.spec import WindowJoin, frequencies_of, window_join
+from tidegate.spec import WindowJoin, check_collations, frequencies_of, window_join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,7 +112,7 @@ def join(
         seed=seed,
     )
     for frame, keys in ((left, spec.left.keys), (right, spec.right.keys)):
-        _check_collations(frame, keys)
+        check_collations(frame, keys)
     if not spec.left.keys and shards not in (None, 1):
         raise TidegateError(
             f"a join without on compares all tuples, so it runs in one shard, not {shards!r}; "
@@ -134,17 +134,6 @@ def _named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructT
             for name, f in zip(names, fields, strict=True)
         ]
     )
-
-
-def _check_collations(frame: DataFrame, keys: tuple[str, ...]) -> None:
-    """Strings are compared by their bytes: a key that Spark compares otherwise is refused."""
-    for name in keys:
-        collation = getattr(frame.schema[name].dataType, "collation", "UTF8_BINARY")
-        if collation != "UTF8_BINARY":
-            raise TidegateError(
-                f'key column "{name}" has the collation {collation}, and keys are compared by '
-                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
-            )
 
 
 def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:

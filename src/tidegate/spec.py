@@ -311,6 +311,17 @@ def truncated_join(
     )
 
 
+def check_collations(frame: Any, keys: tuple[str, ...]) -> None:
+    """Refuse keys of a Spark DataFrame that are compared otherwise than by their bytes."""
+    for name in keys:
+        collation = getattr(frame.schema[name].dataType, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise TidegateError(
+                f'key column "{name}" has the collation {collation}, and keys are compared by '
+                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
+            )
+
+
 def frequencies_of(
     left: tuple[NDArray[np.uint64], NDArray[np.float64]],
     right: tuple[NDArray[np.uint64], NDArray[np.float64]],

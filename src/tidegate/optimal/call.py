@@ -22,7 +22,7 @@ from tidegate.optimal.plan import best_plan
 from tidegate.optimal.schedules import Step, is_schedule, moment, steps
 from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, window_join
+from tidegate.spec import WindowJoin, check_collations, window_join
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ def optimal(
 
     first = tuple(w[0][1] if is_schedule(w) else w for w in pair)
     spec = spec_with(None, first)
-    _check_collations(left, spec.left.keys)
-    _check_collations(right, spec.right.keys)
+    for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
+        if type(data).__module__.startswith("pyspark."):
+            check_collations(data, keys)
     kind = spec.left.schema.field(spec.left.time).type
     windows = [
         steps(w, "within", spec.unit, kind, lambda v: spec_with(None, (v, v)).left.window)
@@ -244,19 +245,6 @@ def _opened(data: Any, side: str) -> tuple[pa.Schema, Callable[[], pa.Table]]:
         return decoded(data.limit(0).toArrow()).schema, lambda: decoded(data.toArrow())
     table = decoded(as_table(data))
     return table.schema, lambda: table
-
-
-def _check_collations(data: Any, keys: tuple[str, ...]) -> None:
-    """Refuse keys that Spark compares otherwise than by their bytes, as `tidegate.join` does."""
-    if not type(data).__module__.startswith("pyspark."):
-        return
-    for name in keys:
-        collation = getattr(data.schema[name].dataType, "collation", "UTF8_BINARY")
-        if collation != "UTF8_BINARY":
-            raise TidegateError(
-                f'key column "{name}" has the collation {collation}, and keys are compared by '
-                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
-            )
 
 
 def _check_names(settings: dict[str, Any]) -> None:

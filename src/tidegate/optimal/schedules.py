@@ -57,8 +57,9 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
         number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         number = math.nan
+    bare = isinstance(value, int | float) and unit.is_time
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
-    if isinstance(value, bool) or cut or math.isnan(number):
+    if isinstance(value, bool) or bare or cut or math.isnan(number):
         raise TidegateError(
             f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
         )
