@@ -1,22 +1,29 @@
 """Compile the kernels ahead: `python -m tidegate.engines.warm`.
 
 Compiled code is kept on disk. Done once where workers run, say when a machine image is built, this
-spares the first query some twenty seconds.
+spares the first query some twenty seconds. Times that are floating point numbers have code of
+their own, which is compiled when they are first met.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.spec import window_join
 
+#: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
+_POLICIES = ("prob", "fifo", "life", "heeb")
+
 
 def compile_all() -> None:
-    """Take a few rows through everything an engine does, for whole and for real times."""
-    for kind in (pa.int64(), pa.float64()):
-        schema = pa.schema([("k", pa.string()), ("t", kind)])
-        spec = window_join(schema, schema, on="k", time="t", within=5, memory=2)
+    """Take a few rows through everything an engine does."""
+    schema = pa.schema([("k", pa.string()), ("t", pa.int64())])
+    settings: list[dict[str, Any]] = [{"memory": 2, "policy": policy} for policy in _POLICIES]
+    for more in ({"memory": None}, *settings):
+        spec = window_join(schema, schema, on="k", time="t", within=5, **more)
         rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=schema)
         inputs = [[WindowJob(spec).prepare(side, rows)[0]] for side in range(2)]
         engine = WindowEngine(spec)

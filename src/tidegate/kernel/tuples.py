@@ -62,7 +62,7 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
         list_idle(core, group >> 1)
     ints[USED + (side if rules.pools == 2 else 0)] -= held.size
     ints[HELD + side] -= 1
-    if rules.formula == AGE and held.gain > 0.0:
+    if rules.kind == BY_SCORE and rules.formula == AGE and held.gain > 0.0:
         ints[WATCH_LIVE] -= 1
     core.slots[slot].seq = -1
     core.free[ints[FREE]] = slot
@@ -345,7 +345,7 @@ def reload(
         held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
         side = group[i] & 1
         link(core, rules, slot, side if rules.pools == 2 else 0)
-        if rules.formula == AGE and held.gain > 0.0:
+        if rules.kind == BY_SCORE and rules.formula == AGE and held.gain > 0.0:
             watch(core, slot)
 
 

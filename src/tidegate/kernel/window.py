@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
     ARRIVALS,
     AT,
+    BY_KEY,
+    BY_LIFE,
     BY_SCORE,
+    BY_TUPLE,
     DONE,
     LATE,
     NEWCOMERS,
+    NOTHING,
     OUTPUT_FULL,
     PROBE_FIRST,
     PROBE_TOO_LARGE,
@@ -184,8 +189,8 @@ def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
         admit(core, rules, batch, out, i)
 
 
-@entry_point
-def run(
+@inlined
+def _run(
     core: Core,
     rules: Rules,
     batch: Batch,
@@ -223,7 +228,7 @@ def run(
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
             expire(core, rules)
-            if rules.formula == AGE and core.watch.shape[0] > 0:
+            if rules.kind == BY_SCORE and rules.formula == AGE and core.watch.shape[0] > 0:
                 census(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST
@@ -240,6 +245,34 @@ def run(
             ints[STAGE] = BEGIN
             if rules.learn and not waits and ints[STAT_ONLY] > rules.cap:
                 return n, TOO_MANY_KEYS
+
+
+def _loop_for(kind: int) -> Callable[..., tuple[int, int]]:
+    """The loop compiled for one kind of rank: what the others need is not in it."""
+
+    @entry_point
+    def run(
+        core: Core,
+        rules: Rules,
+        batch: Batch,
+        out: Output,
+        n: int,
+        opened: int,
+        open_end: int,
+        close: bool,
+    ) -> tuple[int, int]:
+        known = Rules(kind, *rules[1:])
+        return _run(core, known, batch, out, n, opened, open_end, close)
+
+    return run
+
+
+_LOOPS = tuple(_loop_for(kind) for kind in (NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE))
+
+
+def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
+    """`_run` for the kind of rank that the rules have."""
+    return _LOOPS[rules.kind](core, rules, *rest)
 
 
 @entry_point
