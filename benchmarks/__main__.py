@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import growth, kernel, measure, optimal, recall, report, spark, state, static
+from benchmarks import (
+    growth,
+    kernel,
+    measure,
+    optimal,
+    policies,
+    recall,
+    report,
+    spark,
+    state,
+    static,
+)
 
 #: By name: how to run a part, in full or quickly.
 PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
@@ -21,6 +32,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "growth": lambda quick, step: growth.run(growth.QUICK if quick else growth.FULL, step),
     "state": lambda quick, step: state.run(state.QUICK if quick else state.FULL, step),
     "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
+    "policies": lambda quick, step: policies.run(policies.QUICK if quick else policies.FULL, step),
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
 }

@@ -676,10 +676,13 @@ def _halflife(
     policy: Policy, windows: tuple[int | float | None, int | float | None], unit: TimeUnit
 ) -> int | float:
     """How long until an arrival counts half; 0 if it never does."""
-    if not isinstance(policy, ByFrequency) or policy.never_forgets:
+    if policy.counts != "arrivals":
         return 0
-    if policy.halflife is not None:
-        return _length(policy.halflife, unit, "halflife")
+    if isinstance(policy, ByFrequency):
+        if policy.never_forgets:
+            return 0
+        if policy.halflife is not None:
+            return _length(policy.halflife, unit, "halflife")
     known = [w for w in windows if w is not None]
     return 32 * max(known) if known else 0
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
 from tidegate.kernel import layout, tuples, victims
+from tidegate.kernel.ghosts import index_ghosts
 
 
 class Tables:
@@ -25,7 +26,7 @@ class Tables:
     ) -> None:
         self._rules = rules
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
-        lowest = -np.inf if time.kind == "f" else -(2**62) - 1
+        lowest = -np.inf if time.kind == "f" else layout.NEVER
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)
         ranked, timed = layout.ranked_type(np.dtype(np.float64)), layout.ranked_type(time)
         self.core = layout.Core(
@@ -47,10 +48,13 @@ class Tables:
             late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
-            model=np.zeros(2),
-            curve=_curves(curves),
-            ages=np.zeros((2, 2, 1)),
-            watch=np.empty(0, layout.DUE),
+            model=np.zeros(3),
+            worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
+            cells=np.zeros((2, 2, 1, 1, 1)),
+            factors=np.zeros((3, 3, 1)),
+            ghosts=np.empty(0, layout.ghost_type(time)),
+            heads=short,
+            recent=np.empty(0, layout.recent_type(time)),
             learned=none,
             is_learned=np.zeros(0, np.bool_),
         )
@@ -133,6 +137,8 @@ class Tables:
             idle=idle,
             table=np.zeros((1 << (size * 3 // 2).bit_length(), 2), np.uint64),
         )
+        if len(core.recent):
+            self._grow_recent()
 
     # ---- keys ---------------------------------------------------------------------------------
 
@@ -182,8 +188,13 @@ class Tables:
         used = int(self.core.ints[layout.ENTRIES]) if self._rules.learn else 0
         entries = np.flatnonzero(self._changed[:used]) if changed else np.arange(used)
         entries = entries[(rate[2 * entries] > 0) | (rate[2 * entries + 1] > 0)]
-        columns = self.core.hashes[entries], rate[2 * entries], rate[2 * entries + 1]
-        return pa.record_batch([pa.array(c) for c in columns], ["key", "left", "right"])
+        columns = {"key": self.core.hashes[entries]}
+        columns |= {"left": rate[2 * entries], "right": rate[2 * entries + 1]}
+        if len(self.core.recent):
+            for name, groups in (("left", 2 * entries), ("right", 2 * entries + 1)):
+                recent = self.core.recent[groups]
+                columns |= {f"{name}_{field}": recent[field] for field in ("time", "count")}
+        return pa.record_batch([pa.array(c) for c in columns.values()], list(columns))
 
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
         """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
@@ -191,10 +202,13 @@ class Tables:
         core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]].astype(np.int64)] = 0
         if replace:
             core.groups["rate"][:] = 0.0
-        keys, left, right = (c.to_numpy() for c in batch.columns)
+        keys, left, right, *recent = (c.to_numpy() for c in batch.columns)
         order = np.argsort(keys)
-        self.set_rates(self.intern(keys), keys[order], left[order], right[order])
+        entries = self.intern(keys)
+        self.set_rates(entries, keys[order], left[order], right[order])
         core = self.core
+        for at, values in enumerate(recent):
+            core.recent[("time", "count")[at % 2]][2 * entries + at // 2] = values
         used = int(core.ints[layout.ENTRIES])
         rate = core.groups["rate"]
         self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
@@ -242,26 +256,60 @@ class Tables:
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
 
-    def learn_ages(self, watched: int) -> None:
-        """Learn the curves, from so many tuples at the most."""
-        steps = self.core.curve.shape[1]
+    def leave_ghosts(self, most: int, *, levels: int = 1, trends: int = 1) -> None:
+        """Learn what tuples are worth from so many ghosts at the most.
+
+        By their age alone, or by so many `levels` and `trends` of their key too.
+        """
+        steps = self.core.worth.shape[1]
+        shape = (steps, levels, trends)
         self.core = self.core._replace(
-            ages=np.zeros((2, 2, steps)), watch=np.empty(2 * watched, layout.DUE)
+            worth=np.full((2, *shape), 0.0 if levels > 1 else 1.0),
+            cells=np.zeros((2, 2, *shape)),
+            factors=np.zeros((3, 3, max(shape))),
+            ghosts=np.empty(most, self.core.ghosts.dtype),
+            heads=np.full(1 << most.bit_length(), -1, np.int32),
         )
+        if levels > 1:
+            self._grow_recent()
 
-    def ages(self) -> pa.RecordBatch:
-        """What was learned of ages."""
+    def _grow_recent(self) -> None:
+        """Have a place for when the key of each group came lately."""
+        old = self.core.recent
+        recent = np.zeros(len(self.core.groups), old.dtype)
+        recent["time"] = layout.NEVER
+        recent[: len(old)] = old
+        self.core = self.core._replace(recent=recent)
+
+    def model(self) -> dict[str, pa.RecordBatch]:
+        """What was learned from ghosts, and the ghosts."""
         core = self.core
-        names = ["curve", "spent", "found"]
-        columns = (core.curve.ravel(), core.ages[:, 0].ravel(), core.ages[:, 1].ravel())
-        return pa.record_batch([pa.array(column) for column in columns], names)
+        ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
+        own = ("hash", "seq", "time", "side")
+        used = np.flatnonzero(core.cells.any(axis=1))
+        cells = core.cells.swapaxes(0, 1).reshape(2, -1)
+        return {
+            "worth": pa.record_batch([pa.array(core.worth.ravel())], ["worth"]),
+            "cells": pa.record_batch(
+                [pa.array(used), *(pa.array(column[used]) for column in cells)],
+                ["cell", "expected", "found"],
+            ),
+            "ghosts": pa.record_batch([pa.array(ghosts[name]) for name in own], own),
+        }
 
-    def load_ages(self, batch: pa.RecordBatch) -> None:
-        """Take over what was learned of ages."""
-        curve, spent, found = (column.to_numpy() for column in batch.columns)
-        self.core.curve[:] = curve.reshape(self.core.curve.shape)
-        self.core.ages[:, 0] = spent.reshape(self.core.curve.shape)
-        self.core.ages[:, 1] = found.reshape(self.core.curve.shape)
+    def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
+        """Take over what was learned; after the clock."""
+        core = self.core
+        core.worth[:] = parts["worth"].column(0).to_numpy().reshape(core.worth.shape)
+        used, expected, found = (column.to_numpy() for column in parts["cells"].columns)
+        cells = np.zeros((2, core.worth.size))
+        cells[:, used] = expected, found
+        core.cells[:] = cells.reshape(2, *core.worth.shape).swapaxes(0, 1)
+        ghosts = parts["ghosts"]
+        core.ints[layout.GHOSTS] = ghosts.num_rows
+        for name in ghosts.schema.names:
+            core.ghosts[name][: ghosts.num_rows] = ghosts.column(name).to_numpy()
+        index_ghosts(core)
 
     def every(self) -> NDArray[np.int64]:
         """All slots, filled or not."""

@@ -56,9 +56,12 @@ _SCALARS = {
     "epoch": layout.EPOCH,
     "started": layout.STARTED,
     "census": layout.CENSUS_SEQ,
+    "fit": layout.REDRAWN,
+    "thinned": layout.THINNED,
 }
-#: One in so many tuples in memory is kept to learn from, at the most.
-_WATCHED = 16
+#: How many ghosts there are at the most, and what is told apart besides their age.
+_GHOSTS = 1024
+_FEATURES = {"levels": 12, "trends": 10}
 
 _KINDS = {
     "tuple": layout.BY_TUPLE,
@@ -98,10 +101,9 @@ class WindowEngine:
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
         self._rules = _rules(spec, shards, exact_limit)
         self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
-        self._learns_ages = spec.memory is not None and spec.policy.learns_ages
-        if self._learns_ages:
-            room = self._budget // (TUPLE_OVERHEAD if spec.in_bytes else 1)
-            self._tables.learn_ages(max(room // _WATCHED, 1))
+        if spec.memory is not None and spec.policy.learns is not None:
+            shape = _FEATURES if spec.policy.learns == "rates" else {}
+            self._tables.leave_ghosts(_GHOSTS, **shape)
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
         self._where = None
@@ -387,7 +389,7 @@ class WindowEngine:
             "gone": pa.record_batch([gone], ["seq"]),
             "rates": self._tables.rates(changed=not rewritten),
             "learned": self._tables.learned(),
-            **self._ages(),
+            **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
             **{f"held{s}": self._held_rows(s, new) for s in range(2)},
         }
@@ -401,7 +403,7 @@ class WindowEngine:
         """The whole state."""
         parts: dict[str, pa.RecordBatch] = {
             "rates": self._tables.rates(changed=False),
-            **self._ages(),
+            **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
         }
         records = [to_bytes(self._head() | {"all_rates": True}, parts)]
@@ -430,8 +432,8 @@ class WindowEngine:
         model = {"floor": core.floor.tolist(), "model": core.model.tolist()}
         return {**clocks, **model, **scalars}
 
-    def _ages(self) -> dict[str, pa.RecordBatch]:
-        return {"ages": self._tables.ages()} if self._learns_ages else {}
+    def _model(self) -> dict[str, pa.RecordBatch]:
+        return self._tables.model() if len(self._tables.core.ghosts) else {}
 
     def _held_rows(self, side: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
         """Held tuples of one side, as they go into a record."""
@@ -457,8 +459,8 @@ class WindowEngine:
                 self._open[s] = parts.get(f"open{s}", self._open[s])
             if "gone" in parts:
                 gone.append(parts["gone"].column(0).to_numpy())
-            if "ages" in parts:
-                self._tables.load_ages(parts["ages"])
+            if "ghosts" in parts:
+                self._tables.load_model(parts)
             if "learned" in parts:
                 learned.append(parts["learned"])
             if "rates" in parts:

@@ -8,10 +8,12 @@ import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
 from tidegate.kernel.layout import (
+    BY_SCORE,
     ENTRIES,
     EPOCH,
     FREE_ENTRIES,
     IDLE,
+    NEVER,
     REWRITTEN,
     STARTED,
     STAT_ONLY,
@@ -19,6 +21,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
+from tidegate.kernel.rates import note
 from tidegate.kernel.victims import requeue
 
 
@@ -58,6 +61,9 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
                 core.groups[group].tail = -1
                 core.groups[group].count = 0
                 core.groups[group].queued = 0
+                if core.recent.shape[0] > 0:
+                    core.recent[group].time = NEVER
+                    core.recent[group].count = 0.0
         entries[i] = np.int64(e) - 1
     return int(hashes.shape[0])
 
@@ -134,6 +140,9 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
         for group in (2 * entry, 2 * entry + 1):
             core.groups[group].rate = 0.0
             core.groups[group].listed = 0
+            if core.recent.shape[0] > 0:
+                core.recent[group].time = NEVER
+                core.recent[group].count = 0.0
     core.ints[IDLE] = n
     core.ints[STAT_ONLY] = n
     core.ints[REWRITTEN] = 1
@@ -178,3 +187,5 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
         weight = math.ldexp(1.0, age)
     for i in range(start, stop):
         count(core, batch.entry[i], batch.side[i], weight)
+        if rules.kind == BY_SCORE and core.recent.shape[0] > 0:
+            note(core, rules, 2 * batch.entry[i] + batch.side[i], batch.time[i])

@@ -24,6 +24,8 @@ PROBE_FIRST, EVICT_FIRST, SHED_FIRST = 0, 1, 2
 
 #: Candidates that a heap sorts within the processor's cache.
 SMALL_HEAP = 2048
+#: A time before all others.
+NEVER = -(2**62) - 1
 #: The rate of a key that never came, where it weighs a life: of such tuples the older leaves.
 FAINTEST = 2.0**-200
 
@@ -51,11 +53,12 @@ LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
 LEARNED = 23  # length of `Core.learned`
-WATCHED, CENSUS_SEQ = 24, 25  # length of `Core.watch`; the sequence number at the last census
+GHOSTS = 24  # length of `Core.ghosts`
+THINNED = 25  # one newcomer in two to the power of this leaves a ghost
+CENSUS_SEQ, REDRAWN = 26, 27  # the sequence numbers at the last census, and at the last fit
 # One for each pool, or for each side.
-USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 26, 28, 30, 32, 34, 36, 38
-WATCH_LIVE = 40  # of those in `Core.watch`, how many are held
-INTS = 41
+USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 28, 30, 32, 34, 36, 38, 40
+INTS = 42
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -104,6 +107,18 @@ def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
 DUE = np.dtype([("seq", "i8"), ("item", "i4")])
 
 
+def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """What is left of a tuple to learn from; `next` is another with the same place in `heads`."""
+    return np.dtype(
+        [("hash", "u8"), ("seq", "i8"), ("time", time), ("next", "i4"), ("side", "i4")], align=True
+    )
+
+
+def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """When a key came last, and a count of its arrivals that fades fast, as it was then."""
+    return np.dtype([("time", time), ("count", "f8")])
+
+
 class Core(NamedTuple):
     """All state of one join; see the module's text for slots, groups and the queue."""
 
@@ -125,11 +140,13 @@ class Core(NamedTuple):
     late: Array  # by side: a heap of slots that were late
     gone: Array
     fresh: Array
-    model: Array  # what a formula has learned of all tuples: how long those evicted stayed, when
-    # the last census was
-    curve: Array  # by side: what a tuple is worth by its age
-    ages: Array  # by side: time spent and results found, by age
-    watch: Array  # slots of tuples that are kept to learn from
+    model: Array  # what a formula has learned of all tuples; see `rates`
+    worth: Array  # by side, age, level and trend: what a tuple is worth
+    cells: Array  # by side, and by age, level and trend: results expected and found
+    factors: Array  # where these are fitted
+    ghosts: Array  # see `ghosts`
+    heads: Array  # by key: the first of its ghosts
+    recent: Array  # by group: when its key came last and how often lately, if that matters
     learned: Array  # slots whose `gain` has changed since the mark, and
     is_learned: Array  # whether a slot is among them
 

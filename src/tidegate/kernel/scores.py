@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tidegate.kernel.ages import bucket, is_watched
-from tidegate.kernel.compiling import inlined
-from tidegate.kernel.layout import EPOCH, FAINTEST, LEARNED, MARK, STARTED, Core, Rules
+from tidegate.kernel.compiling import Array, inlined
+from tidegate.kernel.layout import FAINTEST, LEARNED, MARK, Core, Rules
+from tidegate.kernel.rates import STAY, density, level_of, rate_of, recently, trend_of
+from tidegate.kernel.times import life_of, step_of
 
 # Formulas, named as in the papers; see the policies.
-RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(10)
 
 #: So much of a partner does every tuple have: of those without any, the least important leaves.
 TRACE = 2.0**-40
@@ -26,21 +27,29 @@ _STEP = 1.0 / 256.0
 
 
 @inlined
-def rate_of(core: Core, rules: Rules, group: int) -> float:
-    """The rate of the group's key on the other stream, as fading counts would have it."""
-    rate = core.groups[group ^ 1].rate
-    if rules.halflife > 0 and core.ints[STARTED]:
-        age = int(core.clock[0] // rules.halflife) - core.ints[EPOCH]
-        rate = math.ldexp(rate, -min(max(age, 0), 2000))
-    return float(rate)
+def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
+    """What the table says of an age between two of its steps."""
+    at = int(step)
+    here, after = worth[at, level, trend], worth[min(at + 1, worth.shape[0] - 1), level, trend]
+    return float(here + (step - at) * (after - here))
 
 
 @inlined
-def life_of(core: Core, rules: Rules, group: int, time: Any) -> float:
-    """How long until a tuple leaves its window; 0 where it never does."""
-    if group & 1 == 0:
-        return float(time + rules.window_left - core.clock[0]) if rules.bounded_left else 0.0
-    return float(time + rules.window_right - core.clock[0]) if rules.bounded_right else 0.0
+def _corrected(core: Core, rules: Rules, group: int, age: float) -> float:
+    """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
+    worth = core.worth[group & 1]
+    steps, levels, trends = worth.shape
+    expected = density(core, rules, rate_of(core, rules, group))
+    step = step_of(rules, group & 1, age, steps)
+    level = level_of(core, rules, expected, levels)
+    trend = trend_of(expected, recently(core, rules, group), trends)
+    i, j = int(level), int(trend)
+    up, on = min(i + 1, levels - 1), min(j + 1, trends - 1)
+    low = _at_age(worth, step, i, j)
+    low += (level - i) * (_at_age(worth, step, up, j) - low)
+    high = _at_age(worth, step, i, on)
+    high += (level - i) * (_at_age(worth, step, up, on) - high)
+    return float(math.log2(expected) + low + (trend - j) * (high - low))
 
 
 @inlined
@@ -58,7 +67,7 @@ def score(
         life = life_of(core, rules, group, time) if bounded else 1.0
         return float(weight * max(rate_of(core, rules, group), FAINTEST) * life)
     if formula == HEEB:
-        stay = params[0] if params[0] > 0 else max(core.model[0], TRACE)
+        stay = params[0] if params[0] > 0 else max(core.model[STAY], TRACE)
         part = 1.0
         if bounded:
             part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
@@ -68,29 +77,26 @@ def score(
     if formula == DGL:
         return float(max(gain - params[1] * since, 0.0))
     if formula == AGE:
-        if gain > 0.0:
-            return SPARED
-        curve = core.curve[group & 1]
-        return float(weight * curve[bucket(rules, group & 1, age, curve.shape[0])])
+        worth = core.worth[group & 1]
+        step = step_of(rules, group & 1, age, worth.shape[0])
+        return weight * _at_age(worth, step, 0, 0)
+    if formula == AUTO:
+        return math.log2(max(weight, FAINTEST)) + _corrected(core, rules, group, age)
     if formula == IJOIN:
         if age < params[1]:
             return SPARED
         if age <= 0.0:
             return float(params[4])
-        worth = weight * gain * math.exp(-params[0] * since) / age
+        earned = weight * gain * math.exp(-params[0] * since) / age
         if since >= params[2]:
-            worth -= params[3] * since
-        return float(worth)
+            earned -= params[3] * since
+        return float(earned)
     return gain
 
 
 @inlined
-def first_gain(
-    core: Core, rules: Rules, group: int, weight: float, pool: int, hash_: Any, seq: int
-) -> float:
+def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -> float:
     """What a newcomer begins with."""
-    if rules.formula == AGE:
-        return 1.0 if is_watched(core, hash_, seq) else 0.0
     partners = float(core.groups[group ^ 1].count)
     if rules.formula == IJOIN:
         return partners
@@ -121,10 +127,6 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         pool = group & 1 if rules.pools == 2 else 0
         held.gain = core.floor[pool] + held.rank * rate_of(core, rules, group)
     else:
-        if formula == AGE and held.gain > 0.0:
-            side = group & 1
-            steps = core.curve.shape[1]
-            core.ages[side, 1, bucket(rules, side, float(now - held.time), steps)] += 1.0
         return
     if formula != GREEDY_DUAL:
         held.last = now
@@ -137,4 +139,4 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
 @inlined
 def learn_stay(core: Core, time: Any) -> None:
     """Learn from an eviction how long tuples stay."""
-    core.model[0] += (float(core.clock[0] - time) - core.model[0]) * _STEP
+    core.model[STAY] += (float(core.clock[0] - time) - core.model[STAY]) * _STEP

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.ages import watch
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
 from tidegate.kernel.heap import before, drop_top, put, sift_up
 from tidegate.kernel.keys import list_idle, only_counted
@@ -29,13 +28,13 @@ from tidegate.kernel.layout import (
     SHED,
     STAT_ONLY,
     USED,
-    WATCH_LIVE,
     Batch,
     Core,
     Output,
     Rules,
 )
-from tidegate.kernel.scores import AGE, first_gain, learn_stay, score
+from tidegate.kernel.scores import first_gain, learn_stay, score
+from tidegate.kernel.times import expired, past
 from tidegate.kernel.victims import enqueue, of_tuples, rank_of, victim, worth
 
 
@@ -62,25 +61,9 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
         list_idle(core, group >> 1)
     ints[USED + (side if rules.pools == 2 else 0)] -= held.size
     ints[HELD + side] -= 1
-    if rules.kind == BY_SCORE and rules.formula == AGE and held.gain > 0.0:
-        ints[WATCH_LIVE] -= 1
     core.slots[slot].seq = -1
     core.free[ints[FREE]] = slot
     ints[FREE] += 1
-
-
-@inlined
-def past(rules: Rules, side: int, time: Any, clock: Any) -> bool:
-    """Whether a tuple of this side and time has left its window by a clock."""
-    if side == 0:
-        return bool(rules.bounded_left and clock >= time + rules.window_left + rules.lateness)
-    return bool(rules.bounded_right and clock - rules.window_right - rules.lateness >= time)
-
-
-@inlined
-def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
-    """Whether the other stream, if it is in order, has no more partners for a tuple."""
-    return past(rules, side, time, core.heard[1 - side])
 
 
 @inlined
@@ -295,11 +278,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     pool = side if rules.pools == 2 else 0
     group = 2 * batch.entry[i] + side
     rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
-    gain = (
-        first_gain(core, rules, group, rank, pool, batch.hash[i], seq)
-        if rules.kind == BY_SCORE
-        else 0.0
-    )
+    gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
     if size > (rules.budget_right if pool == 1 else rules.budget_left) or not make_room(
         core, rules, out, pool, size, time, group, rank, gain
     ):
@@ -313,8 +292,6 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
     held.group, held.rank, held.gain, held.last = group, rank, gain, core.clock[0]
     link(core, rules, slot, pool)
-    if rules.formula == AGE and gain > 0.0:
-        watch(core, slot)
     ints[ADMITTED] += 1
     core.fresh[ints[FRESH]] = slot
     ints[FRESH] += 1
@@ -345,8 +322,6 @@ def reload(
         held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
         side = group[i] & 1
         link(core, rules, slot, side if rules.pools == 2 else 0)
-        if rules.kind == BY_SCORE and rules.formula == AGE and held.gain > 0.0:
-            watch(core, slot)
 
 
 @entry_point

@@ -29,6 +29,9 @@ from tidegate.kernel.layout import (
 )
 from tidegate.kernel.scores import score
 
+#: Candidates that are sorted at once, at the least, where ranks move.
+_FEW = 32
+
 
 @inlined
 def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
@@ -147,8 +150,8 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
         prune(core, rules, pool)
         rerank(core, rules, pool)
     n = ints[FAR + pool]
-    # Looking ranks up again costs more than sorting more of them.
-    k = min(n, max(SMALL_HEAP, n >> (2 if moves(rules) else 3)))
+    # Ranks that move must be looked up again soon, so fewer of them are sorted.
+    k = min(n, max(_FEW, n >> 3) if moves(rules) else max(SMALL_HEAP, n >> 3))
     if k < n:
         select(far, n, k)
     core.edge[pool].rank = np.inf

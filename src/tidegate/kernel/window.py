@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.ages import census
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, prefetch
+from tidegate.kernel.ghosts import census, haunt, meet
 from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
     ARRIVALS,
@@ -41,16 +41,9 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.scores import AGE, learn_match
-from tidegate.kernel.tuples import admit, expire, expired
-
-
-@inlined
-def _joins(rules: Rules, left: Any, right: Any) -> bool:
-    return bool(
-        (not rules.bounded_left or right < left + rules.window_left)
-        and (not rules.bounded_right or right > left - rules.window_right)
-    )
+from tidegate.kernel.scores import learn_match
+from tidegate.kernel.times import expired, joins
+from tidegate.kernel.tuples import admit, expire
 
 
 @inlined
@@ -61,14 +54,14 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
     while slot >= 0:
         held = core.slots[slot]
         if held.seq < limit:
-            joins = False
+            is_pair = False
             if side == 0:
-                joins = _joins(rules, time, held.time)
+                is_pair = joins(rules, time, held.time)
                 out.left[n], out.right[n] = row, held.row
             else:
-                joins = _joins(rules, held.time, time)
+                is_pair = joins(rules, held.time, time)
                 out.left[n], out.right[n] = held.row, row
-            if joins:
+            if is_pair:
                 n += 1
                 if rules.kind == BY_SCORE:
                     learn_match(core, rules, slot)
@@ -120,7 +113,7 @@ def _probe_tick(
     room = out.left.shape[0]
     base = ints[NEWCOMERS]
     # Always so, unless a floating point time is too large to tell it from the window's end.
-    same = _joins(rules, batch.time[start], batch.time[start])
+    same = joins(rules, batch.time[start], batch.time[start])
     for i in range(ints[AT], stop):
         ints[AT] = i
         if rules.moment == PROBE_FIRST and batch.probed[i]:
@@ -157,10 +150,10 @@ def _probe_tick(
             if not batch.probed[j]:
                 continue
             if side == 0:
-                if _joins(rules, batch.time[i], batch.time[j]):
+                if joins(rules, batch.time[i], batch.time[j]):
                     out.left[n], out.right[n] = batch.row[i], batch.row[j]
                     n += 1
-            elif _joins(rules, batch.time[j], batch.time[i]):
+            elif joins(rules, batch.time[j], batch.time[i]):
                 out.left[n], out.right[n] = batch.row[j], batch.row[i]
                 n += 1
         if rules.learn == RESULTS and n > before:
@@ -181,8 +174,18 @@ BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 
 
 @inlined
+def _has_ghosts(core: Core, rules: Rules) -> bool:
+    return bool(rules.kind == BY_SCORE and core.ghosts.shape[0] > 0)
+
+
+@inlined
 def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
     start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
+    if _has_ghosts(core, rules):
+        for i in range(start, stop):
+            meet(core, rules, batch, i)
+        for i in range(start, stop):
+            haunt(core, rules, batch, i, core.ints[SEQ] + (i - start))
     if rules.learn == ARRIVALS:
         observe(core, rules, batch, start, stop)
     for i in range(start, stop):
@@ -228,7 +231,7 @@ def _run(
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
             expire(core, rules)
-            if rules.kind == BY_SCORE and rules.formula == AGE and core.watch.shape[0] > 0:
+            if _has_ghosts(core, rules):
                 census(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST

@@ -6,6 +6,7 @@ import difflib
 
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
+from tidegate.policies.auto import Auto
 from tidegate.policies.base import Arrivals, ByFrequency, Policy
 from tidegate.policies.dgl import DGL
 from tidegate.policies.dimpprob import DimpProb
@@ -27,6 +28,7 @@ __all__ = [
     "POLICIES",
     "Age",
     "Arrivals",
+    "Auto",
     "ByFrequency",
     "DimpProb",
     "Fifo",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 _ALL: tuple[type[Policy], ...] = (
+    Auto,
     Rand,
     Fifo,
     UntilExpiry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,8 +29,7 @@ class Age(Policy):
     curve
         How many results a tuple has at each age, from its arrival to the end of its window in
         equal steps: one sequence for both sides or a pair (left's, right's). By default it is
-        learned while running, from a few tuples that are kept to the end: one newcomer in 16, in
-        a sixteenth of the memory at the most.
+        learned while running.
 
     References
     ----------
@@ -44,9 +43,9 @@ class Age(Policy):
     curve: Any = None
 
     @property
-    def learns_ages(self) -> bool:
-        """Whether no curve was given."""
-        return self.curve is None
+    def learns(self) -> Literal["ages", "rates"] | None:
+        """The curve, unless it was given."""
+        return "ages" if self.curve is None else None
 
     def __post_init__(self) -> None:
         for curve in _pair(self.curve):

@@ -85,9 +85,9 @@ class Policy:
         return ()
 
     @property
-    def learns_ages(self) -> bool:
-        """Whether `curves` are only where learning begins."""
-        return False
+    def learns(self) -> Literal["ages", "rates"] | None:
+        """What is learned from ghosts, if anything: worth by age, or by age and by key."""
+        return None
 
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
         """What a tuple of each side is worth by its age, from 0 to its window, in equal steps."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tidegate.streams.auctions import auctions
+from tidegate.streams.bursts import bursts, echoes
 from tidegate.streams.files import cut_by_time, read_parquet, write_parquet_batches
 from tidegate.streams.zipf import uniform, zipf
 
 __all__ = [
     "auctions",
+    "bursts",
     "cut_by_time",
+    "echoes",
     "read_parquet",
     "uniform",
     "write_parquet_batches",

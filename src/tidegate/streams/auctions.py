@@ -95,7 +95,7 @@ def auctions(
     )
 
     auction = popular.permutation(n)[zipf_ranks(choosing, count, n, skew)]
-    age = _ages(ageing, count, span, shape)
+    age = draw_ages(ageing, count, span, shape)
     bid_time = opened[auction] + age
     order = np.lexsort((auction, bid_time))
     auction, age, bid_time = auction[order], age[order], bid_time[order]
@@ -112,7 +112,7 @@ def auctions(
     return left, right
 
 
-def _ages(rng: np.random.Generator, count: int, span: int, shape: str) -> npt.NDArray[np.int64]:
+def draw_ages(rng: np.random.Generator, count: int, span: int, shape: str) -> npt.NDArray[np.int64]:
     """Draw ages in 0..span-1.
 
     The largest of three uniform numbers has a density that grows as the square: no root has to be

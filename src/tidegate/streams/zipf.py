@@ -22,6 +22,7 @@ def zipf(
     skew: float | tuple[float, float] = 1.0,
     correlation: str = "none",
     rate: float | tuple[float, float] = (1.0, 1.0),
+    shuffles: int = 0,
     seed: int = 0,
 ) -> tuple[pa.Table, pa.Table]:
     """Generate a left and a right stream of iid Zipf keys over ``n`` ticks.
@@ -46,16 +47,20 @@ def zipf(
     rate
         Tuples per tick, one for both sides or (left, right). Arrivals are evenly spaced and then
         rounded down to a tick: 2 puts two tuples in each tick, 0.5 one in every second.
+    shuffles
+        How many times, evenly spaced, all keys change places: what was frequent may become rare.
     seed
         The same seed gives the same tables. A side does not depend on the other's skew and rate,
-        and a longer stream begins with the shorter one.
+        and a longer stream begins with the shorter one (if nothing is shuffled).
     """
     n = whole("n", n, least=1)
     domain = whole("domain", domain, least=1)
     skews = pair("skew", skew, least=0.0)
     rates = pair("rate", rate, least=1 / _FINEST)
     choice("correlation", correlation, CORRELATIONS)
-    randoms = generators(seed, 6)
+    shuffles = whole("shuffles", shuffles, least=0)
+    *randoms, shuffling = generators(seed, 7)
+    moved = np.array([np.arange(domain), *(shuffling.permutation(domain) for _ in range(shuffles))])
     sides = []
     for side in (0, 1):
         permuting, drawing, filling = randoms[3 * side : 3 * side + 3]
@@ -67,7 +72,8 @@ def zipf(
         time = _arrivals(n, rates[side])
         ranks = zipf_ranks(drawing, len(time), domain, skews[side])
         value = filling.random(len(time))
-        sides.append(pa.table({"key": keys[ranks], "time": time, "value": value}))
+        part = np.minimum(time * (shuffles + 1) // n, shuffles)
+        sides.append(pa.table({"key": moved[part, keys[ranks]], "time": time, "value": value}))
     return sides[0], sides[1]
 
 

@@ -1,0 +1,301 @@
+"""What tuples would find if all were kept, learned from ghosts.
+
+A ghost is what remains of a newcomer for this purpose, whether it was admitted or not: its key,
+side and time. All newcomers leave one, or by lot a share of them, so that ghosts never outgrow
+their list. A ghost that meets a partner counts a result, and at every census so is what was
+expected of it meanwhile. By its features (see `rates`), results over expectation is how far the
+expectation is off: a product of one factor for each feature, fitted in turns, and where a cell of
+the table has seen enough, its own ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
+from tidegate.kernel.layout import (
+    CENSUS_SEQ,
+    GHOSTS,
+    REDRAWN,
+    SEQ,
+    STARTED,
+    THINNED,
+    Batch,
+    Core,
+    Rules,
+)
+from tidegate.kernel.rates import (
+    ELAPSED,
+    LAST,
+    density,
+    level_of,
+    rate_of,
+    recently,
+    span_of,
+    trend_of,
+)
+from tidegate.kernel.times import joins, past, step_of
+
+#: What a cell has of each side.
+EXPECTED, FOUND = 0, 1
+#: Newcomers between two censuses, and between two fits, at least.
+_APART, _FITS = 64, 512
+#: After so many windows a count weighs half.
+_HALFLIFE = 8.0
+#: How many results it takes for a factor, and for a cell of its own, to be believed half.
+_BELIEF, _CELL_BELIEF = 8.0, 32.0
+_SWEEPS = 3
+#: How much of a trend is left one step of age later.
+_LASTING = 0.7
+_TRACE = 2.0**-40
+
+
+@inlined
+def knows_keys(core: Core) -> bool:
+    """Whether keys are told apart, and not ages alone."""
+    return bool(core.recent.shape[0] > 0)
+
+
+@inlined
+def entry_of(core: Core, hash_: Any) -> int:
+    """The entry of a key, or -1."""
+    table = core.table
+    mask = np.uint64(table.shape[0] - 1)
+    at = np.uint64(hash_) & mask
+    while table[at, 1] != 0:
+        if table[at, 0] == hash_:
+            return int(table[at, 1]) - 1
+        at = (at + np.uint64(1)) & mask
+    return -1
+
+
+@inlined
+def _count(
+    core: Core, rules: Rules, what: int, entry: int, side: int, age: float, amount: float
+) -> None:
+    """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
+
+    What lies between two levels, or two trends, counts for both, the nearer one more.
+    """
+    _, _, steps, levels, trends = core.cells.shape
+    cells = core.cells[side, what, int(step_of(rules, side, age, steps))]
+    if not knows_keys(core):
+        cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
+        return
+    count, recent = 0.0, 0.0
+    if entry >= 0:
+        count = rate_of(core, rules, 2 * entry + side)
+        recent = recently(core, rules, 2 * entry + side)
+    expected = density(core, rules, count)
+    level = level_of(core, rules, expected, levels)
+    trend = trend_of(expected, recent, trends)
+    i, j = int(level), int(trend)
+    over, on = level - i, trend - j
+    if what == EXPECTED:
+        amount *= expected
+    cells[i, j] += (1.0 - over) * (1.0 - on) * amount
+    if over > 0.0:
+        cells[i + 1, j] += over * (1.0 - on) * amount
+    if on > 0.0:
+        cells[i, j + 1] += (1.0 - over) * on * amount
+        if over > 0.0:
+            cells[i + 1, j + 1] += over * on * amount
+
+
+@inlined
+def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
+    """Have the ghosts that newcomer i would join count a result."""
+    h, side, time = batch.hash[i], batch.side[i], batch.time[i]
+    at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
+    while at >= 0:
+        ghost = core.ghosts[at]
+        if ghost.hash == h and ghost.side != side:
+            left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
+            if joins(rules, left, right):
+                age = float(core.clock[0] - ghost.time)
+                _count(core, rules, FOUND, batch.entry[i], ghost.side, age, 1.0)
+        at = ghost.next
+
+
+@inlined
+def _leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
+    """By its key and number, so by lot, but always the same."""
+    mixed = (np.uint64(hash_) ^ np.uint64(seq)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    thinned = core.ints[THINNED]
+    return bool(thinned == 0 or mixed >> np.uint64(64 - thinned) == np.uint64(0))
+
+
+@inlined
+def _index(core: Core, at: int) -> None:
+    ghost = core.ghosts[at]
+    place = np.int64(ghost.hash & np.uint64(core.heads.shape[0] - 1))
+    ghost.next = core.heads[place]
+    core.heads[place] = at
+
+
+@inner
+def _tidy(core: Core, rules: Rules) -> None:
+    """Drop ghosts whose window is over or whose lot no longer wins, and index the rest."""
+    core.heads[:] = -1
+    n = 0
+    for i in range(core.ints[GHOSTS]):
+        ghost = core.ghosts[i]
+        if past(rules, ghost.side, ghost.time, core.clock[0]):
+            continue
+        if not _leaves_ghost(core, ghost.hash, ghost.seq):
+            continue
+        core.ghosts[n] = ghost
+        _index(core, n)
+        n += 1
+    core.ints[GHOSTS] = n
+
+
+@entry_point
+def index_ghosts(core: Core) -> None:
+    """Index the ghosts that are there."""
+    core.heads[:] = -1
+    for i in range(core.ints[GHOSTS]):
+        _index(core, i)
+
+
+@inlined
+def haunt(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
+    """Leave the ghost of a newcomer, if it is one to leave any."""
+    ints = core.ints
+    if past(rules, batch.side[i], batch.time[i], core.clock[0]):
+        return
+    while ints[GHOSTS] == core.ghosts.shape[0]:
+        _tidy(core, rules)
+        if 4 * ints[GHOSTS] > 3 * core.ghosts.shape[0]:
+            ints[THINNED] += 1
+            _tidy(core, rules)
+    if not _leaves_ghost(core, batch.hash[i], seq):
+        return
+    n = ints[GHOSTS]
+    ghost = core.ghosts[n]
+    ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
+    _index(core, n)
+    ints[GHOSTS] = n + 1
+
+
+@inner
+def _fit(core: Core, side: int) -> None:
+    """One factor for each step of each feature, with every other factor at its last value."""
+    _, _, steps, levels, trends = core.cells.shape
+    expected, found = core.cells[side, EXPECTED], core.cells[side, FOUND]
+    factors, hoped, had = core.factors[0], core.factors[1], core.factors[2]
+    sizes = (steps, levels, trends)
+    all_expected, all_found = 0.0, 0.0
+    for i in range(steps):
+        for j in range(levels):
+            for k in range(trends):
+                all_expected += expected[i, j, k]
+                all_found += found[i, j, k]
+    scale = (all_found + 1.0) / (all_expected + 1.0)
+    factors[:] = 1.0
+    for _ in range(_SWEEPS):
+        for axis in range(3):
+            hoped[:] = 0.0
+            had[:] = 0.0
+            for i in range(steps):
+                for j in range(levels):
+                    for k in range(trends):
+                        if expected[i, j, k] == 0.0 and found[i, j, k] == 0.0:
+                            continue
+                        at = (i, j, k)[axis]
+                        fit = scale * factors[0, i] * factors[1, j] * factors[2, k]
+                        hoped[axis, at] += expected[i, j, k] * fit / factors[axis, at]
+                        had[axis, at] += found[i, j, k]
+            for at in range(sizes[axis]):
+                factors[axis, at] = (had[axis, at] + _BELIEF) / (hoped[axis, at] + _BELIEF)
+    for i in range(steps):
+        for j in range(levels):
+            for k in range(trends):
+                fit = scale * factors[0, i] * factors[1, j] * factors[2, k]
+                seen = (found[i, j, k] + _CELL_BELIEF) / (expected[i, j, k] * fit + _CELL_BELIEF)
+                core.worth[side, i, j, k] = fit * seen
+
+
+@inner
+def _look_ahead(core: Core, side: int) -> None:
+    """From what is earned at each age, the steepest chord from there on.
+
+    A level stays, but a trend passes: what it adds or takes fades from step to step. Where keys
+    are told apart, the chord's logarithm is kept: that is what lies on lines between levels.
+    """
+    worth, expected = core.worth[side], core.cells[side, EXPECTED]
+    steps, levels, trends = worth.shape
+    usual = core.factors[0, 0]
+    for j in range(levels):
+        for i in range(steps):
+            total, weight = 0.0, 0.0
+            for k in range(trends):
+                total += (expected[i, j, k] + _TRACE) * worth[i, j, k]
+                weight += expected[i, j, k] + _TRACE
+            usual[i] = total / weight
+        for k in range(trends):
+            for i in range(steps):
+                best, total, lasting = 0.0, 0.0, 1.0
+                for at in range(i, steps):
+                    total += usual[at] + lasting * (worth[at, j, k] - usual[at])
+                    best = max(best, total / (at - i + 1))
+                    lasting *= _LASTING
+                worth[i, j, k] = math.log2(best) if knows_keys(core) else best
+
+
+@inner
+def _fade(core: Core, factor: float) -> None:
+    """Have what was counted so far weigh less."""
+    _, _, steps, levels, trends = core.cells.shape
+    for side in range(2):
+        for what in range(2):
+            for i in range(steps):
+                for j in range(levels):
+                    for k in range(trends):
+                        core.cells[side, what, i, j, k] *= factor
+
+
+@inner
+def census(core: Core, rules: Rules) -> None:
+    """Count what was expected of the ghosts since the last census; now and then, fit."""
+    ints, now = core.ints, float(core.clock[0])
+    if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
+        return
+    since, span = now - core.model[LAST], span_of(core, rules)
+    steps = core.cells.shape[2]
+    if ints[CENSUS_SEQ] == 0:
+        since = 0.0
+    elif since * steps * 2 < span:
+        return
+    ints[CENSUS_SEQ] = ints[SEQ]
+    core.model[LAST] = now
+    _fade(core, math.exp2(-since / (_HALFLIFE * span)))
+    if rules.halflife > 0 and ints[STARTED]:
+        before = int((now - since) // float(rules.halflife))
+        halved = int(now // float(rules.halflife)) - before
+        core.model[ELAPSED] = math.ldexp(core.model[ELAPSED], -min(halved, 2000))
+    core.model[ELAPSED] += since
+    if 4 * ints[GHOSTS] < core.ghosts.shape[0] and ints[THINNED] > 0:
+        ints[THINNED] -= 1
+    _tidy(core, rules)
+    for i in range(ints[GHOSTS]):
+        ghost = core.ghosts[i]
+        entry = -1
+        if knows_keys(core):
+            if i + AHEAD < ints[GHOSTS]:
+                mask = np.uint64(core.table.shape[0] - 1)
+                prefetch(core.table, 2 * (core.ghosts[i + AHEAD].hash & mask))
+            entry = entry_of(core, ghost.hash)
+        age = now - float(ghost.time)
+        spent = min(since, age)
+        # It was younger when this stretch of time began.
+        _count(core, rules, EXPECTED, entry, ghost.side, age - 0.5 * spent, spent)
+    if ints[SEQ] - ints[REDRAWN] >= min(_FITS, _APART + ints[REDRAWN] // 8):
+        ints[REDRAWN] = ints[SEQ]
+        for side in range(2):
+            _fit(core, side)
+            _look_ahead(core, side)
