@@ -321,7 +321,7 @@ class Auto(ByKey):
         shape = (self.STEPS, self.LEVELS, self.TRENDS)
         self.cells = np.zeros((2, 2, *shape))
         self.worth = np.zeros((2, *shape))
-        self.returns = np.zeros((2, 2, self.MARKS, self.LEVELS))
+        self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
         self.elapsed, self.last = 0.0, 0.0
         self.census_at, self.fit_at = 0, 0
 
@@ -397,9 +397,7 @@ class Auto(ByKey):
         self.elapsed += since
         for ghost in self.ghosts:
             if self.join._overdue(ghost):
-                for mark, (level, found) in enumerate(self.trails.get(ghost.uid, [])):
-                    after = self.found[ghost.uid] - found
-                    self.returns[ghost.side, :, mark, level] += 1.0, after
+                self.sum_up(ghost)
         self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
         for ghost in self.ghosts:
             age = float(clock - ghost.time)
@@ -412,6 +410,21 @@ class Auto(ByKey):
             self.fit_at = seq
             for side in (LEFT, RIGHT):
                 self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
+
+    def sum_up(self, ghost: Row) -> None:
+        """At every mark: results to the end; and if dropped after 1, 2 or 4 without having risen.
+
+        Of such trials, the number of those that rose, their results, and those of the others.
+        """
+        trail = self.trails.get(ghost.uid, [])
+        for mark, (level, found) in enumerate(trail):
+            after = self.found[ghost.uid] - found
+            self.returns[ghost.side, :2, mark, level] += 1.0, after
+            for number, end in enumerate((mark + 1, mark + 2, mark + 4)):
+                if end < len(trail):
+                    rose = trail[end][0] > level
+                    tried = (1.0, after, 0.0) if rose else (0.0, 0.0, trail[end][1] - found)
+                    self.returns[ghost.side, 2 + 3 * number : 5 + 3 * number, mark, level] += tried
 
     def best(self, returns: Any, expected: Any, found: Any) -> Any:
         """A factor for each step of each feature, cells of their own; and the best way on."""
@@ -437,10 +450,17 @@ class Auto(ByKey):
                 steady[i] = np.maximum(steady[i], usual[i : at + 1].mean(axis=0))
             mark = i * self.MARKS // self.STEPS
             for level in range(self.LEVELS):
-                ghosts, results = returns[:, mark, level]
-                rate = results / (1 - mark / self.MARKS) * 2.0 ** (7 - level)
-                better = (rate / steady[i, level, 0] + 8.0) / (ghosts + 8.0)
-                best[i, level] *= max(better, 1.0)
+                ghosts, results, *tried = returns[:, mark, level]
+                left = self.MARKS - mark
+                plans = [(results, ghosts * left)]
+                for number, length in enumerate((1, 2, 4)):
+                    if length < left:
+                        rose, of_risen, of_others = tried[3 * number : 3 * number + 3]
+                        time = ghosts * length + rose * (left - length)
+                        plans.append((of_risen + of_others, time))
+                usually = steady[i, level, 0] * 2.0 ** (level - 7) / self.MARKS
+                rates = [(r / usually + 8.0 * left) / (t + 8.0 * left) for r, t in plans]
+                best[i, level] *= max(*rates, 1.0)
         return best
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:

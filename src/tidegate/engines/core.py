@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
-from tidegate.kernel import layout, tuples, victims
+from tidegate.kernel import layout, outlook, tuples, victims
 from tidegate.kernel.ghosts import index_ghosts
 
 #: At how many ages a ghost leaves a trail.
@@ -56,7 +56,7 @@ class Tables:
             model=np.zeros(3),
             worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
             cells=np.zeros((2, 2, 1, 1, 1)),
-            returns=np.zeros((2, 2, 1, 1)),
+            returns=np.zeros((2, outlook.COUNTS, 1, 1)),
             factors=np.zeros((3, 3, 1)),
             ghosts=np.empty(0, layout.ghost_type(time)),
             trails=np.empty((0, 1, 2), np.int64),
@@ -273,7 +273,7 @@ class Tables:
         self.core = self.core._replace(
             worth=np.full((2, *shape), 0.0 if levels > 1 else 1.0),
             cells=np.zeros((2, 2, *shape)),
-            returns=np.zeros((2, 2, _MARKS, levels)),
+            returns=np.zeros((2, outlook.COUNTS, _MARKS, levels)),
             factors=np.zeros((3, 3, max(shape))),
             ghosts=np.empty(most, self.core.ghosts.dtype),
             trails=np.zeros((most if levels > 1 else 0, _MARKS, 2), np.int64),

@@ -26,7 +26,19 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
-from tidegate.kernel.outlook import EXPECTED, FOUND, fit, knows_keys, look_ahead
+from tidegate.kernel.outlook import (
+    EXPECTED,
+    FOUND,
+    GHOSTS_BY,
+    OF_OTHERS,
+    OF_RISEN,
+    RESULTS,
+    RISEN,
+    TRIALS,
+    fit,
+    knows_keys,
+    look_ahead,
+)
 from tidegate.kernel.rates import (
     ELAPSED,
     LAST,
@@ -128,10 +140,20 @@ def _index(core: Core, at: int) -> None:
 def _sum_up(core: Core, at: int) -> None:
     """A ghost's window is over: at each mark, count what was still to come."""
     ghost = core.ghosts[at]
+    returns = core.returns[ghost.side]
     for mark in range(ghost.marks):
         level, found = core.trails[at, mark]
-        core.returns[ghost.side, 0, mark, level] += 1.0
-        core.returns[ghost.side, 1, mark, level] += float(ghost.found - found)
+        returns[GHOSTS_BY, mark, level] += 1.0
+        returns[RESULTS, mark, level] += float(ghost.found - found)
+        for number in range(TRIALS):
+            end = mark + (1 << number)
+            if end < ghost.marks:
+                trial = returns[2 + 3 * number : 5 + 3 * number, mark, level]
+                if core.trails[at, end, 0] > level:
+                    trial[RISEN] += 1.0
+                    trial[OF_RISEN] += float(ghost.found - found)
+                else:
+                    trial[OF_OTHERS] += float(core.trails[at, end, 1] - found)
 
 
 @inlined
@@ -205,10 +227,11 @@ def _fade(core: Core, factor: float) -> None:
     """Have what was counted so far weigh less."""
     _, _, steps, levels, trends = core.cells.shape
     for side in range(2):
-        for what in range(2):
+        for what in range(core.returns.shape[1]):
             for mark in range(core.returns.shape[2]):
                 for j in range(levels):
                     core.returns[side, what, mark, j] *= factor
+        for what in range(2):
             for i in range(steps):
                 for j in range(levels):
                     for k in range(trends):

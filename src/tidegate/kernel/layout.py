@@ -146,7 +146,7 @@ class Core(NamedTuple):
     model: Array  # what a formula has learned of all tuples; see `rates`
     worth: Array  # by side, age, level and trend: what a tuple is worth
     cells: Array  # by side, and by age, level and trend: results expected and found
-    returns: Array  # by side, and by mark and level: ghosts that came by, and their results after
+    returns: Array  # by side, and by mark and level: how those did that came by; see `outlook`
     factors: Array  # where products are fitted to the cells
     ghosts: Array  # see `ghosts`
     trails: Array  # by ghost: at every mark of its age, the level of its key and its results

@@ -3,7 +3,8 @@
 By age, level and trend (see `rates`), results over expectation is how far the expectation is off: a
 product of one factor for each feature, fitted in turns, and where a cell of the table has seen
 enough, its own ratio. From there, the best rate that a tuple can still reach: by keeping it for a
-while as things are, or to its end, for its key may turn out a better one than it seems.
+while as things are; or, as its key may turn out a better one than it seems, by keeping it to its
+end, or on trial, and to its end only if its level has risen by then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from tidegate.kernel.rates import BELOW
 
 #: What a cell has of each side.
 EXPECTED, FOUND = 0, 1
+#: What is counted of the ghosts that came by a mark at a level: how many, and their results after;
+#: then for each trial, of 1, 2 and 4 marks: how many had risen at its end, their results after the
+#: mark, and those of the others during the trial.
+GHOSTS_BY, RESULTS, TRIALS = 0, 1, 3
+RISEN, OF_RISEN, OF_OTHERS = 0, 1, 2
+COUNTS = 2 + 3 * TRIALS
 #: How many results it takes for a factor, and for a cell of its own, to be believed half; and how
 #: many ghosts, for what came after a mark.
 _BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
@@ -70,17 +77,24 @@ def fit(core: Core, side: int) -> None:
 
 
 @inlined
-def _to_its_end(core: Core, side: int, step: int, level: int, usual: float) -> float:
-    """How much better than by the `usual` rate those did that were kept to their end; at least 1.
-
-    They did better where what a key has shown so far says little of what it will turn out to be.
-    """
-    marks = core.returns.shape[2]
+def _as_kept(core: Core, side: int, step: int, level: int, usual: float) -> float:
+    """How much better than by the `usual` rate ghosts did to their end or on trial; at least 1."""
+    returns = core.returns[side]
+    marks = returns.shape[1]
     mark = step * marks // core.worth.shape[1]
-    ghosts, results = core.returns[side, 0, mark, level], core.returns[side, 1, mark, level]
-    left = 1.0 - mark / marks
-    rate = math.ldexp(results / left, int(BELOW) - level)
-    return max(float((rate / usual + _GHOSTS_BELIEF) / (ghosts + _GHOSTS_BELIEF)), 1.0)
+    ghosts = returns[GHOSTS_BY, mark, level]
+    # A window's results to those that are expected at the level's rate.
+    unit = math.ldexp(float(marks), int(BELOW) - level) / usual
+    belief = _GHOSTS_BELIEF * float(marks - mark)
+    best = (returns[RESULTS, mark, level] * unit + belief) / (ghosts * (marks - mark) + belief)
+    for number in range(TRIALS):
+        length = 1 << number
+        if mark + length < marks:
+            trial = returns[2 + 3 * number : 5 + 3 * number, mark, level]
+            results = trial[OF_RISEN] + trial[OF_OTHERS]
+            time = ghosts * length + trial[RISEN] * (marks - mark - length)
+            best = max(best, (results * unit + belief) / (time + belief))
+    return max(float(best), 1.0)
 
 
 @inner
@@ -105,7 +119,7 @@ def look_ahead(core: Core, side: int) -> None:
             for at in range(i, steps):
                 total += usual[at]
                 best = max(best, total / (at - i + 1))
-            more = _to_its_end(core, side, i, j, best) if knows_keys(core) else 1.0
+            more = _as_kept(core, side, i, j, best) if knows_keys(core) else 1.0
             for k in range(trends):
                 best, total, lasting = 0.0, 0.0, 1.0
                 for at in range(i, steps):
