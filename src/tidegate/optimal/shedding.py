@@ -38,7 +38,7 @@ def count_pairs(sides: Sides) -> int:
     return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
 
 
-def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole] | None, float]:
+def exact(sides: Sides, memory: Sequence[Whole]) -> tuple[list[Whole] | None, float]:
     """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
     from ortools.sat.python import cp_model
 
@@ -80,7 +80,6 @@ def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = _EFFORT
-    solver.parameters.relative_gap_limit = gap
     status = solver.solve(model)
     bound = float(solver.best_objective_bound) * most
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
