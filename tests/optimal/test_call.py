@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from benchmarks.recall import counted, results
+from benchmarks import paper1
+from benchmarks.recall import results
 from tidegate.streams import zipf
 
 if TYPE_CHECKING:
@@ -200,20 +201,34 @@ def test_an_importance_that_is_the_same_for_all_changes_nothing() -> None:
 def test_paper_1_figures() -> None:
     """Zipf(1), domain 50, w = M = 400, fixed, counted from 2w, whole-stream frequencies.
 
-    What PROB reaches depends on how the two streams' permutations of the keys happen to fall.
+    What PROB reaches depends on how the two streams' permutations of the keys happen to fall, and
+    in the mean over all of them it is less than the paper's 96 %.
     """
-    prob, rand = [], []
-    for seed in range(10):
-        streams = zipf(5_600, domain=50, skew=1.0, seed=seed)
-        join: dict[str, Any] = {"on": "key", "time": "time", "within": 400}
-        best = tg.optimal(*streams, **join, memory=400, split="fixed", count_from=800)
-        assert best.upper_bound == best.results
-        policy = tg.Prob(counted(streams))
-        prob.append(results(streams, 400, 400, policy, "fixed")[1] / best.results)
-        rand.append(results(streams, 400, 400, "rand", "fixed", seed)[1] / best.results)
-    assert max(prob) <= 1
-    assert 0.91 < statistics.mean(prob) < 0.98
-    assert statistics.mean(rand) == pytest.approx(0.54, abs=0.02)
+    found = paper1.over_seeds(paper1.Setting(), 400, range(10))
+    assert max(found["PROB/OPT"]) <= 1
+    assert 0.91 < statistics.mean(found["PROB/OPT"]) < 0.98
+    assert statistics.mean(found["RAND/OPT"]) == pytest.approx(0.54, abs=0.02)
+
+
+def test_paper_1_figures_where_keys_meet() -> None:
+    """The figures are those of streams that have equal keys more often than most.
+
+    PROB 96 to 97 % of OPT at M = w and at M = 0.1w, RAND about 53 %, LIFE about 91 %: each within a
+    point, on the ten of sixty streams on which two tuples have the same key most often.
+    """
+    setting = paper1.Setting()
+    seeds = paper1.meeting_most(setting, range(60, 120), 10)
+    mean = {
+        memory: {
+            name: statistics.mean(values)
+            for name, values in paper1.over_seeds(setting, memory, seeds).items()
+        }
+        for memory in (40, 400)
+    }
+    assert 0.95 <= mean[400]["PROB/OPT"] <= 0.98
+    assert 0.95 <= mean[40]["PROB/OPT"] <= 0.98
+    assert mean[400]["RAND/OPT"] == pytest.approx(0.53, abs=0.01)
+    assert mean[400]["LIFE/OPT"] == pytest.approx(0.91, abs=0.01)
 
 
 def test_paper_1_figure_19() -> None:
