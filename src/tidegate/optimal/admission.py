@@ -51,15 +51,11 @@ class Pairs(NamedTuple):
 def all_pairs(sides: Sides) -> Pairs:
     """Every pair that counts."""
     spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
-    return _listed(sides, [*spans, sides.together()])
+    return pairs_of(sides, [*spans, sides.together()])
 
 
-def pairs_together(sides: Sides) -> Pairs:
-    """Every pair that comes together and counts."""
-    return _listed(sides, [sides.together()])
-
-
-def _listed(sides: Sides, spans: Sequence[Spans]) -> Pairs:
+def pairs_of(sides: Sides, spans: Sequence[Spans]) -> Pairs:
+    """The pairs of spans, in one list."""
     found = [pair for span in spans for pair in sides.pairs(span)]
     left = np.concatenate([np.empty(0, np.int64), *(a for a, _ in found)])
     right = np.concatenate([np.empty(0, np.int64), *(b for _, b in found)])
@@ -87,7 +83,7 @@ def relaxed(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> tuple[list[W
         lonely = there[0].astype(np.int64) - there[1]
         share = np.clip(share - _STEP / (1 + _SHORTER * step) * lonely, 0.0, 1.0)
     # Results are counted in ones.
-    return best, bound if sides.weighted else math.floor(bound + _ROUNDING)
+    return best, bound if sides.weighted else float(np.floor(bound + _ROUNDING))
 
 
 def _shared(
@@ -172,6 +168,8 @@ def peeled(
             for s, at in (one, other):
                 if own[s][at] < tick <= until[s][at]:
                     ahead[s][at] -= worth
+                    if (s, at) in held[pool(s)]:
+                        now.setdefault((s, at), {})
             if one in held[pool(0)] and other in held[pool(1)]:
                 now.setdefault(one, {})[other] = now.setdefault(other, {})[one] = worth
                 earns[one] += worth

@@ -181,9 +181,11 @@ def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
 
 def _shed_first(sides: Sides, memory: list[Whole], until: list[Whole], upper: float) -> Optimal:
     """The same where newcomers must be admitted to probe, from the optimum where they need not."""
-    together = admission.pairs_together(sides)
-    lost = float(together.worth.sum()) - admission.most_at_ticks(sides, memory, together)
-    upper -= max(lost, 0.0)
+    spans = sides.together()
+    if int((spans.high - spans.low).sum()) <= admission.MOST_PAIRS:
+        together = admission.pairs_of(sides, [spans])
+        lost = float(together.worth.sum()) - admission.most_at_ticks(sides, memory, together)
+        upper -= max(lost, 0.0)
     best = Delivered(sides, shedding.fill(sides, memory, until), admitted=True)
     if shedding.count_pairs(sides) > admission.MOST_PAIRS:
         return _result(best, upper)
