@@ -17,6 +17,7 @@ from benchmarks import (
     kernel,
     measure,
     optimal,
+    paper1,
     policies,
     recall,
     report,
@@ -34,6 +35,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
     "policies": lambda quick, step: policies.run(policies.QUICK if quick else policies.FULL, step),
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
+    "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
 }
 OUTPUT = Path("BENCHMARKS.md")

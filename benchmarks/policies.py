@@ -171,7 +171,7 @@ def measure_all(scale: Scale, step: Step) -> dict[tuple[str, float], dict[str, l
 
 
 def _mean(kept: list[Kept], what: str) -> float:
-    return statistics.mean(getattr(each, what) for each in kept)
+    return float(statistics.mean(getattr(each, what) for each in kept))
 
 
 def _best(cell: dict[str, list[Kept]]) -> tuple[float, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import growth, kernel, optimal, queries, recall, report, state, static
+from benchmarks import growth, kernel, optimal, paper1, queries, recall, report, state, static
 from benchmarks.measure import Feeder, samples
 from benchmarks.report import Figure, Section, Table
 from tidegate.kernel import window as compiled
@@ -105,6 +105,20 @@ def test_learned_over_whole_compares_like_with_like() -> None:
 def test_the_papers_graph_has_the_same_optimum() -> None:
     for length, window in ((60, 7), (300, 40)):
         assert optimal.of_paper(length, window) == optimal.ours(length, window, "fixed")
+
+
+def test_paper_1_over_the_optimum_counts_as_recall_does() -> None:
+    tables = zipf(5_600, domain=50, skew=1.0, seed=3)
+    found = paper1.ratios(paper1.Setting(), 40, 3)
+    prob = recall.results(tables, 400, 40, tg.Prob(recall.counted(tables)), "fixed")[1]
+    exact = recall.results(tables, 400, None, "prob")[1]
+    assert found["PROB/OPT"] * found["OPT/exact"] == pytest.approx(prob / exact)
+    # The number of results of a join without windows, over that of all pairs.
+    joined = tg.truncated_join(*tables, on="key", keep=11_200).results
+    assert paper1.meetings(tables) == pytest.approx(joined / 5_600**2)
+    most = paper1.meeting_most(paper1.Setting(), range(5), 2)
+    assert len(most) == 2
+    assert max(range(5), key=lambda s: paper1.meetings(zipf(5_600, seed=s))) == most[-1]
 
 
 def test_static_compares_plans_of_the_same_relations() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
-from tidegate.spec import TruncatedJoin, WindowJoin, frequencies_of, window_join
-from tidegate.spec import truncated_join as spec_of_truncated
+from tidegate.spec import WindowJoin, frequencies_of, window_join
+from tidegate.truncated_spec import TruncatedJoin
+from tidegate.truncated_spec import truncated_join as spec_of_truncated
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     """
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
-    _check_names(settings, window_join)
+    check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
@@ -102,7 +103,7 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
         kept: for want of room (``"truncated"``) or of any partner (``"no partner"``). They have no
         ``left_at``.
     """
-    _check_names(settings, spec_of_truncated)
+    check_names(settings, spec_of_truncated)
     tables = [decoded(as_table(data)) for data in relations(left, right)]
     spec = spec_of_truncated([table.schema for table in tables], **settings)
     done = truncation.run(spec, tables)
@@ -155,24 +156,6 @@ def _departed(
         tuples = table.take(pa.array(rows)).to_struct_array() if i == at else pa.nulls(count, kind)
         columns[relation.name] = tuples
     return pa.table(columns)
-
-
-def _check_names(settings: dict[str, Any], checked_by: Callable[..., Any]) -> None:
-    """Say which setting is not one, or is missing."""
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(checked_by).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    for name in settings:
-        if name not in known:
-            raise TidegateError(f"there is no setting {name!r}; there are {', '.join(known)}")
-    needed = [name for name, parameter in known.items() if parameter.default is parameter.empty]
-    for name in needed:
-        if name not in settings:
-            raise TidegateError(
-                f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
-            )
 
 
 def _in_step(

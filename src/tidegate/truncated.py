@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate import local
 from tidegate.errors import TidegateError
-from tidegate.spec import truncated_join as checked
+from tidegate.truncated_spec import truncated_join as checked
 
 
 def truncated_join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from benchmarks.recall import counted, results
+from benchmarks import paper1
+from benchmarks.recall import results
 from tidegate.streams import zipf
 
 if TYPE_CHECKING:
@@ -29,14 +31,25 @@ RIGHT = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
         ({"memory": "64 MB"}, "number of tuples, not for a size: '64 MB'"),
         ({"memory": [(0, 2), (3, "1 kB")]}, "not for a size: '1 kB'"),
         ({"memory": 0}, "memory must be a positive number of tuples"),
-        ({"memory": [(0, 2), (0, 3)]}, "times of memory must ascend; 0 comes before 0"),
-        ({"memory": [(0.5, 2)]}, "memory must have a time like those .* int64, not 0.5"),
-        ({"memory": [("soon", 2)]}, "memory must have a time like those .* not 'soon'"),
-        ({"within": [(0, 3), (2, "1 hour")]}, "within must be a number"),
+        ({"memory": [(0, 2), (0, 3)]}, "times in a schedule of memory must ascend; 0 comes before"),
+        ({"memory": [(0.5, 2)]}, "a schedule of memory must have a time like .* int64, not 0.5"),
+        ({"memory": [("soon", 2)]}, "a schedule of memory must have a time like .* not 'soon'"),
+        ({"memory": [(0, 2), (3, "x")]}, "in the schedule of memory, from 3 on: .* not 'x'"),
+        ({"memory": [(0, 2), (3, math.inf)]}, "in the schedule of memory, from 3 on: .* not inf"),
+        ({"memory": [(0, 2), (3,)]}, "a schedule of memory must be a list of pairs .*3,"),
+        ({"memory": [(0, 2), 3]}, "a schedule of memory must be a list of pairs"),
+        ({"memory": []}, r"a schedule of memory must be a list of pairs .* not \[\]"),
+        ({"memory": {0: 2}}, "a schedule of memory must be a list of pairs .* not {0: 2}"),
+        ({"within": [(0, 3), (2, "1 hour")]}, "schedule of within, from 2 on: within must be a nu"),
+        ({"within": [(0, -1)]}, "in the schedule of within, from 0 on: .* longer than zero"),
+        ({"within": [(0, math.nan)]}, "schedule of within, from 0 on: within must be finite"),
+        ({"within": ([(0, 3), (1,)], 5)}, "a schedule of within must be a list of pairs"),
+        ({"within": [(0, 3), 5]}, "a schedule of within must be a list of pairs"),
         ({"within": (1, 2, 3)}, "within must be one window, one schedule"),
+        ({"within": -math.inf}, "within must be finite, not -inf"),
         ({"within": None}, "'within' is missing"),
         ({"count_from": "noon"}, "count_from must have a time like those .* not 'noon'"),
-        ({"gap": 1.5}, "gap must be a share from 0 to below 1, .* not 1.5"),
+        ({"gap": 0.1}, "there is no setting 'gap'; there are on, .*memory, within, count_from"),
         ({"shards": 2}, "there is no setting 'shards'; there are on, time"),
         ({"split": "fixed", "memory": 1}, "at least 2 tuples"),
     ],
@@ -166,6 +179,12 @@ def test_windows_that_change() -> None:
     assert best([(0, 5), (5, 4)]) == 2
     assert best(([(0, 4), (5, 5)], 1)) == 1
     assert best(([(0, "unbounded")], [(0, 1), (4, 2)])) == 4
+    # As `tidegate.join` has it, infinity is another word for it.
+    assert best(([(0, math.inf)], [(0, 1), (4, 2)])) == best((math.inf, [(0, 1), (4, 2)])) == 4
+    assert best(math.inf) == best("unbounded") == 4
+    real = [t.set_column(1, "t", t.column("t").cast(pa.float64())) for t in (left, right)]
+    with pytest.raises(tg.TidegateError, match="schedule of within must have a time .* not inf"):
+        tg.optimal(*real, on="k", time="t", within=[(math.inf, 3)])
 
 
 def test_an_importance_that_is_the_same_for_all_changes_nothing() -> None:
@@ -182,20 +201,35 @@ def test_an_importance_that_is_the_same_for_all_changes_nothing() -> None:
 def test_paper_1_figures() -> None:
     """Zipf(1), domain 50, w = M = 400, fixed, counted from 2w, whole-stream frequencies.
 
-    What PROB reaches depends on how the two streams' permutations of the keys happen to fall.
+    What PROB reaches depends on how the two streams' permutations of the keys happen to fall, and
+    in the mean over seeds it is 93.5 %, less than the 96 to 97 % that were expected.
     """
-    prob, rand = [], []
-    for seed in range(10):
-        streams = zipf(5_600, domain=50, skew=1.0, seed=seed)
-        join: dict[str, Any] = {"on": "key", "time": "time", "within": 400}
-        best = tg.optimal(*streams, **join, memory=400, split="fixed", count_from=800)
-        assert best.upper_bound == best.results
-        policy = tg.Prob(counted(streams))
-        prob.append(results(streams, 400, 400, policy, "fixed")[1] / best.results)
-        rand.append(results(streams, 400, 400, "rand", "fixed", seed)[1] / best.results)
-    assert max(prob) <= 1
-    assert 0.91 < statistics.mean(prob) < 0.98
-    assert statistics.mean(rand) == pytest.approx(0.54, abs=0.02)
+    found = paper1.over_seeds(paper1.Setting(), 400, range(10))
+    assert max(found["PROB/OPT"]) <= 1
+    assert 0.91 < statistics.mean(found["PROB/OPT"]) < 0.98
+    assert statistics.mean(found["RAND/OPT"]) == pytest.approx(0.54, abs=0.02)
+
+
+def test_paper_1_figures_where_keys_meet() -> None:
+    """On streams that have equal keys more often than most, the expected figures do hold.
+
+    PROB 96 to 97 % of OPT at M = w and at M = 0.1w, RAND about 53 %, LIFE about 91 %: each within a
+    point, on the ten of sixty streams on which two tuples have the same key most often. The rule
+    was found on other seeds.
+    """
+    setting = paper1.Setting()
+    seeds = paper1.meeting_most(setting, range(60, 120), 10)
+    mean = {
+        memory: {
+            name: statistics.mean(values)
+            for name, values in paper1.over_seeds(setting, memory, seeds).items()
+        }
+        for memory in (40, 400)
+    }
+    assert 0.95 <= mean[400]["PROB/OPT"] <= 0.98
+    assert 0.95 <= mean[40]["PROB/OPT"] <= 0.98
+    assert mean[400]["RAND/OPT"] == pytest.approx(0.53, abs=0.01)
+    assert mean[400]["LIFE/OPT"] == pytest.approx(0.91, abs=0.01)
 
 
 def test_paper_1_figure_19() -> None:

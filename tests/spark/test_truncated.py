@@ -21,8 +21,8 @@ from tidegate.optimal.static import adg, ndg, optdp, results
 from tidegate.optimal.static_each import optimal_each
 from tidegate.optimal.truncation import window_numbers
 from tidegate.spark.truncated import window_number
-from tidegate.spec import truncated_join
 from tidegate.streams import zipf
+from tidegate.truncated_spec import truncated_join
 
 from .workloads import bag, delivered, finite, write_files
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.checks import LARGEST_TIME, TimeUnit
 from tidegate.columns import as_floats, hash_columns, plain
 from tidegate.errors import TidegateError
-from tidegate.spec import LARGEST_TIME, Side, TimeUnit
+from tidegate.spec import Side
 
 #: Columns that a prepared batch has before those of the input.
 KEY, TIME, TIE = "key", "time", "tie"

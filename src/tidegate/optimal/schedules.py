@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tidegate.checks import TimeUnit
 from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
-from tidegate.spec import TimeUnit
 
 
 class Step(NamedTuple):
@@ -39,12 +39,23 @@ def steps(
 ) -> list[Step]:
     """A schedule, or one value for all time, with each value checked."""
     if not is_schedule(value):
+        if isinstance(value, tuple | list | dict):
+            raise TidegateError(
+                f"a schedule of {name} must be a list of pairs of a time and the {name} from then "
+                f"on, such as [(0, 100), (60, 50)], not {value!r}"
+            )
         return [Step(0, checked(value))]
-    found = [Step(moment(time, name, unit, kind), checked(each)) for time, each in value]
+    found = []
+    for time, each in value:
+        start = moment(time, f"a schedule of {name}", unit, kind)
+        try:
+            found.append(Step(start, checked(each)))
+        except TidegateError as error:
+            raise TidegateError(f"in the schedule of {name}, from {time!r} on: {error}") from None
     for i in range(1, len(found)):
         if not found[i - 1].start < found[i].start:
             raise TidegateError(
-                f"the times of {name} must ascend; {value[i - 1][0]!r} comes before "
+                f"the times in a schedule of {name} must ascend; {value[i - 1][0]!r} comes before "
                 f"{value[i][0]!r}: put them in order and name each once"
             )
     return found
@@ -59,7 +70,7 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
         number = math.nan
     bare = isinstance(value, int | float) and unit.is_time
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
-    if isinstance(value, bool) or bare or cut or math.isnan(number):
+    if isinstance(value, bool) or bare or cut or not math.isfinite(number):
         raise TidegateError(
             f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
         )

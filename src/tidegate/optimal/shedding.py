@@ -1,7 +1,7 @@
 """`shed-first`: a newcomer that is not admitted does not probe, so a result needs two tuples.
 
 That is no flow any more. Small cases are solved as an integer programme; larger ones start from
-the optimum of `evict-first`, which no plan can beat, and fill the places that it leaves free.
+the optimum of `evict-first`, which no plan can beat, and `tidegate.optimal.admission` goes on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tidegate.optimal.admission import Pairs
 from tidegate.optimal.sides import Sides, Whole
 
 #: Pairs up to which the integer programme is tried, and how long, in the solver's own measure,
@@ -23,27 +23,18 @@ _EFFORT = 2.0
 _Tuple = tuple[int, int]
 
 
-def all_pairs(sides: Sides) -> tuple[Whole, Whole, NDArray[np.float64]]:
-    """Every pair that counts, with its importance."""
-    spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
-    found = [pair for span in [*spans, sides.together()] for pair in sides.pairs(span)]
-    left = np.concatenate([np.empty(0, np.int64), *(a for a, _ in found)])
-    right = np.concatenate([np.empty(0, np.int64), *(b for _, b in found)])
-    return left, right, sides.worth(left, right)
-
-
 def count_pairs(sides: Sides) -> int:
     """How many pairs there are, predicate apart."""
     spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
     return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
 
 
-def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole] | None, float]:
+def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Whole] | None, float]:
     """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    left, right, worth = all_pairs(sides)
+    left, right, _, worth = found
     # The solver works with numbers of ordinary size.
     most = float(worth.max(initial=0.0)) or 1.0
     worth = worth / most
@@ -80,7 +71,6 @@ def exact(sides: Sides, memory: Sequence[Whole], gap: float) -> tuple[list[Whole
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = _EFFORT
-    solver.parameters.relative_gap_limit = gap
     status = solver.solve(model)
     bound = float(solver.best_objective_bound) * most
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -1,0 +1,280 @@
+"""Checks that every call makes of its settings: columns, keys, times and names."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.durations import nanoseconds
+from tidegate.errors import TidegateError
+
+#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
+LARGEST_TIME = 2**62
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """How the values of a time column become numbers.
+
+    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
+    numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
+    """
+
+    kind: Literal["timestamp", "local timestamp", "date", "whole number", "decimal", "real number"]
+    per_unit: Fraction
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is measured in durations rather than plain numbers."""
+        return self.kind in ("timestamp", "local timestamp", "date")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the kernel computes with."""
+        return np.dtype(np.float64 if self.kind == "real number" else np.int64)
+
+
+def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
+    """Refuse what is not one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(f'"{c}"' for c in choices)
+        raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
+    return value
+
+
+def check_unique(schema: pa.Schema, side: str) -> None:
+    """Refuse an input that has two columns of one name."""
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise TidegateError(
+                f'the {side} input has two columns named "{name}"; rename one before joining'
+            )
+        seen.add(name)
+
+
+def check_carried(schema: pa.Schema, side: str) -> None:
+    """Refuse columns whose rows cannot be hashed or gathered."""
+    for field in schema:
+        kind = field.type
+        if (
+            isinstance(kind, pa.BaseExtensionType)
+            or pa.types.is_union(kind)
+            or pa.types.is_list_view(kind)
+            or pa.types.is_large_list_view(kind)
+        ):
+            raise TidegateError(
+                f'{side} column "{field.name}" is a {kind}, which cannot be carried; leave it out, '
+                "or cast it to a string, a number, a list or a struct"
+            )
+
+
+def check_column(schema: pa.Schema, name: str, where: str) -> None:
+    """Refuse the name of a column that there is not."""
+    if name not in schema.names:
+        listed = ", ".join(f'"{n}"' for n in schema.names)
+        raise TidegateError(f'{where} has no column "{name}"; it has {listed or "no columns"}')
+
+
+def key_columns(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The key columns of the left and of the right."""
+    if isinstance(on, str):
+        pairs = [(on, on)]
+    elif isinstance(on, Mapping):
+        pairs = list(on.items())
+    elif isinstance(on, Sequence):
+        pairs = [(name, name) for name in on]
+    else:
+        pairs = []
+    if not pairs or not all(isinstance(n, str) for pair in pairs for n in pair):
+        raise TidegateError(
+            "on must be a column name, a list of them, or a {left: right} mapping, with at least "
+            f"one column, not {on!r}"
+        )
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def check_key(
+    left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
+) -> None:
+    """Refuse keys that cannot be compared with each other."""
+    check_column(left, a, f"the {sides[0]} input")
+    check_column(right, b, f"the {sides[1]} input")
+    kind, other = _plain_type(left.field(a).type), _plain_type(right.field(b).type)
+    if pa.types.is_map(kind) or pa.types.is_union(kind):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which has no equality; join on one of its entries'
+        )
+    if kind in (pa.float16(), pa.month_day_nano_interval()):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which cannot be compared; cast it to a string'
+        )
+    if kind != other:
+        raise TidegateError(
+            f'key columns must have one type: {sides[0]} "{a}" is {kind}, {sides[1]} "{b}" is '
+            f"{other}; cast one of them"
+        )
+
+
+def _unit_of(kind: pa.DataType) -> TimeUnit | None:
+    if pa.types.is_timestamp(kind):
+        per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
+        return TimeUnit("timestamp" if kind.tz else "local timestamp", Fraction(1, per))
+    if pa.types.is_date(kind):
+        return TimeUnit("date", Fraction(1, 1000))
+    if pa.types.is_integer(kind):
+        return TimeUnit("whole number", Fraction(1))
+    if pa.types.is_floating(kind):
+        return TimeUnit("real number", Fraction(1))
+    if pa.types.is_decimal(kind) and kind.precision <= 18:
+        return TimeUnit("decimal", Fraction(10**kind.scale))
+    return None
+
+
+def time_unit(
+    left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
+) -> TimeUnit:
+    """What two time columns are measured in; the finer one if they differ."""
+    units = []
+    for schema, name, side in ((left, a, sides[0]), (right, b, sides[1])):
+        check_column(schema, name, f"the {side} input")
+        kind = schema.field(name).type
+        unit = _unit_of(kind)
+        if unit is None:
+            raise TidegateError(
+                f'time must be a column of timestamps, dates or numbers; {side} "{name}" is '
+                f"{kind}: cast it"
+            )
+        units.append(unit)
+    if units[0].kind != units[1].kind:
+        raise TidegateError(
+            f'time columns must be of one kind: {sides[0]} "{a}" is a {units[0].kind}, '
+            f'{sides[1]} "{b}" a {units[1].kind}; cast one of them'
+        )
+    return max(units, key=lambda u: u.per_unit)
+
+
+def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
+    """A length of time in the kernel's numbers."""
+    if unit.is_time:
+        if zero and isinstance(value, int | float) and value == 0:
+            return 0
+        if isinstance(value, timedelta):
+            days = Fraction(value.days * 86_400 + value.seconds)
+            exact: Fraction | None = days * 10**9 + value.microseconds * 1000
+        elif isinstance(value, str):
+            exact = nanoseconds(value)
+        else:
+            exact = None
+        if exact is None:
+            raise TidegateError(
+                f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
+                f"time columns are a {unit.kind}; not {value!r}"
+            )
+    else:
+        if isinstance(value, str | bool | timedelta) or not isinstance(
+            value, int | float | np.number
+        ):
+            raise TidegateError(
+                f"{name} must be a number, because the time columns are a {unit.kind}; "
+                f"not {value!r}"
+            )
+        if not math.isfinite(value):
+            raise TidegateError(f"{name} must be finite, not {value!r}")
+        exact = Fraction(value) if not isinstance(value, np.number) else Fraction(value.item())
+    if exact < 0 or (exact == 0 and not zero):
+        least = "must not be negative" if zero else "must be longer than zero"
+        raise TidegateError(f"{name} {least}, not {value!r}")
+    if unit.kind == "real number":
+        return float(exact)
+    # Differences of whole numbers are below a length exactly when they are below the next whole.
+    length = math.ceil(exact * unit.per_unit)
+    if length >= LARGEST_TIME // 4:
+        instead = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
+        raise TidegateError(
+            f"{name} is too long for the time columns' unit: {value!r}{instead.get(name, '')}"
+        )
+    return length
+
+
+def seed_of(value: Any) -> int:
+    """A seed, as a number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise TidegateError(f"seed must be a whole number that is not negative, not {value!r}")
+    return int(value)
+
+
+def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]:
+    """The names of the result's columns, with suffixes where inputs share a name."""
+    if (
+        not isinstance(suffixes, tuple | list)
+        or len(suffixes) != len(schemas)
+        or not all(isinstance(s, str) for s in suffixes)
+    ):
+        pair = 'a pair of strings such as ("_left", "_right")'
+        wanted = pair if len(schemas) == 2 else f"{len(schemas)} strings, one for each input"
+        raise TidegateError(f"suffixes must be {wanted}, not {suffixes!r}")
+    given = Counter(name for schema in schemas for name in schema.names)
+    names = [
+        name + suffix if given[name] > 1 else name
+        for schema, suffix in zip(schemas, suffixes, strict=True)
+        for name in schema.names
+    ]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise TidegateError(
+                f'two result columns would be named "{name}"; choose other suffixes than '
+                f"{suffixes!r} or rename a column"
+            )
+    return tuple(names)
+
+
+def check_names(
+    settings: Mapping[str, Any],
+    checked_by: Callable[..., Any],
+    *,
+    own: Callable[..., Any] | None = None,
+    without: Sequence[str] = (),
+) -> None:
+    """Say which setting is not one, or is missing.
+
+    Settings are the keywords of `checked_by`, but for those of `own`, which is the call that was
+    made and has checked its own, and those it is `without`.
+    """
+    mine = {} if own is None else _keywords(own)
+    wanted = _keywords(checked_by)
+    known = [name for name in wanted if name not in mine and name not in without]
+    for name in settings:
+        if name not in known:
+            listed = ", ".join([*known, *mine])
+            raise TidegateError(f"there is no setting {name!r}; there are {listed}")
+    needed = [name for name, parameter in wanted.items() if parameter.default is parameter.empty]
+    for name in needed:
+        if name in known and name not in settings:
+            raise TidegateError(
+                f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
+            )
+
+
+def _keywords(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(call).parameters
+    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -1,0 +1,55 @@
+"""No policy beats the optimum, on small versions of the data of the policy table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from benchmarks.policies import DATA
+from tidegate.policies import POLICIES
+
+TICKS = 700
+#: A share of the tuples that are live on average.
+MEMORY = 0.2
+#: Files of another package, which need not be installed.
+MADE = [name for name in DATA if not name.startswith("flights")]
+
+
+def compare(name: str, **settings: Any) -> None:
+    data = DATA[name]
+    streams = data.make(TICKS, 5)
+    memory = max(2, round(MEMORY * data.live(streams)))
+    join: dict[str, Any] = data.settings | {"within": data.within, "memory": memory} | settings
+    best = tg.optimal(*streams, **join)
+    if settings.get("moment") != "shed-first":
+        assert best.upper_bound == best.importance
+    assert best.results > 0
+    online = {policy: tg.local.join(*streams, **join, policy=policy) for policy in POLICIES}
+    # What is added up in another order may differ in the last digits.
+    bound = best.upper_bound * (1 + 1e-12)
+    above = {policy: found.importance for policy, found in online.items()}
+    assert {policy: value for policy, value in above.items() if value > bound} == {}
+    # The bound binds: no policy has everything.
+    exact = tg.local.join(*streams, **join | {"memory": None})
+    assert max(above.values()) < exact.importance
+    if not data.weighed:
+        assert all(found.results == found.importance for found in online.values())
+
+
+def test_the_flights_are_all_that_is_left_out() -> None:
+    assert len(DATA) - len(MADE) == 2
+    assert len(POLICIES) > 10
+
+
+@pytest.mark.parametrize("split", ["shared", "fixed"])
+@pytest.mark.parametrize("name", MADE)
+def test_no_policy_is_better(name: str, split: str) -> None:
+    compare(name, split=split)
+
+
+@pytest.mark.parametrize("moment", ["evict-first", "shed-first"])
+@pytest.mark.parametrize("name", ["Zipf(1)", "importance"])
+def test_nor_at_another_moment(name: str, moment: str) -> None:
+    compare(name, moment=moment)
