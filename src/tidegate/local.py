@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.columns import decoded, hash_columns
+from tidegate.engines.prepare import times
 from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
-from tidegate.spec import TruncatedJoin, WindowJoin, frequencies_of, window_join
+from tidegate.spec import (
+    TruncatedJoin,
+    WindowJoin,
+    frequencies_of,
+    window_join,
+    with_frequencies,
+)
 from tidegate.spec import truncated_join as spec_of_truncated
 
 
@@ -213,4 +220,17 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
         keys = _single(table.select(list(side.keys)).drop_null())
         hashes = hash_columns(keys.columns, keys.num_rows)
         counts.append((hashes, np.ones(len(hashes))))
-    return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))
+    return with_frequencies(spec, frequencies_of(counts[0], counts[1]), _span(spec, tables))
+
+
+def _span(spec: WindowJoin, tables: list[pa.Table]) -> float:
+    """From the first to the last of all times, if that matters."""
+    if not spec.unsplit:
+        return 0.0
+    columns = [
+        _single(table.select([side.time]).drop_null()).column(0)
+        for side, table in zip(spec.sides, tables, strict=True)
+    ]
+    found = np.concatenate([times(column, spec.unit) for column in columns])
+    found = found[np.isfinite(found)]
+    return float(np.ptp(found)) if len(found) else 0.0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tidegate.columns import hash_columns, whole
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
+from tidegate.memory import predicted
 from tidegate.policies import ByFrequency, Policy, policy_of
 from tidegate.policies.base import Times, as_table
 from tidegate.predicates import Predicate
@@ -113,6 +114,8 @@ class WindowJoin:
     params: tuple[float, ...] = ()
     curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
+    #: Whether the split is still to be predicted, once frequencies are known.
+    unsplit: bool = False
 
     @property
     def most_shards(self) -> int | None:
@@ -229,9 +232,37 @@ def window_join(
             params=chosen.params(_times(unit, (w_left, w_right))),
             curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
         )
+        if split == "predicted":
+            spec = _to_be_split(spec, memory)
     if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
-        return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
+        second = _times(unit, (w_left, w_right)).unit
+        return with_frequencies(spec, _given_frequencies(spec, chosen.given), second)
     return spec
+
+
+def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) -> WindowJoin:
+    """The same join with known frequencies, counted over so long a time."""
+    known = replace(spec, frequencies=frequencies, unsplit=False)
+    if not spec.unsplit or span <= 0 or spec.memory is None:
+        return known
+    pace = predicted.Pace(frequencies.left / span, frequencies.right / span)
+    share = predicted.share(spec.policy, _windows(spec), spec.memory, pace)
+    return replace(known, split=share)
+
+
+def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
+    """The same join with its split predicted, now or when frequencies are known."""
+    assert spec.memory is not None
+    predicted.check(spec.policy, _windows(spec), memory, spec.in_bytes)
+    if isinstance(spec.policy, ByFrequency):
+        return replace(spec, unsplit=True)
+    second = _times(spec.unit, (spec.left.window, spec.right.window)).unit
+    left, right = (window / second for window in _windows(spec))
+    return replace(spec, split=predicted.share(spec.policy, (left, right), spec.memory))
+
+
+def _windows(spec: WindowJoin) -> tuple[float, float]:
+    return _or_inf(spec.left.window), _or_inf(spec.right.window)
 
 
 @dataclass(frozen=True)
@@ -727,12 +758,13 @@ def _not_too_large(memory: int, value: Any) -> int:
 
 
 def _split(value: Any) -> float | None:
-    if isinstance(value, str) and value in ("shared", "fixed"):
+    if isinstance(value, str) and value in ("shared", "fixed", "predicted"):
         return None if value == "shared" else 0.5
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
         return float(value)
     raise TidegateError(
-        f'split must be "shared", "fixed" or the left\'s share between 0 and 1, not {value!r}'
+        'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '
+        f"{value!r}"
     )
 
 

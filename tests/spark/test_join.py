@@ -298,6 +298,22 @@ def test_every_policy_on_batch_frames(spark: SparkSession) -> None:
     assert all(a != b for i, a in enumerate(answers) for b in answers[:i])
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("us", "UTC")])
+def test_a_split_is_predicted_from_what_is_counted(spark: SparkSession, kind: pa.DataType) -> None:
+    case = numbers(500)
+    tables = [t.set_column(1, "time", t["time"].cast(kind)) for t in (case.left, case.right)]
+    within = ("30 us", "15 us") if pa.types.is_timestamp(kind) else (30, 15)
+    if kind == pa.float64():
+        odd = pa.table({"key": [1], "time": [float("nan")], "value": [0.0]}, tables[0].schema)
+        tables[0] = pa.concat_tables([tables[0], odd])
+    settings = case.settings | {"within": within, "memory": 25, "split": "predicted"}
+    settings["policy"] = tg.Prob("whole")
+    local = tg.local.join(*tables, **settings)
+    left, right = (spark.createDataFrame(table) for table in tables)
+    assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
+    assert local.counters["held_left"] > 15
+
+
 def test_importance_is_counted(spark: SparkSession) -> None:
     case = numbers(300)
     left, right = spark.createDataFrame(case.left), spark.createDataFrame(case.right)
