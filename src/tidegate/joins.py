@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import hash_columns, whole
+from tidegate.engines.job import WindowJob
 from tidegate.engines.prepare import times
-from tidegate.engines.window import WindowJob
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
+from tidegate.slow_cpu import SlowCPU
 from tidegate.spec import (
     WindowJoin,
     check_collations,
@@ -41,6 +42,7 @@ def join(
     importance: str | tuple[str, str] | None = None,
     combine: str = "min",
     lateness: Any = 0,
+    cpu: SlowCPU | None = None,
     shards: int | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
@@ -81,6 +83,9 @@ def join(
         the total is reported. Every value must be a finite number of at least 0.
     lateness
         How long tuples are kept beyond their window for partners that come late.
+    cpu
+        A join that cannot keep up, such as ``tidegate.SlowCPU(rate=1_000, queue=500)``: tuples wait
+        in a bounded queue, and are dropped where it is full. None takes all at once.
     shards
         In how many parts the join is run, by key; by default one a shuffle partition.
     suffixes
@@ -117,6 +122,7 @@ def join(
         importance=importance,
         combine=combine,
         lateness=lateness,
+        cpu=cpu,
         suffixes=suffixes,
         seed=seed,
     )

@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.columns import decoded, hash_columns
+from tidegate.engines.job import WindowJob
 from tidegate.engines.prepare import times
-from tidegate.engines.window import WindowEngine, WindowJob
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
@@ -44,7 +44,7 @@ class Result:
         What happened to the tuples: arrived, admitted, evicted, expired and so on.
     shed
         The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
-        ``why`` (``"evicted"``, or ``"rejected"`` on arrival) and the tuple.
+        ``why`` (``"evicted"``, ``"rejected"`` on arrival, or ``"queue full"``) and the tuple.
     """
 
     table: pa.Table
@@ -74,7 +74,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
-    engine = WindowEngine(job.spec, keep_shed=True)
+    engine = job.engine(1, keep_shed=True)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):

@@ -19,9 +19,10 @@ from tidegate.columns import hash_columns, whole
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
 from tidegate.memory import predicted
-from tidegate.policies import ByFrequency, Policy, policy_of
+from tidegate.policies import ByFrequency, Policy, Prob, policy_of
 from tidegate.policies.base import Times, as_table
 from tidegate.predicates import Predicate
+from tidegate.slow_cpu import SlowCPU
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -116,17 +117,29 @@ class WindowJoin:
     frequencies: Frequencies | None = None
     #: Whether the split is still to be predicted, once frequencies are known.
     unsplit: bool = False
+    cpu: SlowCPU | None = None
+
+    @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers: a second, or 1."""
+        return _times(self.unit, (self.left.window, self.right.window)).unit
+
+    @property
+    def cpu_halflife(self) -> int | float:
+        """How long until an arrival counts half before the join."""
+        return _halflife(Prob(), (self.left.window, self.right.window), self.unit)
 
     @property
     def most_shards(self) -> int | None:
         """How many shards there can be: by key, and each with memory for both sides."""
         if not self.left.keys:
             return 1
-        if self.memory is None:
-            return None
-        if self.in_bytes:
-            return max(self.memory // LEAST_BYTES, 1)
-        return self.memory // (1 if self.split is None else 2)
+        most = [] if self.cpu is None else [self.cpu.queue]
+        if self.memory is not None and self.in_bytes:
+            most.append(max(self.memory // LEAST_BYTES, 1))
+        elif self.memory is not None:
+            most.append(self.memory // (1 if self.split is None else 2))
+        return min(most, default=None)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -141,20 +154,25 @@ class WindowJoin:
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain JSON values: a checkpoint depends on each."""
-        return {
-            "on": [list(side.keys) for side in self.sides],
-            "where": self.where,
-            "time": [side.time for side in self.sides],
-            "within": [side.window for side in self.sides],
-            "lateness": self.lateness,
-            "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
-            "split": "shared" if self.split is None else self.split,
-            "moment": self.moment,
-            "importance": [side.importance for side in self.sides],
-            "combine": self.combine,
-            "seed": self.seed,
-            "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
-        } | self.policy.settings()
+        cpu = {} if self.cpu is None else {"cpu": self.cpu.settings()}
+        return (
+            cpu
+            | {
+                "on": [list(side.keys) for side in self.sides],
+                "where": self.where,
+                "time": [side.time for side in self.sides],
+                "within": [side.window for side in self.sides],
+                "lateness": self.lateness,
+                "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
+                "split": "shared" if self.split is None else self.split,
+                "moment": self.moment,
+                "importance": [side.importance for side in self.sides],
+                "combine": self.combine,
+                "seed": self.seed,
+                "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
+            }
+            | self.policy.settings()
+        )
 
 
 def window_join(
@@ -172,6 +190,7 @@ def window_join(
     importance: str | tuple[str, str] | None = None,
     combine: str = "min",
     lateness: Any = 0,
+    cpu: SlowCPU | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
 ) -> WindowJoin:
@@ -225,6 +244,7 @@ def window_join(
         seed=_seed(seed),
         names=_result_names((left, right), suffixes),
         where=where,
+        cpu=_cpu(cpu),
     )
     if tuples is not None:
         spec = replace(
@@ -235,8 +255,7 @@ def window_join(
         if split == "predicted":
             spec = _to_be_split(spec, memory)
     if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
-        second = _times(unit, (w_left, w_right)).unit
-        return with_frequencies(spec, _given_frequencies(spec, chosen.given), second)
+        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
     return spec
 
 
@@ -256,8 +275,7 @@ def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
     predicted.check(spec.policy, _windows(spec), memory, spec.in_bytes)
     if isinstance(spec.policy, ByFrequency):
         return replace(spec, unsplit=True)
-    second = _times(spec.unit, (spec.left.window, spec.right.window)).unit
-    left, right = (window / second for window in _windows(spec))
+    left, right = (window / spec.second for window in _windows(spec))
     return replace(spec, split=predicted.share(spec.policy, (left, right), spec.memory))
 
 
@@ -765,6 +783,14 @@ def _split(value: Any) -> float | None:
     raise TidegateError(
         'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '
         f"{value!r}"
+    )
+
+
+def _cpu(value: Any) -> SlowCPU | None:
+    if value is None or isinstance(value, SlowCPU):
+        return value
+    raise TidegateError(
+        f"cpu must be None or a slow one such as tg.SlowCPU(rate=1_000, queue=500), not {value!r}"
     )
 
 

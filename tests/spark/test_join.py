@@ -230,10 +230,11 @@ BOUNDED: list[dict[str, Any]] = [
     {"memory": 40, "policy": tg.Life(), "moment": "shed-first", "split": 0.3},
     {"memory": "16 kB", "policy": "rand", "moment": "evict-first", "seed": 9},
     {"memory": 40, "policy": tg.IJoin(tau=2, decay=0.1), "importance": "value"},
+    {"memory": 40, "policy": "prob", "cpu": tg.SlowCPU(rate=1.7, queue=25)},
 ]
 
 
-@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin"])
+@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin", "slow"])
 def test_bounded_mode_is_the_local_engines_answer(
     spark: SparkSession, tmp_path: Path, bound: dict[str, Any]
 ) -> None:
@@ -255,7 +256,7 @@ def test_bounded_mode_is_the_local_engines_answer(
     assert bag(delivered(spark, tmp_path)) == expected
     counts = counters(query)
     assert len(counts) == 4
-    for name in ("results", "arrived", "admitted", "evicted", "rejected"):
+    for name in ("results", "arrived", "admitted", "evicted", "rejected", "queue_shed"):
         # The last tick waits for what may still come in its time.
         waiting = 2 if name == "admitted" else 0
         assert total(counts, name) == local.counters[name] - waiting
