@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.engines.job import WindowJob
+from tidegate.engines.window import WindowEngine
 from tidegate.kernel import window as kernel
 from tidegate.spec import window_join
 

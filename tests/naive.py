@@ -654,6 +654,95 @@ class NaiveJoin:
         return sum(self.size(h.row) for h in self.held if self.pool_of(h.row) == pool)
 
 
+class NaiveQueue:
+    """The slow CPU (Das et al., 2.3): `size` places before a join that takes `step` a tuple.
+
+    `counts` are the statistics; an `integrated` queue looks for partners in memory first. Times
+    are exact if `step` and they are.
+    """
+
+    def __init__(
+        self, join: NaiveJoin, *, step: Any, size: int, integrated: bool, counts: ByKey
+    ) -> None:
+        self.join, self.step, self.size = join, step, size
+        self.integrated, self.counts = integrated, counts
+        self.clock: Time | None = None
+        self.free: Any = -math.inf  # when the join is done with what it took last
+        self.open: list[Row] = []
+        self.waiting: list[tuple[Time, Row]] = []  # since when, in order
+        self.taken: list[Row] = []
+        self.shed: list[Shed] = []
+
+    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
+        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        pairs: Pairs = []
+        for row in sorted(rows, key=tick_order):
+            pairs += self._advance(row.time)
+            self.open.append(row)
+        for clock in clocks:
+            pairs += self._advance(clock) if clock is not None else []
+        first = [row.time for _, row in self.waiting] + [row.time for row in self.open]
+        told = [None if c is None or self.integrated else min([c, *first]) for c in clocks]
+        return pairs + self._hand_over(told)
+
+    def finish(self) -> Pairs:
+        """No more input: close the open tick and take all that waits."""
+        pairs = self._close()
+        self.taken += [row for _, row in self.waiting]
+        self.waiting = []
+        return pairs + self._hand_over() + self.join.finish()
+
+    def _advance(self, time: Time) -> Pairs:
+        """If time goes on, close the open tick and take what there is time for before it."""
+        if self.clock is not None and time <= self.clock:
+            return []
+        pairs = self._close()
+        self.clock = time
+        self._take_until(time, inclusive=False)
+        return pairs
+
+    def _take_until(self, time: Time, inclusive: bool) -> None:
+        """Take the first in the queue, as long as the join is free before (or at) a time."""
+        while self.waiting:
+            since, row = self.waiting[0]
+            start = max(since, self.free)
+            if start > time or (start == time and not inclusive):
+                break
+            self.free = start + self.step
+            self.taken.append(row)
+            del self.waiting[0]
+
+    def _hand_over(self, clocks: Sequence[Time | None] = (None, None)) -> Pairs:
+        taken, self.taken = self.taken, []
+        return self.join.feed(taken, clocks)
+
+    def _close(self) -> Pairs:
+        """Let the open tick in, then drop what is too much: the least promising, then oldest."""
+        if not self.open:
+            return []
+        pairs: Pairs = []
+        assert self.clock is not None
+        for row in sorted(self.open, key=tick_order):
+            self.counts.observe(row, self.clock)
+            self.waiting.append((self.clock, row))
+        self.open = []
+        self._take_until(self.clock, inclusive=True)
+        if len(self.waiting) > self.size and self.integrated:
+            pairs = self._hand_over()
+        while len(self.waiting) > self.size:
+            worst = min(self.waiting, key=lambda entry: self._promise(entry[1]))
+            self.waiting.remove(worst)
+            self.shed.append(Shed(worst[1].uid, self.clock, "queue full"))
+        self.counts.settle({row.key for _, row in self.waiting})
+        return pairs
+
+    def _promise(self, row: Row) -> tuple[int, float]:
+        partners = [h for h in self.join.held if h.row.key == row.key and h.row.side != row.side]
+        assert self.clock is not None
+        rate = self.counts.rank(row, 0, self.clock, 0.0)
+        return (len(partners) if self.integrated else 0, rate)
+
+
 def check_bound(join: NaiveJoin) -> None:
     """Fail if a pool holds more than its budget."""
     for pool, budget in enumerate(join.budgets or []):

@@ -70,7 +70,10 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"policy": "oracle"}, ['"prob"', "not 'oracle'"]),
     ({"policy": 3}, ['"prob"', "tg.Prob()", "not 3"]),
     ({"policy": tg.Prob}, ["must be an instance", "write Prob()"]),
-    ({"split": "even"}, ['"shared", "fixed" or the left\'s share between 0 and 1', "not 'even'"]),
+    (
+        {"split": "even"},
+        ['"shared", "fixed", "predicted" or the left\'s share between 0 and 1', "not 'even'"],
+    ),
     ({"split": 1}, ["the left's share between 0 and 1", "not 1"]),
     ({"split": 1.5}, ["the left's share between 0 and 1", "not 1.5"]),
     ({"moment": "later"}, ['"probe-first", "evict-first", "shed-first"', "not 'later'"]),

@@ -25,6 +25,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.slow_cpu import SlowCPU
 from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ __all__ = [
     "Simp",
     "SimpProb",
     "Size",
+    "SlowCPU",
     "TidegateError",
     "UntilExpiry",
     "join",

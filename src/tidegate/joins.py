@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import hash_columns, whole
-from tidegate.engines.window import WindowJob
+from tidegate.engines.job import WindowJob
+from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
-from tidegate.spec import WindowJoin, check_collations, frequencies_of, window_join
+from tidegate.slow_cpu import SlowCPU
+from tidegate.spec import (
+    WindowJoin,
+    check_collations,
+    frequencies_of,
+    window_join,
+    with_frequencies,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +42,7 @@ def join(
     importance: str | tuple[str, str] | None = None,
     combine: str = "min",
     lateness: Any = 0,
+    cpu: SlowCPU | None = None,
     shards: int | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
@@ -63,7 +71,10 @@ def join(
     policy
         Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
     split
-        ``"shared"`` for one memory, ``"fixed"`` for half of it a side, or the left's share.
+        ``"shared"`` for one memory, ``"fixed"`` for half of it a side, the left's share, or
+        ``"predicted"`` for the share with which the policy's model promises most results, where
+        that is known beforehand: ``Age(curve, rates=...)``, or ``Prob``, ``Life`` and ``Heeb``
+        with frequencies that are counted (``"whole"``) or given (arrivals in a unit of time).
     moment
         When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
     importance, combine
@@ -72,6 +83,9 @@ def join(
         the total is reported. Every value must be a finite number of at least 0.
     lateness
         How long tuples are kept beyond their window for partners that come late.
+    cpu
+        A join that cannot keep up, such as ``tidegate.SlowCPU(rate=1_000, queue=500)``: tuples wait
+        in a bounded queue, and are dropped where it is full. None takes all at once.
     shards
         In how many parts the join is run, by key; by default one a shuffle partition.
     suffixes
@@ -108,6 +122,7 @@ def join(
         importance=importance,
         combine=combine,
         lateness=lateness,
+        cpu=cpu,
         suffixes=suffixes,
         seed=seed,
     )
@@ -157,7 +172,24 @@ def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
         ]
         hashes = hash_columns(arrays, table.num_rows)
         counts.append((hashes, table.column("count").to_numpy().astype(np.float64)))
-    return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))
+    span = _span(spec, (left, right)) if spec.unsplit else 0.0
+    return with_frequencies(spec, frequencies_of(counts[0], counts[1]), span)
+
+
+def _span(spec: WindowJoin, frames: tuple[DataFrame, DataFrame]) -> float:
+    """From the first to the last of all times."""
+    from pyspark.sql import functions as F
+
+    found = [np.empty(0)]
+    for frame, side in zip(frames, spec.sides, strict=True):
+        time = F.col(_quoted(side.time))
+        if spec.unit.kind == "real number":
+            time = F.when(F.abs(time) < float("inf"), time)
+        ends = frame.agg(F.min(time), F.max(time)).toArrow()
+        known = pa.concat_arrays([whole(column) for column in ends.columns]).drop_null()
+        found.append(times(known, spec.unit))
+    every = np.concatenate(found)
+    return float(np.ptp(every)) if len(every) else 0.0
 
 
 def _quoted(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
-from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.engines.job import WindowJob
+from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, frequencies_of, window_join
+from tidegate.spec import WindowJoin, frequencies_of, window_join, with_frequencies
 from tidegate.truncated_spec import TruncatedJoin
 from tidegate.truncated_spec import truncated_join as spec_of_truncated
 
@@ -38,7 +39,7 @@ class Result:
         What happened to the tuples: arrived, admitted, evicted, expired and so on.
     shed
         The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
-        ``why`` (``"evicted"``, or ``"rejected"`` on arrival) and the tuple.
+        ``why`` (``"evicted"``, ``"rejected"`` on arrival, or ``"queue full"``) and the tuple.
     """
 
     table: pa.Table
@@ -68,7 +69,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
-    engine = WindowEngine(job.spec, keep_shed=True)
+    engine = job.engine(1, keep_shed=True)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):
@@ -196,4 +197,17 @@ def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
         keys = _single(table.select(list(side.keys)).drop_null())
         hashes = hash_columns(keys.columns, keys.num_rows)
         counts.append((hashes, np.ones(len(hashes))))
-    return replace(spec, frequencies=frequencies_of(counts[0], counts[1]))
+    return with_frequencies(spec, frequencies_of(counts[0], counts[1]), _span(spec, tables))
+
+
+def _span(spec: WindowJoin, tables: list[pa.Table]) -> float:
+    """From the first to the last of all times, if that matters."""
+    if not spec.unsplit:
+        return 0.0
+    columns = [
+        _single(table.select([side.time]).drop_null()).column(0)
+        for side, table in zip(spec.sides, tables, strict=True)
+    ]
+    found = np.concatenate([times(column, spec.unit) for column in columns])
+    found = found[np.isfinite(found)]
+    return float(np.ptp(found)) if len(found) else 0.0

@@ -29,9 +29,11 @@ from tidegate.checks import (
 )
 from tidegate.columns import hash_columns, whole
 from tidegate.errors import TidegateError
-from tidegate.policies import ByFrequency, Policy, policy_of
+from tidegate.memory import predicted
+from tidegate.policies import ByFrequency, Policy, Prob, policy_of
 from tidegate.policies.base import Times, as_table
 from tidegate.predicates import Predicate
+from tidegate.slow_cpu import SlowCPU
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -94,17 +96,31 @@ class WindowJoin:
     params: tuple[float, ...] = ()
     curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
+    #: Whether the split is still to be predicted, once frequencies are known.
+    unsplit: bool = False
+    cpu: SlowCPU | None = None
+
+    @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers: a second, or 1."""
+        return _times(self.unit, (self.left.window, self.right.window)).unit
+
+    @property
+    def cpu_halflife(self) -> int | float:
+        """How long until an arrival counts half before the join."""
+        return _halflife(Prob(), (self.left.window, self.right.window), self.unit)
 
     @property
     def most_shards(self) -> int | None:
         """How many shards there can be: by key, and each with memory for both sides."""
         if not self.left.keys:
             return 1
-        if self.memory is None:
-            return None
-        if self.in_bytes:
-            return max(self.memory // LEAST_BYTES, 1)
-        return self.memory // (1 if self.split is None else 2)
+        most = [] if self.cpu is None else [self.cpu.queue]
+        if self.memory is not None and self.in_bytes:
+            most.append(max(self.memory // LEAST_BYTES, 1))
+        elif self.memory is not None:
+            most.append(self.memory // (1 if self.split is None else 2))
+        return min(most, default=None)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -119,20 +135,25 @@ class WindowJoin:
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain JSON values: a checkpoint depends on each."""
-        return {
-            "on": [list(side.keys) for side in self.sides],
-            "where": self.where,
-            "time": [side.time for side in self.sides],
-            "within": [side.window for side in self.sides],
-            "lateness": self.lateness,
-            "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
-            "split": "shared" if self.split is None else self.split,
-            "moment": self.moment,
-            "importance": [side.importance for side in self.sides],
-            "combine": self.combine,
-            "seed": self.seed,
-            "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
-        } | self.policy.settings()
+        cpu = {} if self.cpu is None else {"cpu": self.cpu.settings()}
+        return (
+            cpu
+            | {
+                "on": [list(side.keys) for side in self.sides],
+                "where": self.where,
+                "time": [side.time for side in self.sides],
+                "within": [side.window for side in self.sides],
+                "lateness": self.lateness,
+                "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
+                "split": "shared" if self.split is None else self.split,
+                "moment": self.moment,
+                "importance": [side.importance for side in self.sides],
+                "combine": self.combine,
+                "seed": self.seed,
+                "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
+            }
+            | self.policy.settings()
+        )
 
 
 def window_join(
@@ -150,6 +171,7 @@ def window_join(
     importance: str | tuple[str, str] | None = None,
     combine: str = "min",
     lateness: Any = 0,
+    cpu: SlowCPU | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
 ) -> WindowJoin:
@@ -203,6 +225,7 @@ def window_join(
         seed=seed_of(seed),
         names=result_names((left, right), suffixes),
         where=where,
+        cpu=_cpu(cpu),
     )
     if tuples is not None:
         spec = replace(
@@ -210,9 +233,35 @@ def window_join(
             params=chosen.params(_times(unit, (w_left, w_right))),
             curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
         )
+        if split == "predicted":
+            spec = _to_be_split(spec, memory)
     if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
-        return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
+        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
     return spec
+
+
+def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) -> WindowJoin:
+    """The same join with known frequencies, counted over so long a time."""
+    known = replace(spec, frequencies=frequencies, unsplit=False)
+    if not spec.unsplit or span <= 0 or spec.memory is None:
+        return known
+    pace = predicted.Pace(frequencies.left / span, frequencies.right / span)
+    share = predicted.share(spec.policy, _windows(spec), spec.memory, pace)
+    return replace(known, split=share)
+
+
+def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
+    """The same join with its split predicted, now or when frequencies are known."""
+    assert spec.memory is not None
+    predicted.check(spec.policy, _windows(spec), memory, spec.in_bytes)
+    if isinstance(spec.policy, ByFrequency):
+        return replace(spec, unsplit=True)
+    left, right = (window / spec.second for window in _windows(spec))
+    return replace(spec, split=predicted.share(spec.policy, (left, right), spec.memory))
+
+
+def _windows(spec: WindowJoin) -> tuple[float, float]:
+    return _or_inf(spec.left.window), _or_inf(spec.right.window)
 
 
 def check_collations(frame: Any, keys: tuple[str, ...]) -> None:
@@ -367,10 +416,19 @@ def _not_too_large(memory: int, value: Any) -> int:
 
 
 def _split(value: Any) -> float | None:
-    if isinstance(value, str) and value in ("shared", "fixed"):
+    if isinstance(value, str) and value in ("shared", "fixed", "predicted"):
         return None if value == "shared" else 0.5
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
         return float(value)
     raise TidegateError(
-        f'split must be "shared", "fixed" or the left\'s share between 0 and 1, not {value!r}'
+        'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '
+        f"{value!r}"
+    )
+
+
+def _cpu(value: Any) -> SlowCPU | None:
+    if value is None or isinstance(value, SlowCPU):
+        return value
+    raise TidegateError(
+        f"cpu must be None or a slow one such as tg.SlowCPU(rate=1_000, queue=500), not {value!r}"
     )

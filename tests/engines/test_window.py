@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import sizes
-from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine, WindowJob
+from tidegate.engines.queue import QueueEngine
+from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine
 from tidegate.policies import (
     DGL,
     POLICIES,
@@ -247,7 +249,7 @@ def run_case(case: Case) -> Counter[tuple[int, int]]:
     return total + last
 
 
-def shed_of(engine: WindowEngine) -> Counter[naive.Shed]:
+def shed_of(engine: WindowEngine | QueueEngine) -> Counter[naive.Shed]:
     table = engine.take_shed()
     found = []
     for row in table.to_pylist():

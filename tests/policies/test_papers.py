@@ -102,6 +102,32 @@ def test_priority_agrees_with_the_closed_form(curve: list[int]) -> None:
     assert ranks[best:] == sorted(ranks[best:], reverse=True)
 
 
+def test_steps_of_a_curve_play_no_part() -> None:
+    """Sides are compared by results in time, however long the steps and windows are."""
+    left, right = aging([1, 1, 2, 1], 60)
+    both = pa.concat_tables([left, right]).sort_by("t")
+    given = ([1, 3], [4, 2, 2, 1, 1, 1, 1, 0])
+    as_fine = ([0.25] * 4 + [0.75] * 4, given[1])
+    found = [
+        tg.local.join(
+            both, both, on="k", time="t", within=(40, 20), memory=9, policy=tg.Age(curves)
+        )
+        for curves in (given, as_fine)
+    ]
+    assert found[0].table == found[1].table
+    assert found[0].counters["evicted"] > 0
+
+
+def test_a_memory_smaller_than_a_step_lets_tuples_grow_old() -> None:
+    """All that is worth anything comes in the second half of the window."""
+    left = pa.table({"k": range(400), "t": range(400)})
+    right = pa.table({"k": range(400), "t": range(90, 490)})
+    found = tg.local.join(
+        left, right, on="k", time="t", within=(100, 1), memory=11, split=0.95, policy=tg.Age([0, 1])
+    )
+    assert found.results == pytest.approx(400 * 10 / 91, rel=0.1)
+
+
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), -1.0])
 def test_an_importance_that_weighs_nothing_is_refused(bad: float | None) -> None:
     table = pa.table({"k": [1, 2], "t": [1, 2], "w": pa.array([1.0, bad], pa.float64())})

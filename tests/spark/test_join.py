@@ -230,10 +230,11 @@ BOUNDED: list[dict[str, Any]] = [
     {"memory": 40, "policy": tg.Life(), "moment": "shed-first", "split": 0.3},
     {"memory": "16 kB", "policy": "rand", "moment": "evict-first", "seed": 9},
     {"memory": 40, "policy": tg.IJoin(tau=2, decay=0.1), "importance": "value"},
+    {"memory": 40, "policy": "prob", "cpu": tg.SlowCPU(rate=1.7, queue=25)},
 ]
 
 
-@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin"])
+@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin", "slow"])
 def test_bounded_mode_is_the_local_engines_answer(
     spark: SparkSession, tmp_path: Path, bound: dict[str, Any]
 ) -> None:
@@ -255,7 +256,7 @@ def test_bounded_mode_is_the_local_engines_answer(
     assert bag(delivered(spark, tmp_path)) == expected
     counts = counters(query)
     assert len(counts) == 4
-    for name in ("results", "arrived", "admitted", "evicted", "rejected"):
+    for name in ("results", "arrived", "admitted", "evicted", "rejected", "queue_shed"):
         # The last tick waits for what may still come in its time.
         waiting = 2 if name == "admitted" else 0
         assert total(counts, name) == local.counters[name] - waiting
@@ -296,6 +297,22 @@ def test_every_policy_on_batch_frames(spark: SparkSession) -> None:
         assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == expected
         answers.append(expected)
     assert all(a != b for i, a in enumerate(answers) for b in answers[:i])
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("us", "UTC")])
+def test_a_split_is_predicted_from_what_is_counted(spark: SparkSession, kind: pa.DataType) -> None:
+    case = numbers(500)
+    tables = [t.set_column(1, "time", t["time"].cast(kind)) for t in (case.left, case.right)]
+    within = ("30 us", "15 us") if pa.types.is_timestamp(kind) else (30, 15)
+    if kind == pa.float64():
+        odd = pa.table({"key": [1], "time": [float("nan")], "value": [0.0]}, tables[0].schema)
+        tables[0] = pa.concat_tables([tables[0], odd])
+    settings = case.settings | {"within": within, "memory": 25, "split": "predicted"}
+    settings["policy"] = tg.Prob("whole")
+    local = tg.local.join(*tables, **settings)
+    left, right = (spark.createDataFrame(table) for table in tables)
+    assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
+    assert local.counters["held_left"] > 15
 
 
 def test_importance_is_counted(spark: SparkSession) -> None:

@@ -23,9 +23,10 @@ FLOWS = (
     "evicted",
     "expired",
     "results",
+    "queue_shed",
 )
 #: What is true now.
-GAUGES = ("held", "held_left", "held_right", "waiting", "bytes")
+GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes")
 #: The same, as real numbers.
 MEASURES = ("importance",)
 

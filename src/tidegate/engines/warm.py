@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.engines.window import WindowEngine, WindowJob
+from tidegate.engines.job import WindowJob
+from tidegate.engines.window import WindowEngine
 from tidegate.spec import window_join
 
 #: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.

@@ -14,7 +14,7 @@ from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.core import Tables
 from tidegate.engines.payload import Payload, one_batch, sizes
-from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepare, prepared_schema
+from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.errors import TidegateError
 from tidegate.kernel import layout, scores, victims, window
@@ -320,19 +320,31 @@ class WindowEngine:
                 continue
             rows = self._payload[s].take(out.shed_row[mine])
             why = np.where(out.shed_held[mine], "evicted", "rejected")
-            self._shed.append(
-                pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(["left" if s == 0 else "right"] * len(mine)),
-                        pa.array(out.shed_time[mine]),
-                        pa.array(why, pa.string()),
-                        pa.StructArray.from_arrays(
-                            rows.columns, fields=list(self.spec.sides[s].schema)
-                        ),
-                    ],
-                    names=["side", "left_at", "why", "left" if s == 0 else "right"],
-                )
-            )
+            self._depart(s, rows, out.shed_time[mine], why)
+
+    def note_dropped(
+        self, side: int, batch: pa.RecordBatch, when: Sequence[int | float], why: str
+    ) -> None:
+        """Take down prepared rows that never reached the join."""
+        times = np.array(when, self.spec.unit.dtype)
+        self._depart(side, _payload_of(batch), times, np.full(batch.num_rows, why))
+
+    def _depart(
+        self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
+    ) -> None:
+        if rows.num_rows == 0:
+            return
+        name = "left" if side == 0 else "right"
+        fields = list(self.spec.sides[side].schema)
+        columns = [
+            pa.array([name] * rows.num_rows),
+            pa.array(when),
+            pa.array(why, pa.string()),
+            pa.StructArray.from_arrays(rows.columns, fields=fields),
+        ]
+        self._shed.append(
+            pa.RecordBatch.from_arrays(columns, names=["side", "left_at", "why", name])
+        )
 
     def take_shed(self) -> pa.Table:
         """Early departures since the last call: which side, when, why, and the tuple itself."""
@@ -349,6 +361,13 @@ class WindowEngine:
         self._shed = []
         return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
 
+    def partners(self, sides: Sequence[int], keys: Sequence[int]) -> list[int]:
+        """How many tuples of each key the memory has on the side that is not this one."""
+        entries = self._tables.intern(np.array(keys, np.uint64))
+        groups = 2 * entries + 1 - np.array(sides, np.int64)
+        counts: list[int] = self._tables.core.groups["count"][groups].tolist()
+        return counts
+
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
         ints = self._tables.core.ints
@@ -364,6 +383,7 @@ class WindowEngine:
             "held_left": left,
             "held_right": right,
             "waiting": sum(b.num_rows for b in self._open),
+            "queued": 0,
             "bytes": self._bytes(),
         }
 
@@ -520,30 +540,6 @@ class WindowEngine:
             "row": rows,
             "side": np.full(len(rows), side, np.int64),
         }
-
-
-class WindowJob:
-    """A window join as something to send to where it runs."""
-
-    def __init__(self, spec: WindowJoin) -> None:
-        self.spec = spec
-
-    @property
-    def result_schema(self) -> pa.Schema:
-        """The left's columns, then the right's."""
-        return self.spec.result_schema
-
-    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Hash the rows of one input."""
-        return prepare(self.spec.sides[stream], self.spec.unit, batch)
-
-    def engine(self, shards: int) -> WindowEngine:
-        """One of several engines that share the memory equally."""
-        return WindowEngine(self.spec, shards=shards)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on."""
-        return self.spec.settings()
 
 
 def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:

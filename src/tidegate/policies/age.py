@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
-from tidegate.policies.base import Policy, Ranks
+from tidegate.policies.base import Policy, Ranks, at_least
 
 #: Steps of a curve that is learned.
 _STEPS = 32
+#: Steps at the least of a curve that is given: inside one, all tuples have one rank, and the
+#: youngest stay, so that a memory smaller than a step's tuples would have none grow older.
+_FINE = 256
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Age(Policy):
         How many results a tuple has at each age, from its arrival to the end of its window in
         equal steps: one sequence for both sides or a pair (left's, right's). By default it is
         learned while running.
+    rates
+        How many tuples arrive on each stream in a unit of time (a second, where times are
+        timestamps): one number for both or a pair (left's, right's). Only ``split="predicted"``
+        needs it.
 
     References
     ----------
@@ -41,6 +49,18 @@ class Age(Policy):
     formula: ClassVar[int] = scores.AGE
 
     curve: Any = None
+    rates: Any = None
+
+    @property
+    def both_curves(self) -> tuple[Any, Any]:
+        """The left's curve and the right's."""
+        return _pair(self.curve)
+
+    @property
+    def both_rates(self) -> tuple[float, float]:
+        """The left's arrivals in a unit of time, and the right's."""
+        pair = self.rates if isinstance(self.rates, tuple | list) else (self.rates, self.rates)
+        return pair[0], pair[1]
 
     @property
     def learns(self) -> Literal["ages", "rates"] | None:
@@ -48,7 +68,7 @@ class Age(Policy):
         return "ages" if self.curve is None else None
 
     def __post_init__(self) -> None:
-        for curve in _pair(self.curve):
+        for curve in self.both_curves:
             try:
                 values = np.asarray(curve, np.float64)
             except (TypeError, ValueError):
@@ -57,6 +77,14 @@ class Age(Policy):
                 raise TidegateError(f"an age curve must be a row of finite numbers, not {curve!r}")
             if (values < 0).any():
                 raise TidegateError(f"an age curve must not be negative, not {curve!r}")
+
+        if self.rates is not None:
+            if isinstance(self.rates, tuple | list) and len(self.rates) != 2:
+                raise TidegateError(
+                    f"rates must be one number or a pair (left's, right's), not {self.rates!r}"
+                )
+            for rate in self.both_rates:
+                at_least(rate, 0, "rates", above=True)
 
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
         """The priorities by age."""
@@ -67,16 +95,18 @@ class Age(Policy):
             )
         if self.curve is None:
             return [1.0] * _STEPS, [1.0] * _STEPS
-        left, right = _pair(self.curve)
-        return priorities(left), priorities(right)
+        left, right = self.both_curves
+        return _in_time(left, windows[0]), _in_time(right, windows[1])
 
     def settings(self) -> dict[str, Any]:
         """By its numbers."""
-        given = [[float(x) for x in curve] for curve in _pair(self.curve)]
-        return {"policy": self.name, "curve": "learned" if self.curve is None else given}
+        given = [[float(x) for x in curve] for curve in self.both_curves]
+        rates = None if self.rates is None else [float(rate) for rate in self.both_rates]
+        curve = "learned" if self.curve is None else given
+        return {"policy": self.name, "curve": curve, "rates": rates}
 
 
-def priorities(curve: Sequence[float]) -> list[float]:
+def priorities(curve: Sequence[float] | NDArray[np.float64]) -> list[float]:
     """Priority(i) of section 3.2.1 for every age: the steepest chord of C from there on."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(curve, np.float64))])
     ages = np.arange(len(total), dtype=np.float64)
@@ -84,6 +114,17 @@ def priorities(curve: Sequence[float]) -> list[float]:
         float(np.max((total[i + 1 :] - total[i]) / (ages[i + 1 :] - ages[i])))
         for i in range(len(curve))
     ]
+
+
+def _in_time(curve: Sequence[float], window: float) -> list[float]:
+    """Priorities in steps that are fine enough, as results in a unit of time.
+
+    So the sides can be compared, whatever their windows and steps.
+    """
+    # A power of two, so that whole numbers remain exact.
+    parts = 1 << max(math.ceil(math.log2(_FINE / len(curve))), 0)
+    fine = np.repeat(np.asarray(curve, np.float64), parts) / parts
+    return [float(priority) * len(fine) / window for priority in priorities(fine)]
 
 
 def _pair(curve: Any) -> tuple[Any, Any]:

@@ -111,7 +111,8 @@ class ByFrequency(Policy):
         ``"learned"`` counts arrivals while running, in bounded memory; ``"whole"`` counts the
         whole of both (finite) inputs first, as the papers' figures do; or a table with the key
         columns (the left's names) and the columns ``left`` and ``right``: how often each key
-        arrives on each stream.
+        arrives on each stream; for ``split="predicted"``, in a unit of time (a second, where
+        times are timestamps).
     halflife
         How long until an arrival counts half, as a duration or a number like `within`. The
         default is 32 times the longer window; ``math.inf`` never forgets.

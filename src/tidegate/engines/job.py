@@ -1,0 +1,37 @@
+"""A window join as something to send to where it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.engines.prepare import prepare
+from tidegate.engines.queue import QueueEngine
+from tidegate.engines.window import WindowEngine
+from tidegate.spec import WindowJoin
+
+
+class WindowJob:
+    """A window join as something to send to where it runs."""
+
+    def __init__(self, spec: WindowJoin) -> None:
+        self.spec = spec
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, then the right's."""
+        return self.spec.result_schema
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Hash the rows of one input."""
+        return prepare(self.spec.sides[stream], self.spec.unit, batch)
+
+    def engine(self, shards: int, *, keep_shed: bool = False) -> WindowEngine | QueueEngine:
+        """One of several engines that share the memory equally."""
+        kind = WindowEngine if self.spec.cpu is None else QueueEngine
+        return kind(self.spec, shards=shards, keep_shed=keep_shed)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        return self.spec.settings()
