@@ -257,7 +257,7 @@ def test_a_checkpoint_of_other_settings(spark: SparkSession, tmp_path: Path) -> 
     arrive(40)
     for changed, difference in (
         ({"within": 11}, "within: [10, 10] -> [11, 11]"),
-        ({"policy": "fifo"}, 'policy: "prob" -> "fifo"'),
+        ({"policy": "fifo"}, 'policy: "auto" -> "fifo"'),
         ({"shards": 1}, "shards: 2 -> 1"),
     ):
         with pytest.raises(StreamingQueryException) as caught:

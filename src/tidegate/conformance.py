@@ -1,0 +1,138 @@
+"""What every policy must keep to, whoever wrote it: `check` tries it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.engines.base import Engine
+from tidegate.engines.job import WindowJob
+from tidegate.errors import TidegateError
+from tidegate.policies import Policy, policy_of
+from tidegate.spec import WindowJoin, window_join
+
+#: Ticks of a stream, keys, the window, and memory for a quarter of what is live.
+_TICKS, _KEYS, _WINDOW, _MEMORY = 240, 12, 20, 10
+_SCHEMA = pa.schema(
+    [("key", pa.int64()), ("time", pa.int64()), ("row", pa.int64()), ("weight", pa.float64())]
+)
+
+Pairs = Counter[tuple[int, int]]
+Streams = tuple[pa.RecordBatch, pa.RecordBatch]
+
+
+def check(policy: str | Policy, *, seed: int = 0) -> None:
+    """Try a policy on small random streams, and say what it breaks.
+
+    The memory bound holds after every tick; results are exact ones; memory for the whole window
+    gives all of them; the same input gives the same answer, however it is cut into batches, and
+    with the state handed on between them.
+
+    Parameters
+    ----------
+    policy
+        A policy or the name of one; policies of your own too.
+    seed
+        Of the streams.
+
+    Raises
+    ------
+    TidegateError
+        If the policy does not keep to one of these.
+    """
+    chosen = policy_of(policy)
+    streams = _streams(seed)
+    exact = _exact(streams)
+    for weighed in (False, True):
+        for moment in ("probe-first", "evict-first", "shed-first"):
+            spec = _spec(chosen, moment, weighed, _MEMORY)
+            whole = _run(spec, streams, [_TICKS])
+            _demand(whole <= exact, chosen, f"results that are none, with moment {moment}")
+            ticks = _run(spec, streams, range(1, _TICKS + 1))
+            cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], hand_on=True)
+            _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {moment}")
+            _demand(whole == cuts, chosen, f"another answer after restarts, with {moment}")
+            _demand(whole == _run(spec, streams, [_TICKS]), chosen, "another answer each time")
+            ample = _spec(chosen, moment, weighed, 4 * _WINDOW)
+            everything = _run(ample, streams, [_TICKS])
+            _demand(everything == exact, chosen, f"less than all with ample memory, with {moment}")
+
+
+def _demand(holds: bool, policy: Policy, what: str) -> None:
+    if not holds:
+        raise TidegateError(f"policy {policy.name} gives {what}")
+
+
+def _streams(seed: int) -> Streams:
+    rng = np.random.default_rng(seed)
+    sides = []
+    for side in range(2):
+        key = np.minimum(rng.zipf(1.5, _TICKS), _KEYS)
+        row = np.arange(_TICKS) + side * _TICKS
+        columns = [key, np.arange(_TICKS), row, rng.integers(1, 5, _TICKS).astype(np.float64)]
+        sides.append(pa.record_batch(list(map(pa.array, columns)), schema=_SCHEMA))
+    return sides[0], sides[1]
+
+
+def _spec(policy: Policy, moment: str, weighed: bool, memory: int) -> WindowJoin:
+    return window_join(
+        _SCHEMA,
+        _SCHEMA,
+        on="key",
+        time="time",
+        within=_WINDOW,
+        memory=memory,
+        policy=policy,
+        moment=moment,
+        importance="weight" if weighed else None,
+    )
+
+
+def _exact(streams: Streams) -> Pairs:
+    """All pairs, by comparing all with all."""
+    left, right = ([column.to_numpy() for column in side.columns] for side in streams)
+    near = np.abs(left[1][:, np.newaxis] - right[1]) < _WINDOW
+    pairs = np.argwhere(near & (left[0][:, np.newaxis] == right[0]))
+    return Counter((int(left[2][i]), int(right[2][j])) for i, j in pairs)
+
+
+def _run(
+    spec: WindowJoin, streams: Streams, ends: Iterable[int], *, hand_on: bool = False
+) -> Pairs:
+    """The pairs found, with batches that end before these ticks."""
+    job = WindowJob(spec)
+    engine: Engine = job.engine(1)
+    log: list[bytes] = []
+    found: Pairs = Counter()
+    start = 0
+    assert spec.memory is not None
+    for end in ends:
+        inputs = [
+            [job.prepare(side, batch.slice(start, end - start))[0]]
+            for side, batch in enumerate(streams)
+        ]
+        found += _pairs(engine.feed(inputs))
+        held = engine.take_counters()["held"]
+        _demand(held <= spec.memory, spec.policy, f"{held} tuples held where {spec.memory} may be")
+        if hand_on:
+            log.append(engine.changes())
+            engine = _restored(job, log)
+        start = end
+    return found + _pairs(engine.finish())
+
+
+def _restored(job: WindowJob, log: list[bytes]) -> Engine:
+    engine = job.engine(1)
+    engine.restore(log)
+    return engine
+
+
+def _pairs(batches: Iterable[pa.RecordBatch]) -> Pairs:
+    found: Pairs = Counter()
+    for batch in batches:
+        rows = (batch.column(name).to_pylist() for name in ("row_left", "row_right"))
+        found.update(zip(*rows, strict=True))
+    return found

@@ -1,0 +1,52 @@
+"""Every policy keeps to the rules, one that a user writes too, and those that do not are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tidegate as tg
+from tidegate import conformance
+from tidegate.policies import POLICIES, Arrivals, Policy
+from tidegate.policies.base import Ranks
+
+
+@dataclass(frozen=True)
+class Small(Policy):
+    """Keep the smallest keys' hashes: of no use, but a policy."""
+
+    name: ClassVar[str] = "small"
+    ranks: ClassVar[Ranks] = "tuple"
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        return -arrivals.key.astype(np.float64) * arrivals.importance
+
+
+class Moody(Small):
+    """Ranks that depend on how often it was asked."""
+
+    name: ClassVar[str] = "moody"
+    asked: ClassVar[list[int]] = []
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        self.asked.append(len(arrivals.time))
+        return np.random.default_rng(len(self.asked)).random(len(arrivals.time))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_conforms(name: str) -> None:
+    conformance.check(name, seed=3)
+
+
+def test_a_policy_of_ones_own_conforms() -> None:
+    conformance.check(Small())
+    conformance.check(tg.Prob(halflife=10))
+
+
+def test_a_policy_that_depends_on_more_than_its_input_is_found_out() -> None:
+    with pytest.raises(tg.TidegateError, match="policy moody gives another answer"):
+        conformance.check(Moody())
