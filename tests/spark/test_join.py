@@ -227,6 +227,7 @@ def closed(case: Case) -> Case:
 
 BOUNDED: list[dict[str, Any]] = [
     {"memory": 40, "policy": "prob"},
+    {"memory": 40},
     {"memory": 40, "policy": tg.Life(), "moment": "shed-first", "split": 0.3},
     {"memory": "16 kB", "policy": "rand", "moment": "evict-first", "seed": 9},
     {"memory": 40, "policy": tg.IJoin(tau=2, decay=0.1), "importance": "value"},
@@ -234,7 +235,7 @@ BOUNDED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "life", "rand", "ijoin", "slow"])
+@pytest.mark.parametrize("bound", BOUNDED, ids=["prob", "auto", "life", "rand", "ijoin", "slow"])
 def test_bounded_mode_is_the_local_engines_answer(
     spark: SparkSession, tmp_path: Path, bound: dict[str, Any]
 ) -> None:

@@ -331,6 +331,13 @@ def _on_auctions(sweep: Sweep) -> str:
             f"With {tables.about(least)} of the window hardly an auction lasts until its first "
             "bid, and keeping the first comers to their end does better."
         )
+    if "auto" in sweep.series():
+        share = 0.25
+        prob, auto = (tables.percent(sweep.recall(name, share)) for name in ("prob", "auto"))
+        said.append(
+            "AUTO is told nothing and has to find out, within one day, that ages and keys both "
+            f"matter: with {tables.about(share)} of the window it delivers {auto}, PROB {prob}."
+        )
     if sweep.series()["prob"] == sweep.series()["life"]:
         said.append(
             "LIFE comes out the same here: the victim is always an auction without a bid, which "
