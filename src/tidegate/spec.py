@@ -21,6 +21,8 @@ from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, policy_of
 from tidegate.policies.base import Times, as_table
 from tidegate.predicates import Predicate
+from tidegate.schedules import Schedule, Step, is_schedule, steps_of
+from tidegate.times import LARGEST_TIME, TimeUnit
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -33,8 +35,6 @@ OVERALL_METHODS = ("optimal", "adg")
 EACH_METHODS = ("optimal", "ndg", "independent")
 SEVERAL_METHODS = ("independent", "ndg")
 
-#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
-LARGEST_TIME = 2**62
 #: What a shard needs to hold anything worth it, where memory is a size.
 LEAST_BYTES = 4096
 
@@ -49,28 +49,6 @@ _SIZES = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
-
-
-@dataclass(frozen=True)
-class TimeUnit:
-    """How the values of a time column become numbers.
-
-    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
-    numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
-    """
-
-    kind: Literal["timestamp", "local timestamp", "date", "whole number", "decimal", "real number"]
-    per_unit: Fraction
-
-    @property
-    def is_time(self) -> bool:
-        """Whether it is measured in durations rather than plain numbers."""
-        return self.kind in ("timestamp", "local timestamp", "date")
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the kernel computes with."""
-        return np.dtype(np.float64 if self.kind == "real number" else np.int64)
 
 
 class Frequencies(NamedTuple):
@@ -88,8 +66,14 @@ class Side:
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str
-    window: int | float | None
+    windows: Schedule
     importance: str | None
+
+    @property
+    def window(self) -> int | float | None:
+        """The longest window that a tuple may have; None if it may be unbounded."""
+        lengths = [step.value for step in self.windows]
+        return None if None in lengths else max(lengths)
 
 
 @dataclass(frozen=True)
@@ -100,7 +84,7 @@ class WindowJoin:
     right: Side
     unit: TimeUnit
     lateness: int | float
-    memory: int | None
+    budget: Schedule
     in_bytes: bool
     split: float | None
     moment: Moment
@@ -113,6 +97,11 @@ class WindowJoin:
     params: tuple[float, ...] = ()
     curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
+
+    @property
+    def memory(self) -> int | None:
+        """The least memory that there is at any time; None if everything is kept at all times."""
+        return min((step.value for step in self.budget if step.value is not None), default=None)
 
     @property
     def most_shards(self) -> int | None:
@@ -142,9 +131,9 @@ class WindowJoin:
             "on": [list(side.keys) for side in self.sides],
             "where": self.where,
             "time": [side.time for side in self.sides],
-            "within": [side.window for side in self.sides],
+            "within": [_as_json(side.windows) for side in self.sides],
             "lateness": self.lateness,
-            "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
+            "memory": _as_json(self.budget, " bytes" if self.in_bytes else ""),
             "split": "shared" if self.split is None else self.split,
             "moment": self.moment,
             "importance": [side.importance for side in self.sides],
@@ -162,7 +151,7 @@ def window_join(
     time: str | tuple[str, str],
     within: Any,
     where: str | None = None,
-    memory: int | str | None = None,
+    memory: Any = None,
     policy: str | Policy = "prob",
     split: str | float = "shared",
     moment: str = "probe-first",
@@ -187,13 +176,12 @@ def window_join(
         _check_key(left, right, a, b)
     left_time, right_time = _pair(time, "time")
     unit = _time_unit(left, right, left_time, right_time)
-    windows = within if isinstance(within, tuple | list) else (within, within)
-    if len(windows) != 2:
-        raise TidegateError(
-            f"within must be one window or a pair (left's, right's), not {within!r}"
-        )
-    w_left, w_right = (_window(w, unit) for w in windows)
-    tuples, in_bytes = _memory(memory)
+    kind = left.field(left_time).type
+    windows = [
+        steps_of(w, "within", unit, kind, lambda value: _window(value, unit))
+        for w in _window_pair(within)
+    ]
+    budget, in_bytes = _budget_steps(memory, unit, kind)
     chosen = policy_of(policy)
     if importance is None:
         imp: tuple[str | None, str | None] = (None, None)
@@ -202,34 +190,42 @@ def window_join(
         _check_importance(left, imp[0], "left")
         _check_importance(right, imp[1], "right")
     share = _split(split)
-    if tuples is not None and share is not None and not in_bytes and tuples < 2:
-        raise TidegateError(
-            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
-            'use split="shared" or more memory'
-        )
+    sides = (
+        Side(left, left_keys, left_time, windows[0], imp[0]),
+        Side(right, right_keys, right_time, windows[1], imp[1]),
+    )
+    lengths = (sides[0].window, sides[1].window)
     spec = WindowJoin(
-        left=Side(left, left_keys, left_time, w_left, imp[0]),
-        right=Side(right, right_keys, right_time, w_right, imp[1]),
+        left=sides[0],
+        right=sides[1],
         unit=unit,
         lateness=_length(lateness, unit, "lateness", zero=True),
-        memory=tuples,
+        budget=budget,
         in_bytes=in_bytes,
         split=share,
         moment=_choice(moment, MOMENTS, "moment"),
         policy=chosen,
-        halflife=_halflife(chosen, (w_left, w_right), unit),
+        halflife=_halflife(chosen, lengths, unit),
         combine=_choice(combine, COMBINES, "combine"),
         seed=_seed(seed),
         names=_result_names((left, right), suffixes),
         where=where,
     )
-    if tuples is not None:
-        spec = replace(
-            spec,
-            params=chosen.params(_times(unit, (w_left, w_right))),
-            curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
+    if spec.memory is None:
+        return spec
+    if share is not None and not in_bytes and spec.memory < 2:
+        raise TidegateError(
+            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
+            'use split="shared" or more memory'
         )
-    if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
+    if chosen.ranks == "life":
+        _check_lives(spec)
+    spec = replace(
+        spec,
+        params=chosen.params(_times(unit, lengths)),
+        curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
+    )
+    if isinstance(chosen, ByFrequency) and chosen.given is not None:
         return replace(spec, frequencies=_given_frequencies(spec, chosen.given))
     return spec
 
@@ -664,6 +660,18 @@ def _length(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int
     return length
 
 
+def _window_pair(within: Any) -> tuple[Any, Any]:
+    """The left's window and the right's, each of which may be a schedule."""
+    if is_schedule(within) or not isinstance(within, tuple | list):
+        return within, within
+    if len(within) != 2:
+        raise TidegateError(
+            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
+            f"(left's, right's), not {within!r}"
+        )
+    return within[0], within[1]
+
+
 def _window(value: Any, unit: TimeUnit) -> int | float | None:
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
@@ -699,6 +707,41 @@ def _times(unit: TimeUnit, windows: tuple[int | float | None, int | float | None
 
     second = read("1 s", "a second") if unit.is_time else 1.0
     return Times(read, second, max(map(_or_inf, windows)))
+
+
+def _check_lives(spec: WindowJoin) -> None:
+    """Refuse to compare lives with lives that never end."""
+    for side, name in zip(spec.sides, ("left", "right"), strict=True):
+        lengths = {step.value for step in side.windows}
+        if None in lengths and len(lengths) > 1:
+            raise TidegateError(
+                f"policy {spec.policy.name} ranks by the life that is left, and the {name}'s "
+                "schedule has windows that end and windows that do not; give all of them a "
+                "length, or use Prob"
+            )
+
+
+def _as_json(schedule: Schedule, unit: str = "") -> Any:
+    """A schedule as a setting; a value that does not change as itself."""
+    values = [
+        f"{step.value}{unit}" if unit and step.value is not None else step.value
+        for step in schedule
+    ]
+    if len(values) == 1:
+        return values[0]
+    return [[step.start, value] for step, value in zip(schedule, values, strict=True)]
+
+
+def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
+    """The memory by time, and whether it is a size."""
+    found = steps_of(memory, "memory", unit, kind, _memory)
+    units = {step.value[1] for step in found if step.value[0] is not None}
+    if len(units) > 1:
+        raise TidegateError(
+            "a schedule of memory must be in tuples throughout or in sizes throughout, not "
+            f"{memory!r}"
+        )
+    return tuple(Step(step.start, step.value[0]) for step in found), True in units
 
 
 def _memory(value: Any) -> tuple[int | None, bool]:

@@ -37,6 +37,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.schedules import Step
 from tidegate.spec import MOMENTS, WindowJoin, window_join
 
 INTEGERS = pa.schema(
@@ -99,7 +100,10 @@ class InOrder(naive.Ranker):
 
 
 def windows_of(spec: WindowJoin) -> naive.Windows:
-    left, right = (math.inf if s.window is None else s.window for s in spec.sides)
+    left, right = (
+        [(start, math.inf if value is None else value) for start, value in side.windows]
+        for side in spec.sides
+    )
     return left, right
 
 
@@ -173,9 +177,11 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
 def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
     spec, rules = case.spec, engine._rules
     rows = naive_rows(spec, [c for feed in case.feeds for c in feed])
-    memory = None
-    if spec.memory is not None:
-        memory = rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
+    budgets = [sum(row[: rules.pools]) for row in rules.budgets.tolist()]
+    memory = [
+        (start, None if value is None else budget)
+        for (start, value), budget in zip(spec.budget, budgets, strict=True)
+    ]
     return naive.NaiveJoin(
         windows=windows_of(spec),
         ranker=ranker(spec, rows, rules.cap),
@@ -335,7 +341,7 @@ def test_cuts_and_restarts_change_nothing(case: Case) -> None:
 @given(cases(order="each"))
 @settings(max_examples=150)
 def test_streams_need_not_keep_in_step_to_be_exact(case: Case) -> None:
-    exact = replace(case.spec, memory=None)
+    exact = replace(case.spec, budget=(Step(0, None),))
     cells = [c for feed in case.feeds for c in feed]
     wanted = naive.exact(naive_rows(exact, cells), windows_of(exact))
     assert run_case(replace(case, spec=exact)) == wanted

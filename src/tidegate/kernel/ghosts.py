@@ -74,14 +74,21 @@ def entry_of(core: Core, hash_: Any) -> int:
 
 @inlined
 def _count(
-    core: Core, rules: Rules, what: int, entry: int, side: int, age: float, amount: float
+    core: Core,
+    rules: Rules,
+    what: int,
+    entry: int,
+    side: int,
+    time: Any,
+    age: float,
+    amount: float,
 ) -> None:
     """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
 
     What lies between two levels, or two trends, counts for both, the nearer one more.
     """
     _, _, steps, levels, trends = core.cells.shape
-    cells = core.cells[side, what, int(step_of(rules, side, age, steps))]
+    cells = core.cells[side, what, int(step_of(rules, side, time, age, steps))]
     if not knows_keys(core):
         cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
         return
@@ -116,7 +123,7 @@ def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
             left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
             if joins(rules, left, right):
                 age = float(core.clock[0] - ghost.time)
-                _count(core, rules, FOUND, batch.entry[i], ghost.side, age, 1.0)
+                _count(core, rules, FOUND, batch.entry[i], ghost.side, ghost.time, age, 1.0)
         at = ghost.next
 
 
@@ -293,7 +300,8 @@ def census(core: Core, rules: Rules) -> None:
         age = now - float(ghost.time)
         spent = min(since, age)
         # It was younger when this stretch of time began.
-        _count(core, rules, EXPECTED, entry, ghost.side, age - 0.5 * spent, spent)
+        middle = age - 0.5 * spent
+        _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
     if ints[SEQ] - ints[REDRAWN] >= min(_FITS, _APART + ints[REDRAWN] // 8):
         ints[REDRAWN] = ints[SEQ]
         for side in range(2):

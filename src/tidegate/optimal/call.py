@@ -19,10 +19,10 @@ from tidegate.optimal import shedding
 from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.groups import pools
 from tidegate.optimal.plan import best_plan
-from tidegate.optimal.schedules import Step, is_schedule, moment, steps
 from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, check_collations, window_join
+from tidegate.schedules import moment
+from tidegate.spec import check_collations, window_join
 
 
 @dataclass(frozen=True)
@@ -115,48 +115,25 @@ def optimal(
     right_schema, right_table = _opened(right, "right")
     if within is None:
         raise TidegateError("the setting 'within' is missing: a join needs time and within")
-    pair = within
-    if is_schedule(within) or not isinstance(within, tuple | list):
-        pair = (within, within)
-    if len(pair) != 2:
+    spec = window_join(left_schema, right_schema, memory=memory, within=within, **settings)
+    if spec.in_bytes:
         raise TidegateError(
-            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
-            f"(left's, right's), not {within!r}"
+            f"the optimum is found for a number of tuples, not for a size: {memory!r}; give "
+            "memory in tuples"
         )
-
-    def spec_with(memory: Any, window: Any) -> WindowJoin:
-        return window_join(left_schema, right_schema, memory=memory, within=window, **settings)
-
-    def checked_memory(value: Any) -> int | None:
-        checked = spec_with(value, first)
-        if checked.in_bytes:
-            raise TidegateError(
-                f"the optimum is found for a number of tuples, not for a size: {value!r}; give "
-                "memory in tuples"
-            )
-        return checked.memory
-
-    first = tuple(w[0][1] if is_schedule(w) else w for w in pair)
-    spec = spec_with(None, first)
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         if type(data).__module__.startswith("pyspark."):
             check_collations(data, keys)
     kind = spec.left.schema.field(spec.left.time).type
-    windows = [
-        steps(w, "within", spec.unit, kind, lambda v: spec_with(None, (v, v)).left.window)
-        for w in pair
-    ]
-    budget = steps(memory, "memory", spec.unit, kind, checked_memory)
     start = None if count_from is None else moment(count_from, "count_from", spec.unit, kind)
     _check_gap(gap)
     sides = read(
         spec,
         [one_batch(left_table()), one_batch(right_table())],
-        windows,
-        np.array([step.start for step in budget[1:]], spec.unit.dtype),
+        np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
         start,
     )
-    return _solved(sides, _places(sides, budget), gap)
+    return _solved(sides, _places(sides), gap)
 
 
 def _solved(sides: Sides, memory: list[Whole], gap: float) -> Optimal:
@@ -216,12 +193,12 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
     return Optimal(results, importance, counters, delivered.keep_until(), upper, delivered)
 
 
-def _places(sides: Sides, budget: list[Step]) -> list[Whole]:
+def _places(sides: Sides) -> list[Whole]:
     """How many tuples fit after each tick, in one memory or in one a side."""
     everyone = len(sides.streams[0]) + len(sides.streams[1])
     share = sides.spec.split
     places = np.zeros((1 if share is None else 2, len(sides.ticks)), np.int64)
-    for at, step in enumerate(budget):
+    for at, step in enumerate(sides.spec.budget):
         now = slice(None) if at == 0 else sides.ticks >= step.start
         if step.value is None:
             places[:, now] = everyone

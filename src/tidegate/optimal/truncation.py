@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.columns import equal, hash_columns, whole
-from tidegate.engines.prepare import times
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
 from tidegate.optimal.static_each import optimal_each
-from tidegate.spec import Relation, TimeUnit, TruncatedJoin
+from tidegate.spec import Relation, TruncatedJoin
+from tidegate.times import TimeUnit, times
 
 
 @dataclass(frozen=True)

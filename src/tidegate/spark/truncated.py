@@ -15,7 +15,8 @@ from pyspark.sql.window import Window
 from tidegate.columns import whole
 from tidegate.optimal.static import Counts
 from tidegate.optimal.truncation import Values, plan, ties, value_hashes
-from tidegate.spec import TimeUnit, TruncatedJoin
+from tidegate.spec import TruncatedJoin
+from tidegate.times import TimeUnit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
