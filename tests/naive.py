@@ -293,7 +293,9 @@ class Scored(ByKey):
             return max(gain - self.given["beta"] * since, 0.0)
         if self.formula == "age":
             curve = self.curves[row.side]
-            return imp * curve[min(max(int(age * len(curve) / window), 0), len(curve) - 1)]
+            step: float = min(max(age * len(curve) / window, 0.0), len(curve) - 1.0)
+            here, after = curve[int(step)], curve[min(int(step) + 1, len(curve) - 1)]
+            return imp * (here + (step - int(step)) * (after - here))
         if self.formula == "ijoin":
             if age < self.given["tau"]:
                 return 1e300

@@ -28,7 +28,7 @@ def join(
     time: str | tuple[str, str],
     within: Any,
     where: str | None = None,
-    memory: int | str | None = None,
+    memory: Any = None,
     policy: str | Policy = "prob",
     split: str | float = "shared",
     moment: str = "probe-first",
@@ -53,13 +53,16 @@ def join(
     within
         The window: a tuple joins those of the other side that come less than this later. One for
         both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
-        are numbers, or ``"unbounded"``.
+        are numbers, or ``"unbounded"``. Each may also be a schedule, a list of (time, window)
+        pairs in order of time: a tuple's window is the one in force at its own time.
     where
         A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
         see `tidegate.predicates.Predicate`. Policies do not know of it.
     memory
         How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
-        None keeps everything, so that the result is exact.
+        None keeps everything, so that the result is exact. Or a schedule, a list of (time,
+        memory) pairs in order of time: each holds from its time on, the first also before. What
+        does not fit when memory falls leaves at once, the least valuable first.
     policy
         Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
     split

@@ -242,8 +242,8 @@ def make_room(
 ) -> bool:
     """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
 
-    What is overdue goes first, in the order in which windows ended. Of equal ranks the earlier arrival leaves, so
-    the newcomer loses to higher ranks only.
+    What is overdue goes first, in the order in which windows ended. Of equal ranks the earlier
+    arrival leaves, so the newcomer loses to higher ranks only.
     """
     ints = core.ints
     side = group & 1

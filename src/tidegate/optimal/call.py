@@ -89,12 +89,9 @@ def optimal(
     left, right
         Arrow tables, pandas or Spark DataFrames (batch, not streaming), in any order of rows.
     memory
-        How many tuples are held at the most. Or a schedule, a list of (time, tuples) pairs in order
-        of time: each holds from its time on, the first also before. What does not fit when memory
-        falls must leave, after it was probed at that time.
+        How many tuples are held at the most, or a schedule of it, as `tidegate.join` takes it.
     within
-        As `tidegate.join` takes it; each window may also be a schedule, a list of (time, window)
-        pairs. A tuple's window is the one in force at its own time.
+        As `tidegate.join` takes it.
     count_from
         Results before this time do not count and are left out: a warm-up.
     gap
