@@ -91,7 +91,7 @@ DATA: dict[str, Data] = {
     "auctions (INC)": _auctions("inc"),
     "orders (DEC)": _auctions("dec"),
     "sensors (BELL)": _auctions("bell"),
-    "popular auctions": _auctions("inc", skew=0.5),
+    "popular auctions": _auctions("inc", skew=1.0),
     "replies": Data(lambda n, seed: echoes(n, seed=seed), within=(400, 1)),
     "importance": Data(
         _important, {"on": "key", "time": "time", "importance": "importance"}, weighed=True

@@ -11,8 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, NamedTuple
+
+import numpy as np
 
 LEFT, RIGHT = 0, 1
 MOMENTS = ("probe-first", "evict-first", "shed-first")
@@ -88,6 +90,12 @@ class Ranker:
     """What a policy is to the twin. `floor` is the largest rank that ever left the pool, or 0."""
 
     join: NaiveJoin
+
+    def begin(self, clock: Time) -> None:
+        """See a tick begin."""
+
+    def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
+        """See the newcomers of a tick, the first of which has this number, before each is seen."""
 
     def observe(self, row: Row, clock: Time) -> None:
         """See a newcomer; every newcomer of a tick is seen before the first is admitted."""
@@ -308,6 +316,167 @@ class Scored(ByKey):
         return gain
 
 
+class Auto(ByKey):
+    """AUTO: every newcomer leaves a ghost, and ghosts that could have joined say what pays.
+
+    `cells` are what was expected and found, by side, age, level and trend; see the kernel's
+    `rates` and `ghosts`, whose numbers these are.
+    """
+
+    STEPS, LEVELS, TRENDS, MARKS = 16, 12, 10, 8
+
+    def __init__(self, windows: Windows, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.windows = windows
+        self.ghosts: list[Row] = []
+        self.found: Counter[int] = Counter()  # by uid
+        self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at marks
+        self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
+        shape = (self.STEPS, self.LEVELS, self.TRENDS)
+        self.cells = np.zeros((2, 2, *shape))
+        self.worth = np.zeros((2, *shape))
+        self.returns = np.zeros((2, 2, self.MARKS, self.LEVELS))
+        self.elapsed, self.last = 0.0, 0.0
+        self.census_at, self.fit_at = 0, 0
+
+    @property
+    def span(self) -> float:
+        """The longer window, or all the time so far."""
+        longest = [
+            max(value for _, value in w) if isinstance(w, Sequence) else w for w in self.windows
+        ]
+        ends = [float(w) for w in longest if not math.isinf(w)]
+        return max(ends) if ends else max(self.elapsed, 1.0)
+
+    def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
+        """What is expected in a unit of time; and where in the table a tuple of an age is."""
+        assert self.join.clock is not None
+        side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
+        count = self.counts[1 - side].get(key, 0.0)
+        if self.first_epoch is not None:
+            count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+        time, lately = self.recent.get((1 - side, key), (self.join.clock, 0.0))
+        half = 0.125 * self.span
+        lately *= math.exp2(-float(self.join.clock - time) / half) * (math.log(2.0) / half)
+        expected = (count + 0.5) / (self.elapsed + 0.125 * self.span)
+        step = 0.0
+        if not math.isinf(window):
+            step = min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
+        level = min(max(math.log2(expected * self.span) + 7.0, 0.0), self.LEVELS - 1.0)
+        trend = math.log2(lately / expected + 2.0**-20) + 3.0
+        return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
+
+    def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
+        """Count for the four cells around, the nearer ones more."""
+        expected, step, level, trend = self.place(ghost, age)
+        i, j = int(level), int(trend)
+        for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
+            for trend_at, b in ((j, 1 - (trend - j)), (j + 1, trend - j)):
+                if a * b > 0:
+                    part = a * b * (amount * expected if what == 0 else amount)
+                    self.cells[ghost.side, what, int(step), level_at, trend_at] += part
+
+    def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
+        """Have the ghosts that a newcomer would join count a result; then leave new ones."""
+        for row in rows:
+            for ghost in self.ghosts:
+                pair = ([ghost], [row]) if ghost.side == LEFT else ([row], [ghost])
+                if ghost.side != row.side and joined(*pair, self.windows):
+                    self.count(1, ghost, float(clock - ghost.time), 1.0)
+                    self.found[ghost.uid] += 1
+        self.ghosts += [row for row in rows if not self.join._overdue(row)]
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Count the key, and count it as a recent one."""
+        super().observe(row, clock)
+        time, count = self.recent.get((row.side, row.key), (row.time, 0.0))
+        if row.time >= time:
+            fade = math.exp2(-float(row.time - time) / (0.125 * self.span))
+            self.recent[row.side, row.key] = row.time, 1.0 + count * fade
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Forget of a key all or nothing."""
+        super().settle(held_keys)
+        known = self.counts[LEFT].keys() | self.counts[RIGHT].keys()
+        self.recent = {at: value for at, value in self.recent.items() if at[1] in known}
+
+    def begin(self, clock: Time) -> None:
+        """Now and then, count what was expected since the last time, and fit."""
+        seq = self.join.arrivals
+        since = float(clock) - self.last if self.census_at else 0.0
+        if seq - self.census_at < 64 or (self.census_at and since * 32 < self.span):
+            return
+        self.census_at, self.last = seq, float(clock)
+        self.cells *= math.exp2(-since / (8.0 * self.span))
+        self.returns *= math.exp2(-since / (8.0 * self.span))
+        if self.halflife is not None:
+            halved = clock // self.halflife - (float(clock) - since) // float(self.halflife)
+            self.elapsed /= 2.0**halved
+        self.elapsed += since
+        for ghost in self.ghosts:
+            if self.join._overdue(ghost):
+                for mark, (level, found) in enumerate(self.trails.get(ghost.uid, [])):
+                    after = self.found[ghost.uid] - found
+                    self.returns[ghost.side, :, mark, level] += 1.0, after
+        self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
+        for ghost in self.ghosts:
+            age = float(clock - ghost.time)
+            self.count(0, ghost, age - 0.5 * min(since, age), min(since, age))
+            trail = self.trails.setdefault(ghost.uid, [])
+            _, step, where, _ = self.place(ghost, age)
+            while len(trail) <= int(step * self.MARKS / self.STEPS):
+                trail.append((int(where + 0.5), self.found[ghost.uid]))
+        if seq - self.fit_at >= min(512, 64 + self.fit_at // 8):
+            self.fit_at = seq
+            for side in (LEFT, RIGHT):
+                self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
+
+    def best(self, returns: Any, expected: Any, found: Any) -> Any:
+        """A factor for each step of each feature, cells of their own; and the best way on."""
+        scale = (found.sum() + 1.0) / (expected.sum() + 1.0)
+        shapes = [(-1, 1, 1), (1, -1, 1), (1, 1, -1)]
+        factors = [np.ones(n).reshape(s) for n, s in zip(expected.shape, shapes, strict=True)]
+        for _ in range(3):
+            for axis in range(3):
+                others = tuple(a for a in range(3) if a != axis)
+                rest = scale * math.prod(factors[a] for a in others)
+                hoped = (expected * rest).sum(axis=others, keepdims=True)
+                had = found.sum(axis=others, keepdims=True)
+                factors[axis] = (had + 8.0) / (hoped + 8.0)
+        fit = scale * math.prod(factors)
+        earned = fit * (found + 32.0) / (expected * fit + 32.0)
+        usual = np.average(earned, axis=2, weights=expected + 2.0**-40)[:, :, np.newaxis]
+        best, steady = np.zeros_like(earned), np.zeros_like(usual)
+        for i in range(self.STEPS):
+            for at in range(i, self.STEPS):
+                path = np.array([0.7 ** (n - i) for n in range(i, at + 1)])[:, None, None]
+                ahead = usual[i : at + 1] + path * (earned - usual)[i : at + 1]
+                best[i] = np.maximum(best[i], ahead.mean(axis=0))
+                steady[i] = np.maximum(steady[i], usual[i : at + 1].mean(axis=0))
+            mark = i * self.MARKS // self.STEPS
+            for level in range(self.LEVELS):
+                ghosts, results = returns[:, mark, level]
+                rate = results / (1 - mark / self.MARKS) * 2.0 ** (7 - level)
+                better = (rate / steady[i, level, 0] + 8.0) / (ghosts + 8.0)
+                best[i, level] *= max(better, 1.0)
+        return best
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """The logarithm of what is expected, corrected by the table around it."""
+        expected, step, level, trend = self.place(row, float(now - row.time))
+        low = int(step), int(level), int(trend)
+        corrected = 0.0
+        for corner in product((0, 1), repeat=3):
+            part = 1.0
+            at = []
+            for first, over, where in zip(low, corner, (step, level, trend), strict=True):
+                part *= where - first if over else 1.0 - (where - first)
+                at.append(first + over)
+            if part > 0:
+                corrected += part * self.worth[(row.side, *at)]
+        return math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
+
+
 class NaiveJoin:
     """The bounded window join of two streams, as slow and plain as it can be.
 
@@ -360,6 +529,8 @@ class NaiveJoin:
             tick = list(group)
             late = self.clock is not None and time < self.clock
             pairs += self._advance([(row.side, time) for row in tick])
+            assert self.clock is not None
+            self.ranker.begin(self.clock)
             if self.moment == "probe-first":
                 pairs += self._probe(tick, [h.row for h in self.held] + self.open)
             if not late:
@@ -440,6 +611,7 @@ class NaiveJoin:
         if not newcomers:
             return
         assert self.clock is not None
+        self.ranker.arrived(newcomers, self.arrivals, self.clock)
         for row in newcomers:
             self.ranker.observe(row, self.clock)
         while self.changes and self.changes[0][0] <= self.clock:

@@ -29,7 +29,7 @@ def join(
     within: Any,
     where: str | None = None,
     memory: Any = None,
-    policy: str | Policy = "prob",
+    policy: str | Policy = "auto",
     split: str | float = "shared",
     moment: str = "probe-first",
     importance: str | tuple[str, str] | None = None,

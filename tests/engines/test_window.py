@@ -22,6 +22,7 @@ from tidegate.policies import (
     POLICIES,
     Age,
     Arrivals,
+    Auto,
     ByFrequency,
     DimpProb,
     Fifo,
@@ -160,6 +161,8 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
         return InOrder()
     if isinstance(policy, Size):
         return naive.Size(cap=cap)
+    if isinstance(policy, Auto):
+        return naive.Auto(windows_of(spec), halflife=spec.halflife or None, cap=cap)
     if type(policy) in FORMULAS:
         return scored(spec, FORMULAS[type(policy)])
     arrivals = Arrivals(
@@ -269,7 +272,7 @@ policies = st.one_of(
         st.sampled_from([None, 1, 2, 3]),
     ),
     st.sampled_from([Prob(GIVEN), Life(GIVEN), Heeb(GIVEN)]),
-    st.sampled_from([Simp(), Size(), SimpProb(), DimpProb(), GreedyDual(), Heeb()]),
+    st.sampled_from([Auto(), Simp(), Size(), SimpProb(), DimpProb(), GreedyDual(), Heeb()]),
     st.sampled_from([Heeb(alpha=3), Heeb(halflife=3), GreedyDual(halflife=3, keys=2)]),
     st.sampled_from([IJoin(), IJoin(tau=2, delta=3, penalty=0.25, decay=0.5, p_init=3.0)]),
 )
@@ -442,6 +445,21 @@ def test_what_was_learned_survives_restarts(name: str) -> None:
         found.append(pairs + pairs_of(engine.finish()))
     assert found[0] == found[1]
     assert sum(found[0].values()) > 200
+
+
+@pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])
+@pytest.mark.parametrize("schema", [INTEGERS, REALS])
+def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]) -> None:
+    """Long enough for several fits, with keys whose worth changes, cut and handed on."""
+    rng = np.random.default_rng(5)
+    spec = window_join(schema, schema, on="k", time="t", within=within, memory=20, policy="auto")
+    cells = []
+    for uid in range(420):
+        hot = int(rng.zipf(1.6)) % 15 + (5 if uid > 200 else 0)
+        cells.append((int(rng.integers(2)), hot, uid // 2, uid))
+    feeds = [cells[at : at + 70] for at in range(0, len(cells), 70)]
+    learned = run_case(Case(spec, feeds, restarts={1, 3, 4}))
+    assert sum(learned.values()) > 100
 
 
 def test_an_age_curve_is_learned() -> None:

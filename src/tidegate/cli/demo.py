@@ -30,7 +30,7 @@ from tidegate.streams import zipf
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 #: What the query on Spark is given.
 QUERY_SHARE = 0.25
-QUERY_POLICY = "prob"
+QUERY_POLICY = "auto"
 
 _RECORD = "demo.json"
 _LIMITS = {"auctions": (100, 1_000_000), "batches": (1, 1_000), "seed": (0, 2**32 - 1)}

@@ -14,6 +14,11 @@ from tidegate.kernel import keys as key_table
 from tidegate.kernel import layout, tuples, victims
 from tidegate.kernel.ghosts import index_ghosts
 
+#: At how many ages a ghost leaves a trail.
+_MARKS = 8
+#: The arrays in which what ghosts have taught is kept.
+_LEARNED = ("worth", "cells", "returns")
+
 
 class Tables:
     """The arrays of one join, large enough for what comes."""
@@ -52,8 +57,10 @@ class Tables:
             model=np.zeros(3),
             worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
             cells=np.zeros((2, 2, 1, 1, 1)),
+            returns=np.zeros((2, 2, 1, 1)),
             factors=np.zeros((3, 3, 1)),
             ghosts=np.empty(0, layout.ghost_type(time)),
+            trails=np.empty((0, 1, 2), np.int64),
             heads=short,
             recent=np.empty(0, layout.recent_type(time)),
             learned=none,
@@ -274,8 +281,10 @@ class Tables:
         self.core = self.core._replace(
             worth=np.full((2, *shape), 0.0 if levels > 1 else 1.0),
             cells=np.zeros((2, 2, *shape)),
+            returns=np.zeros((2, 2, _MARKS, levels)),
             factors=np.zeros((3, 3, max(shape))),
             ghosts=np.empty(most, self.core.ghosts.dtype),
+            trails=np.zeros((most if levels > 1 else 0, _MARKS, 2), np.int64),
             heads=np.full(1 << most.bit_length(), -1, np.int32),
         )
         if levels > 1:
@@ -293,30 +302,29 @@ class Tables:
         """What was learned from ghosts, and the ghosts."""
         core = self.core
         ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
-        own = ("hash", "seq", "time", "side")
-        used = np.flatnonzero(core.cells.any(axis=1))
-        cells = core.cells.swapaxes(0, 1).reshape(2, -1)
+        own = ("hash", "seq", "time", "side", "found", "marks")
+        trails = core.trails[: len(ghosts)]
+        trails = trails[_passed(ghosts[: len(trails)])]
         return {
-            "worth": pa.record_batch([pa.array(core.worth.ravel())], ["worth"]),
-            "cells": pa.record_batch(
-                [pa.array(used), *(pa.array(column[used]) for column in cells)],
-                ["cell", "expected", "found"],
-            ),
             "ghosts": pa.record_batch([pa.array(ghosts[name]) for name in own], own),
-        }
+            "trails": pa.record_batch(list(map(pa.array, trails.T)), ["level", "found"]),
+        } | {name: _sparse(getattr(core, name)) for name in _LEARNED}
 
     def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
-        """Take over what was learned; after the clock."""
+        """Take over what was learned."""
         core = self.core
-        core.worth[:] = parts["worth"].column(0).to_numpy().reshape(core.worth.shape)
-        used, expected, found = (column.to_numpy() for column in parts["cells"].columns)
-        cells = np.zeros((2, core.worth.size))
-        cells[:, used] = expected, found
-        core.cells[:] = cells.reshape(2, *core.worth.shape).swapaxes(0, 1)
+        for name in _LEARNED:
+            places, values = (column.to_numpy() for column in parts[name].columns)
+            getattr(core, name)[:] = 0.0
+            getattr(core, name).reshape(-1)[places] = values
         ghosts = parts["ghosts"]
-        core.ints[layout.GHOSTS] = ghosts.num_rows
+        n = ghosts.num_rows
+        core.ints[layout.GHOSTS] = n
         for name in ghosts.schema.names:
-            core.ghosts[name][: ghosts.num_rows] = ghosts.column(name).to_numpy()
+            core.ghosts[name][:n] = ghosts.column(name).to_numpy()
+        trails = np.stack([column.to_numpy() for column in parts["trails"].columns], axis=1)
+        kept = core.trails[:n]
+        kept[_passed(core.ghosts[: len(kept)])] = trails
         index_ghosts(core)
 
     def every(self) -> NDArray[np.int64]:
@@ -373,10 +381,24 @@ def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[A
     return lengths
 
 
+def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:
+    """By ghost and mark: whether it has come by."""
+    return np.arange(_MARKS) < ghosts["marks"][:, np.newaxis]
+
+
+def _sparse(array: NDArray[np.float64]) -> pa.RecordBatch:
+    """What is not zero in an array, and where."""
+    flat = array.ravel()
+    places = np.flatnonzero(flat)
+    return pa.record_batch([pa.array(places), pa.array(flat[places])], ["place", "value"])
+
+
 def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float64]:
-    """Two curves of one length: of different ones, each value stands as often as needed."""
+    """Two curves of one length, with the same values between their steps."""
     steps = math.lcm(len(curves[0]), len(curves[1]))
-    return np.array([np.repeat(np.asarray(c, np.float64), steps // len(c)) for c in curves])
+    return np.array(
+        [np.interp(np.arange(steps) * len(c) / steps, np.arange(len(c)), c) for c in curves]
+    )
 
 
 def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -3,9 +3,8 @@
 A ghost is what remains of a newcomer for this purpose, whether it was admitted or not: its key,
 side and time. All newcomers leave one, or by lot a share of them, so that ghosts never outgrow
 their list. A ghost that meets a partner counts a result, and at every census so is what was
-expected of it meanwhile. By its features (see `rates`), results over expectation is how far the
-expectation is off: a product of one factor for each feature, fitted in turns, and where a cell of
-the table has seen enough, its own ratio.
+expected of it meanwhile. At every mark of its age it leaves a trail, so that it is known at its end
+what was still to come. What follows from all that is in `outlook`.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
+from tidegate.kernel.outlook import EXPECTED, FOUND, fit, knows_keys, look_ahead
 from tidegate.kernel.rates import (
     ELAPSED,
     LAST,
@@ -39,24 +39,10 @@ from tidegate.kernel.rates import (
 )
 from tidegate.kernel.times import joins, past, step_of
 
-#: What a cell has of each side.
-EXPECTED, FOUND = 0, 1
 #: Newcomers between two censuses, and between two fits, at least.
 _APART, _FITS = 64, 512
 #: After so many windows a count weighs half.
 _HALFLIFE = 8.0
-#: How many results it takes for a factor, and for a cell of its own, to be believed half.
-_BELIEF, _CELL_BELIEF = 8.0, 32.0
-_SWEEPS = 3
-#: How much of a trend is left one step of age later.
-_LASTING = 0.7
-_TRACE = 2.0**-40
-
-
-@inlined
-def knows_keys(core: Core) -> bool:
-    """Whether keys are told apart, and not ages alone."""
-    return bool(core.recent.shape[0] > 0)
 
 
 @inlined
@@ -124,6 +110,7 @@ def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
             if joins(rules, left, right):
                 age = float(core.clock[0] - ghost.time)
                 _count(core, rules, FOUND, batch.entry[i], ghost.side, ghost.time, age, 1.0)
+                ghost.found += 1
         at = ghost.next
 
 
@@ -144,6 +131,32 @@ def _index(core: Core, at: int) -> None:
     core.heads[place] = at
 
 
+@inlined
+def _sum_up(core: Core, at: int) -> None:
+    """A ghost's window is over: at each mark, count what was still to come."""
+    ghost = core.ghosts[at]
+    for mark in range(ghost.marks):
+        level, found = core.trails[at, mark]
+        core.returns[ghost.side, 0, mark, level] += 1.0
+        core.returns[ghost.side, 1, mark, level] += float(ghost.found - found)
+
+
+@inlined
+def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> None:
+    """Note the level of a ghost's key, and its results, at the marks that it has come by."""
+    ghost = core.ghosts[at]
+    marks = core.trails.shape[1]
+    reached = int(step_of(rules, ghost.side, ghost.time, age, marks))
+    if reached < ghost.marks:
+        return
+    count = rate_of(core, rules, 2 * entry + ghost.side) if entry >= 0 else 0.0
+    level = level_of(core, rules, density(core, rules, count), core.cells.shape[3])
+    for mark in range(ghost.marks, reached + 1):
+        core.trails[at, mark, 0] = int(level + 0.5)
+        core.trails[at, mark, 1] = ghost.found
+    ghost.marks = reached + 1
+
+
 @inner
 def _tidy(core: Core, rules: Rules) -> None:
     """Drop ghosts whose window is over or whose lot no longer wins, and index the rest."""
@@ -152,10 +165,14 @@ def _tidy(core: Core, rules: Rules) -> None:
     for i in range(core.ints[GHOSTS]):
         ghost = core.ghosts[i]
         if past(rules, ghost.side, ghost.time, core.clock[0]):
+            _sum_up(core, i)
             continue
         if not _leaves_ghost(core, ghost.hash, ghost.seq):
             continue
         core.ghosts[n] = ghost
+        for mark in range(ghost.marks):
+            core.trails[n, mark, 0] = core.trails[i, mark, 0]
+            core.trails[n, mark, 1] = core.trails[i, mark, 1]
         _index(core, n)
         n += 1
     core.ints[GHOSTS] = n
@@ -185,73 +202,9 @@ def haunt(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
     n = ints[GHOSTS]
     ghost = core.ghosts[n]
     ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
+    ghost.found, ghost.marks = 0, 0
     _index(core, n)
     ints[GHOSTS] = n + 1
-
-
-@inner
-def _fit(core: Core, side: int) -> None:
-    """One factor for each step of each feature, with every other factor at its last value."""
-    _, _, steps, levels, trends = core.cells.shape
-    expected, found = core.cells[side, EXPECTED], core.cells[side, FOUND]
-    factors, hoped, had = core.factors[0], core.factors[1], core.factors[2]
-    sizes = (steps, levels, trends)
-    all_expected, all_found = 0.0, 0.0
-    for i in range(steps):
-        for j in range(levels):
-            for k in range(trends):
-                all_expected += expected[i, j, k]
-                all_found += found[i, j, k]
-    scale = (all_found + 1.0) / (all_expected + 1.0)
-    factors[:] = 1.0
-    for _ in range(_SWEEPS):
-        for axis in range(3):
-            hoped[:] = 0.0
-            had[:] = 0.0
-            for i in range(steps):
-                for j in range(levels):
-                    for k in range(trends):
-                        if expected[i, j, k] == 0.0 and found[i, j, k] == 0.0:
-                            continue
-                        at = (i, j, k)[axis]
-                        fit = scale * factors[0, i] * factors[1, j] * factors[2, k]
-                        hoped[axis, at] += expected[i, j, k] * fit / factors[axis, at]
-                        had[axis, at] += found[i, j, k]
-            for at in range(sizes[axis]):
-                factors[axis, at] = (had[axis, at] + _BELIEF) / (hoped[axis, at] + _BELIEF)
-    for i in range(steps):
-        for j in range(levels):
-            for k in range(trends):
-                fit = scale * factors[0, i] * factors[1, j] * factors[2, k]
-                seen = (found[i, j, k] + _CELL_BELIEF) / (expected[i, j, k] * fit + _CELL_BELIEF)
-                core.worth[side, i, j, k] = fit * seen
-
-
-@inner
-def _look_ahead(core: Core, side: int) -> None:
-    """From what is earned at each age, the steepest chord from there on.
-
-    A level stays, but a trend passes: what it adds or takes fades from step to step. Where keys
-    are told apart, the chord's logarithm is kept: that is what lies on lines between levels.
-    """
-    worth, expected = core.worth[side], core.cells[side, EXPECTED]
-    steps, levels, trends = worth.shape
-    usual = core.factors[0, 0]
-    for j in range(levels):
-        for i in range(steps):
-            total, weight = 0.0, 0.0
-            for k in range(trends):
-                total += (expected[i, j, k] + _TRACE) * worth[i, j, k]
-                weight += expected[i, j, k] + _TRACE
-            usual[i] = total / weight
-        for k in range(trends):
-            for i in range(steps):
-                best, total, lasting = 0.0, 0.0, 1.0
-                for at in range(i, steps):
-                    total += usual[at] + lasting * (worth[at, j, k] - usual[at])
-                    best = max(best, total / (at - i + 1))
-                    lasting *= _LASTING
-                worth[i, j, k] = math.log2(best) if knows_keys(core) else best
 
 
 @inner
@@ -260,6 +213,9 @@ def _fade(core: Core, factor: float) -> None:
     _, _, steps, levels, trends = core.cells.shape
     for side in range(2):
         for what in range(2):
+            for mark in range(core.returns.shape[2]):
+                for j in range(levels):
+                    core.returns[side, what, mark, j] *= factor
             for i in range(steps):
                 for j in range(levels):
                     for k in range(trends):
@@ -302,8 +258,10 @@ def census(core: Core, rules: Rules) -> None:
         # It was younger when this stretch of time began.
         middle = age - 0.5 * spent
         _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
+        if knows_keys(core):
+            _leave_trail(core, rules, i, entry, age)
     if ints[SEQ] - ints[REDRAWN] >= min(_FITS, _APART + ints[REDRAWN] // 8):
         ints[REDRAWN] = ints[SEQ]
         for side in range(2):
-            _fit(core, side)
-            _look_ahead(core, side)
+            fit(core, side)
+            look_ahead(core, side)

@@ -109,10 +109,13 @@ DUE = np.dtype([("seq", "i8"), ("item", "i4")])
 
 
 def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """What is left of a tuple to learn from; `next` is another with the same place in `heads`."""
-    return np.dtype(
-        [("hash", "u8"), ("seq", "i8"), ("time", time), ("next", "i4"), ("side", "i4")], align=True
-    )
+    """What is left of a tuple to learn from.
+
+    `next` is another with the same place in `heads`; `found` are its results, `marks` how many
+    marks of age it has come by (see `Core.trails`).
+    """
+    fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("found", "i8")]
+    return np.dtype([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")], align=True)
 
 
 def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -145,8 +148,10 @@ class Core(NamedTuple):
     model: Array  # what a formula has learned of all tuples; see `rates`
     worth: Array  # by side, age, level and trend: what a tuple is worth
     cells: Array  # by side, and by age, level and trend: results expected and found
-    factors: Array  # where these are fitted
+    returns: Array  # by side, and by mark and level: ghosts that came by, and their results after
+    factors: Array  # where products are fitted to the cells
     ghosts: Array  # see `ghosts`
+    trails: Array  # by ghost: at every mark of its age, the level of its key and its results
     heads: Array  # by key: the first of its ghosts
     recent: Array  # by group: when its key came last and how often lately, if that matters
     learned: Array  # slots whose `gain` has changed since the mark, and

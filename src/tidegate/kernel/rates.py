@@ -23,7 +23,7 @@ _RECENT = 0.125
 #: How far below the usual rate trends go, in doublings, and a ratio that is below all.
 _DOWN, _FAINT = 3.0, 2.0**-20
 #: As many doublings of a key's partners in a window are told apart below one partner.
-_BELOW = 7.0
+BELOW = 7.0
 
 
 @inlined
@@ -71,7 +71,7 @@ def density(core: Core, rules: Rules, count: float) -> float:
 @inlined
 def level_of(core: Core, rules: Rules, expected: float, levels: int) -> float:
     """Where among the levels, each twice the last, a key's partners in a window are."""
-    level = math.log2(expected * span_of(core, rules)) + _BELOW
+    level = math.log2(expected * span_of(core, rules)) + BELOW
     return min(max(level, 0.0), float(levels - 1))
 
 

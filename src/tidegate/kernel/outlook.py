@@ -1,0 +1,116 @@
+"""What a tuple may still earn, from what ghosts expected and found.
+
+By age, level and trend (see `rates`), results over expectation is how far the expectation is off: a
+product of one factor for each feature, fitted in turns, and where a cell of the table has seen
+enough, its own ratio. From there, the best rate that a tuple can still reach: by keeping it for a
+while as things are, or to its end, for its key may turn out a better one than it seems.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.layout import Core
+from tidegate.kernel.rates import BELOW
+
+#: What a cell has of each side.
+EXPECTED, FOUND = 0, 1
+#: How many results it takes for a factor, and for a cell of its own, to be believed half; and how
+#: many ghosts, for what came after a mark.
+_BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
+_SWEEPS = 3
+#: How much of a trend is left one step of age later.
+_LASTING = 0.7
+_TRACE = 2.0**-40
+
+
+@inlined
+def knows_keys(core: Core) -> bool:
+    """Whether keys are told apart, and not ages alone."""
+    return bool(core.recent.shape[0] > 0)
+
+
+@inner
+def fit(core: Core, side: int) -> None:
+    """What is earned in each cell, as a multiple of what is expected."""
+    _, _, steps, levels, trends = core.cells.shape
+    expected, found = core.cells[side, EXPECTED], core.cells[side, FOUND]
+    factors, hoped, had = core.factors[0], core.factors[1], core.factors[2]
+    sizes = (steps, levels, trends)
+    all_expected, all_found = 0.0, 0.0
+    for i in range(steps):
+        for j in range(levels):
+            for k in range(trends):
+                all_expected += expected[i, j, k]
+                all_found += found[i, j, k]
+    scale = (all_found + 1.0) / (all_expected + 1.0)
+    factors[:] = 1.0
+    for _ in range(_SWEEPS):
+        for axis in range(3):
+            hoped[:] = 0.0
+            had[:] = 0.0
+            for i in range(steps):
+                for j in range(levels):
+                    for k in range(trends):
+                        if expected[i, j, k] == 0.0 and found[i, j, k] == 0.0:
+                            continue
+                        at = (i, j, k)[axis]
+                        product = scale * factors[0, i] * factors[1, j] * factors[2, k]
+                        hoped[axis, at] += expected[i, j, k] * product / factors[axis, at]
+                        had[axis, at] += found[i, j, k]
+            for at in range(sizes[axis]):
+                factors[axis, at] = (had[axis, at] + _BELIEF) / (hoped[axis, at] + _BELIEF)
+    for i in range(steps):
+        for j in range(levels):
+            for k in range(trends):
+                product = scale * factors[0, i] * factors[1, j] * factors[2, k]
+                own = (found[i, j, k] + _CELL_BELIEF) / (expected[i, j, k] * product + _CELL_BELIEF)
+                core.worth[side, i, j, k] = product * own
+
+
+@inlined
+def _to_its_end(core: Core, side: int, step: int, level: int, usual: float) -> float:
+    """How much better than by the `usual` rate those did that were kept to their end; at least 1.
+
+    They did better where what a key has shown so far says little of what it will turn out to be.
+    """
+    marks = core.returns.shape[2]
+    mark = step * marks // core.worth.shape[1]
+    ghosts, results = core.returns[side, 0, mark, level], core.returns[side, 1, mark, level]
+    left = 1.0 - mark / marks
+    rate = math.ldexp(results / left, int(BELOW) - level)
+    return max(float((rate / usual + _GHOSTS_BELIEF) / (ghosts + _GHOSTS_BELIEF)), 1.0)
+
+
+@inner
+def look_ahead(core: Core, side: int) -> None:
+    """From what is earned in each cell, the best rate that can be reached from there on.
+
+    A level stays, but a trend passes: what it adds or takes fades from step to step. Where keys
+    are told apart, the rate's logarithm is kept: that is what lies on lines between levels.
+    """
+    worth, expected = core.worth[side], core.cells[side, EXPECTED]
+    steps, levels, trends = worth.shape
+    usual = core.factors[0, 0]
+    for j in range(levels):
+        for i in range(steps):
+            total, weight = 0.0, 0.0
+            for k in range(trends):
+                total += (expected[i, j, k] + _TRACE) * worth[i, j, k]
+                weight += expected[i, j, k] + _TRACE
+            usual[i] = total / weight
+        for i in range(steps):
+            best, total = 0.0, 0.0
+            for at in range(i, steps):
+                total += usual[at]
+                best = max(best, total / (at - i + 1))
+            more = _to_its_end(core, side, i, j, best) if knows_keys(core) else 1.0
+            for k in range(trends):
+                best, total, lasting = 0.0, 0.0, 1.0
+                for at in range(i, steps):
+                    total += usual[at] + lasting * (worth[at, j, k] - usual[at])
+                    best = max(best, total / (at - i + 1))
+                    lasting *= _LASTING
+                # Nothing looks back at this step any more.
+                worth[i, j, k] = math.log2(best * more) if knows_keys(core) else best
