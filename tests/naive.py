@@ -20,7 +20,8 @@ LEFT, RIGHT = 0, 1
 MOMENTS = ("probe-first", "evict-first", "shed-first")
 
 Time = int | float
-Windows = tuple[Time, Time]
+Steps = Sequence[tuple[Time, Any]]
+Windows = tuple[Time | Steps, Time | Steps]
 Pairs = list[tuple[int, int]]
 
 
@@ -57,6 +58,17 @@ def tick_order(row: Row) -> tuple[Time, int, int, int, int]:
     return (row.time, row.side, row.key, row.tie, row.uid)
 
 
+def in_force(value: Any, time: Time) -> Any:
+    """Give what a setting is at a time; one that changes is a list of (from then on, value)."""
+    if not isinstance(value, Sequence):
+        return value
+    found = value[0][1]
+    for start, later in value:
+        if start <= time:
+            found = later
+    return found
+
+
 def joined(lefts: Sequence[Row], rights: Sequence[Row], windows: Windows) -> Pairs:
     """Pairs of a left row of the one list and a right row of the other that join."""
     return [
@@ -64,7 +76,8 @@ def joined(lefts: Sequence[Row], rights: Sequence[Row], windows: Windows) -> Pai
         for x in lefts
         for y in rights
         if x.side == LEFT and y.side == RIGHT and x.key == y.key
-        if y.time < x.time + windows[LEFT] and y.time > x.time - windows[RIGHT]
+        if y.time < x.time + in_force(windows[LEFT], x.time)
+        if y.time > x.time - in_force(windows[RIGHT], y.time)
     ]
 
 
@@ -187,7 +200,7 @@ class Life(ByKey):
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Give life times count; where life never ends, the count alone."""
         count = super().rank(row, seq, now, floor)
-        window = self.windows[row.side]
+        window = in_force(self.windows[row.side], row.time)
         return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
 
 
@@ -227,7 +240,7 @@ class Scored(ByKey):
 
     def life(self, row: Row, now: Time) -> float:
         """The time until the row leaves its window."""
-        return float(row.time + self.windows[row.side] - now)
+        return float(row.time + in_force(self.windows[row.side], row.time) - now)
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Begin with the partners that are there."""
@@ -266,7 +279,7 @@ class Scored(ByKey):
         """Apply the formula."""
         imp, gain, age = row.importance, self.gain[row.uid], float(now - row.time)
         since = float(now - self.last[row.uid])
-        window = self.windows[row.side]
+        window = in_force(self.windows[row.side], row.time)
         if self.formula == "rate":
             return imp * self.rate(row)
         if self.formula == "life":
@@ -280,14 +293,15 @@ class Scored(ByKey):
             return imp * self.rate(row) * part
         if self.formula == "dimpprob":
             # The one that is being added is not there yet.
-            added = self.join.held[-1].row
-            there = self.partners(row) - (added.key == row.key and added.side != row.side)
+            added, there = self.join.added, self.partners(row)
+            if added is not None and added.key == row.key and added.side != row.side:
+                there -= 1
             return imp * (there + 2.0**-40)
         if self.formula == "dgl":
             return max(gain - self.given["beta"] * since, 0.0)
         if self.formula == "age":
             curve = self.curves[row.side]
-            step = min(max(age * len(curve) / window, 0.0), len(curve) - 1.0)
+            step: float = min(max(age * len(curve) / window, 0.0), len(curve) - 1.0)
             here, after = curve[int(step)], curve[min(int(step) + 1, len(curve) - 1)]
             return imp * (here + (step - int(step)) * (after - here))
         if self.formula == "ijoin":
@@ -328,12 +342,16 @@ class Auto(ByKey):
     @property
     def span(self) -> float:
         """The longer window, or all the time so far."""
-        ends = [float(w) for w in self.windows if not math.isinf(w)]
+        longest = [
+            max(value for _, value in w) if isinstance(w, Sequence) else w for w in self.windows
+        ]
+        ends = [float(w) for w in longest if not math.isinf(w)]
         return max(ends) if ends else max(self.elapsed, 1.0)
 
-    def place(self, side: int, key: int, age: float) -> tuple[float, float, float, float]:
-        """What is expected in a unit of time; and where in the table a tuple is."""
+    def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
+        """What is expected in a unit of time; and where in the table a tuple of an age is."""
         assert self.join.clock is not None
+        side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
         count = self.counts[1 - side].get(key, 0.0)
         if self.first_epoch is not None:
             count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
@@ -342,15 +360,15 @@ class Auto(ByKey):
         lately *= math.exp2(-float(self.join.clock - time) / half) * (math.log(2.0) / half)
         expected = (count + 0.5) / (self.elapsed + 0.125 * self.span)
         step = 0.0
-        if not math.isinf(self.windows[side]):
-            step = min(max(age * self.STEPS / self.windows[side], 0.0), self.STEPS - 1.0)
+        if not math.isinf(window):
+            step = min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
         level = min(max(math.log2(expected * self.span) + 7.0, 0.0), self.LEVELS - 1.0)
         trend = math.log2(lately / expected + 2.0**-20) + 3.0
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
 
     def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
         """Count for the four cells around, the nearer ones more."""
-        expected, step, level, trend = self.place(ghost.side, ghost.key, age)
+        expected, step, level, trend = self.place(ghost, age)
         i, j = int(level), int(trend)
         for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
             for trend_at, b in ((j, 1 - (trend - j)), (j + 1, trend - j)):
@@ -403,7 +421,7 @@ class Auto(ByKey):
             age = float(clock - ghost.time)
             self.count(0, ghost, age - 0.5 * min(since, age), min(since, age))
             trail = self.trails.setdefault(ghost.uid, [])
-            _, step, where, _ = self.place(ghost.side, ghost.key, age)
+            _, step, where, _ = self.place(ghost, age)
             while len(trail) <= int(step * self.MARKS / self.STEPS):
                 trail.append((int(where + 0.5), self.found[ghost.uid]))
         if seq - self.fit_at >= min(512, 64 + self.fit_at // 8):
@@ -465,7 +483,7 @@ class Auto(ByKey):
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """The logarithm of what is expected, corrected by the table around it."""
-        expected, step, level, trend = self.place(row.side, row.key, float(now - row.time))
+        expected, step, level, trend = self.place(row, float(now - row.time))
         low = int(step), int(level), int(trend)
         corrected = 0.0
         for corner in product((0, 1), repeat=3):
@@ -483,7 +501,8 @@ class NaiveJoin:
     """The bounded window join of two streams, as slow and plain as it can be.
 
     `windows` are (left's, right's), `memory` counts tuples or, `in_bytes`, sizes (None keeps
-    everything), `split` is the left's share of it (None: one shared pool).
+    everything), `split` is the left's share of it (None: one shared pool). Windows and memory may
+    be lists of (from this time on, value).
     """
 
     def __init__(
@@ -491,7 +510,7 @@ class NaiveJoin:
         *,
         windows: Windows,
         ranker: Ranker,
-        memory: int | None = None,
+        memory: int | Steps | None = None,
         in_bytes: bool = False,
         split: float | None = None,
         moment: str = "probe-first",
@@ -499,17 +518,13 @@ class NaiveJoin:
     ) -> None:
         if moment not in MOMENTS:
             raise ValueError(f"moment must be one of {MOMENTS}, not {moment!r}")
-        if memory is not None and memory < (1 if split is None else 2):
-            raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
         ranker.join = self
         self.split, self.moment, self.lateness = split, moment, lateness
-        self.budgets: list[int] | None = None  # one a pool
-        if memory is not None and split is None:
-            self.budgets = [memory]
-        elif memory is not None and split is not None:
-            left = min(max(math.floor(memory * split), 1), memory - 1)
-            self.budgets = [left, memory - left]
+        steps = memory if isinstance(memory, Sequence) else [(0, memory)]
+        self.budgets = self._budgets(steps[0][1])
+        self.changes = list(steps[1:])  # those of the memory that have not come yet
+        self.added: Row | None = None  # the newcomer that is being added
         self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
         self.heard: list[Time] = [-math.inf, -math.inf]  # the largest time seen of each stream
         self.held: list[Held] = []
@@ -517,6 +532,15 @@ class NaiveJoin:
         self.shed: list[Shed] = []
         self.floors = [0.0, 0.0]  # one a pool
         self.arrivals = 0
+
+    def _budgets(self, memory: int | None) -> list[int] | None:
+        """Say what each pool may hold; None if anything."""
+        if memory is not None and memory < (1 if self.split is None else 2):
+            raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
+        if memory is None or self.split is None:
+            return None if memory is None else [memory]
+        left = min(max(math.floor(memory * self.split), 1), memory - 1)
+        return [left, memory - left]
 
     def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
         """Take rows in any order and give the pairs they lead to; the last tick stays open."""
@@ -554,6 +578,8 @@ class NaiveJoin:
                 self.clock = time
             self.heard[side] = max(self.heard[side], time)
         self.held = [h for h in self.held if not self._dead(h.row)]
+        while self.changes and self.clock is not None and self.changes[0][0] < self.clock:
+            self._resize()
         return pairs
 
     def _dead(self, row: Row) -> bool:
@@ -566,9 +592,10 @@ class NaiveJoin:
         return self._past(row, self.clock)
 
     def _past(self, row: Row, time: Time) -> bool:
+        window = in_force(self.windows[row.side], row.time)
         if row.side == LEFT:
-            return time >= row.time + self.windows[LEFT] + self.lateness
-        return time - self.windows[RIGHT] - self.lateness >= row.time
+            return bool(time >= row.time + window + self.lateness)
+        return bool(time - window - self.lateness >= row.time)
 
     def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
         """Newcomers against others, and newcomers of the two sides against each other."""
@@ -607,17 +634,22 @@ class NaiveJoin:
         self.ranker.arrived(newcomers, self.arrivals, self.clock)
         for row in newcomers:
             self.ranker.observe(row, self.clock)
+        while self.changes and self.changes[0][0] <= self.clock:
+            self._resize()
         for row in newcomers:
             seq, self.arrivals = self.arrivals, self.arrivals + 1
             if not self._dead(row):
                 self._add(row, seq)
         self.ranker.settle({h.row.key for h in self.held})
 
-    def _add(self, row: Row, seq: int) -> None:
-        """Add a newcomer; while its pool is over budget, one leaves.
+    def _resize(self) -> None:
+        """Take the next change of the memory; what does not fit any more leaves."""
+        self.budgets = self._budgets(self.changes.pop(0)[1])
+        for pool in range(len(self.budgets or ())):
+            self._shed(pool)
 
-        The oldest of those that are overdue, which counts as expired; or the lowest (rank, seq).
-        """
+    def _add(self, row: Row, seq: int) -> None:
+        """Add a newcomer; what does not fit leaves, be it the newcomer."""
         assert self.clock is not None
         now, pool = self.clock, self.pool_of(row)
         if self.budgets is not None and self.size(row) > self.budgets[pool]:
@@ -626,20 +658,36 @@ class NaiveJoin:
             return
         self.held.append(Held(row, seq))
         self.ranker.admitted(row, seq, self.floors[pool])
+        self.added = row
+        self._shed(pool)
+        self.added = None
+
+    def _shed(self, pool: int) -> None:
+        """While a pool is over its budget, one leaves.
+
+        The one of those overdue whose window ended first, which counts as expired; or the lowest
+        (rank, seq).
+        """
         while self.budgets is not None and self.used(pool) > self.budgets[pool]:
-            floor = self.floors[pool]
+            assert self.clock is not None
+            now, floor = self.clock, self.floors[pool]
             candidates = [h for h in self.held if self.pool_of(h.row) == pool]
             overdue = [h for h in candidates if self._overdue(h.row)]
             if overdue:
-                self.held.remove(min(overdue, key=lambda h: (h.row.time, h.seq)))
+                self.held.remove(min(overdue, key=lambda h: (self._end(h.row), h.seq)))
                 continue
             ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)
             self.ranker.evicted(victim.row, now)
             self.floors[pool] = max(floor, rank)
-            why = "rejected" if victim.seq == seq else "evicted"
+            why = "rejected" if victim.row is self.added else "evicted"
             self.shed.append(Shed(victim.row.uid, now, why))
+
+    def _end(self, row: Row) -> Time:
+        """Say when a row leaves its window."""
+        end: Time = row.time + in_force(self.windows[row.side], row.time)
+        return end
 
     def pool_of(self, row: Row) -> int:
         """Shared: pool 0; split: a pool per side."""

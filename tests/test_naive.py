@@ -81,7 +81,7 @@ def test_only_equal_keys_of_two_sides_join() -> None:
     ],
 )
 def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
-    row: Row, windows: Windows, lateness: Time, last: Time
+    row: Row, windows: tuple[Time, Time], lateness: Time, last: Time
 ) -> None:
     """Held up to the clock `last`, gone one later; lateness only lengthens the holding."""
     join = NaiveJoin(windows=windows, lateness=lateness, ranker=Fixed(FIFO))
@@ -126,6 +126,46 @@ def test_a_newcomer_that_is_overdue_itself_may_be_the_oldest() -> None:
     join = NaiveJoin(windows=(3, 3), memory=1, ranker=Fixed(FIFO))
     run(join, [left(0, 2)], [left(1, 6)], [left(2, 1)])
     assert (held(join), join.shed) == ([1], [])
+
+
+# Settings that change
+
+
+def test_a_tuples_window_is_the_one_of_its_own_time() -> None:
+    """Row 0 came before the left's window shrank and is there longer than row 1."""
+    rows = [left(0, 4), left(1, 5), right(2, 6), right(3, 7), right(4, 12), right(5, 14)]
+    windows = ([(0, 10), (5, 2)], 1)
+    assert sorted(exact(rows, windows)) == [(0, 2), (0, 3), (0, 4), (1, 2)]
+    join = NaiveJoin(windows=windows, ranker=Fixed(FIFO))
+    assert run(join, rows[:4]) == [(0, 2), (0, 3), (1, 2)]
+    assert held(join) == [0, 2, 3]
+    assert run(join, rows[4:]) == [(0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("moment", "pairs"), [("probe-first", [(0, 2), (1, 2)]), ("evict-first", [(1, 2)])]
+)
+def test_memory_shrinks_after_the_probes_of_its_tick_or_before(moment: str, pairs: Pairs) -> None:
+    """At the very time of the change it is the moment that says whether a victim still joins."""
+    rows = [left(0, 0), left(1, 1), right(2, 5, key=1)]
+    join = NaiveJoin(
+        windows=(9, 1), memory=[(0, 2), (5, 1)], moment=moment, ranker=Fixed({1: 1.0, 2: -1.0})
+    )
+    assert run(join, rows) == pairs
+    assert held(join) == [1]
+    assert [(s.uid, s.when, s.why) for s in join.shed] == [(0, 5, "evicted"), (2, 5, "rejected")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_memory_that_shrank_between_two_ticks_is_small_at_the_next(moment: str) -> None:
+    """It grew again before anybody came, but what had to leave has left."""
+    rows = [left(0, 0), left(1, 1), right(2, 5)]
+    join = NaiveJoin(
+        windows=(9, 1), memory=[(0, 2), (3, 1), (4, 9)], moment=moment, ranker=Fixed(FIFO)
+    )
+    assert run(join, rows) == [(1, 2)]
+    assert held(join) == [1, 2]
+    assert [(s.uid, s.when, s.why) for s in join.shed] == [(0, 5, "evicted")]
 
 
 # Ticks

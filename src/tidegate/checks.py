@@ -6,41 +6,16 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
-
-#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
-LARGEST_TIME = 2**62
-
-
-@dataclass(frozen=True)
-class TimeUnit:
-    """How the values of a time column become numbers.
-
-    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
-    numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
-    """
-
-    kind: Literal["timestamp", "local timestamp", "date", "whole number", "decimal", "real number"]
-    per_unit: Fraction
-
-    @property
-    def is_time(self) -> bool:
-        """Whether it is measured in durations rather than plain numbers."""
-        return self.kind in ("timestamp", "local timestamp", "date")
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What the kernel computes with."""
-        return np.dtype(np.float64 if self.kind == "real number" else np.int64)
+from tidegate.times import LARGEST_TIME, TimeUnit
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:

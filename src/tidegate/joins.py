@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tidegate.columns import hash_columns, whole
 from tidegate.engines.job import WindowJob
-from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
 from tidegate.slow_cpu import SlowCPU
@@ -21,6 +20,7 @@ from tidegate.spec import (
     window_join,
     with_frequencies,
 )
+from tidegate.times import times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ def join(
     time: str | tuple[str, str],
     within: Any,
     where: str | None = None,
-    memory: int | str | None = None,
+    memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
     moment: str = "probe-first",
@@ -61,13 +61,16 @@ def join(
     within
         The window: a tuple joins those of the other side that come less than this later. One for
         both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
-        are numbers, or ``"unbounded"``.
+        are numbers, or ``"unbounded"``. Each may also be a schedule, a list of (time, window)
+        pairs in order of time: a tuple's window is the one in force at its own time.
     where
         A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
         see `tidegate.predicates.Predicate`. Policies do not know of it.
     memory
         How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
-        None keeps everything, so that the result is exact.
+        None keeps everything, so that the result is exact. Or a schedule, a list of (time,
+        memory) pairs in order of time: each holds from its time on, the first also before. What
+        does not fit when memory falls leaves at once, the least valuable first.
     policy
         Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
     split

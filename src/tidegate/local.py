@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.engines.job import WindowJob
-from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
 from tidegate.spec import WindowJoin, frequencies_of, window_join, with_frequencies
+from tidegate.times import times
 from tidegate.truncated_spec import TruncatedJoin
 from tidegate.truncated_spec import truncated_join as spec_of_truncated
 

@@ -14,8 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.checks import (
-    LARGEST_TIME,
-    TimeUnit,
     check_carried,
     check_column,
     check_key,
@@ -33,7 +31,9 @@ from tidegate.memory import predicted
 from tidegate.policies import ByFrequency, Policy, Prob, policy_of
 from tidegate.policies.base import Times, as_table
 from tidegate.predicates import Predicate
+from tidegate.schedules import Schedule, Step, is_schedule, steps_of
 from tidegate.slow_cpu import SlowCPU
+from tidegate.times import LARGEST_TIME, TimeUnit
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -71,8 +71,14 @@ class Side:
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str
-    window: int | float | None
+    windows: Schedule
     importance: str | None
+
+    @property
+    def window(self) -> int | float | None:
+        """The longest window that a tuple may have; None if it may be unbounded."""
+        lengths = [step.value for step in self.windows]
+        return None if None in lengths else max(lengths)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class WindowJoin:
     right: Side
     unit: TimeUnit
     lateness: int | float
-    memory: int | None
+    budget: Schedule
     in_bytes: bool
     split: float | None
     moment: Moment
@@ -109,6 +115,11 @@ class WindowJoin:
     def cpu_halflife(self) -> int | float:
         """How long until an arrival counts half before the join."""
         return _halflife(Prob(), (self.left.window, self.right.window), self.unit)
+
+    @property
+    def memory(self) -> int | None:
+        """The least memory that there is at any time; None if everything is kept at all times."""
+        return min((step.value for step in self.budget if step.value is not None), default=None)
 
     @property
     def most_shards(self) -> int | None:
@@ -142,9 +153,9 @@ class WindowJoin:
                 "on": [list(side.keys) for side in self.sides],
                 "where": self.where,
                 "time": [side.time for side in self.sides],
-                "within": [side.window for side in self.sides],
+                "within": [_as_json(side.windows) for side in self.sides],
                 "lateness": self.lateness,
-                "memory": f"{self.memory} bytes" if self.in_bytes else self.memory,
+                "memory": _as_json(self.budget, " bytes" if self.in_bytes else ""),
                 "split": "shared" if self.split is None else self.split,
                 "moment": self.moment,
                 "importance": [side.importance for side in self.sides],
@@ -164,7 +175,7 @@ def window_join(
     time: str | tuple[str, str],
     within: Any,
     where: str | None = None,
-    memory: int | str | None = None,
+    memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
     moment: str = "probe-first",
@@ -190,13 +201,12 @@ def window_join(
         check_key(left, right, a, b)
     left_time, right_time = _pair(time, "time")
     unit = time_unit(left, right, left_time, right_time)
-    windows = within if isinstance(within, tuple | list) else (within, within)
-    if len(windows) != 2:
-        raise TidegateError(
-            f"within must be one window or a pair (left's, right's), not {within!r}"
-        )
-    w_left, w_right = (_window(w, unit) for w in windows)
-    tuples, in_bytes = _memory(memory)
+    kind = left.field(left_time).type
+    windows = [
+        steps_of(w, "within", unit, kind, lambda value: _window(value, unit))
+        for w in _window_pair(within)
+    ]
+    budget, in_bytes = _budget_steps(memory, unit, kind)
     chosen = policy_of(policy)
     if importance is None:
         imp: tuple[str | None, str | None] = (None, None)
@@ -205,37 +215,45 @@ def window_join(
         _check_importance(left, imp[0], "left")
         _check_importance(right, imp[1], "right")
     share = _split(split)
-    if tuples is not None and share is not None and not in_bytes and tuples < 2:
-        raise TidegateError(
-            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
-            'use split="shared" or more memory'
-        )
+    sides = (
+        Side(left, left_keys, left_time, windows[0], imp[0]),
+        Side(right, right_keys, right_time, windows[1], imp[1]),
+    )
+    lengths = (sides[0].window, sides[1].window)
     spec = WindowJoin(
-        left=Side(left, left_keys, left_time, w_left, imp[0]),
-        right=Side(right, right_keys, right_time, w_right, imp[1]),
+        left=sides[0],
+        right=sides[1],
         unit=unit,
         lateness=duration(lateness, unit, "lateness", zero=True),
-        memory=tuples,
+        budget=budget,
         in_bytes=in_bytes,
         split=share,
         moment=one_of(moment, MOMENTS, "moment"),
         policy=chosen,
-        halflife=_halflife(chosen, (w_left, w_right), unit),
+        halflife=_halflife(chosen, lengths, unit),
         combine=one_of(combine, COMBINES, "combine"),
         seed=seed_of(seed),
         names=result_names((left, right), suffixes),
         where=where,
         cpu=_cpu(cpu),
     )
-    if tuples is not None:
-        spec = replace(
-            spec,
-            params=chosen.params(_times(unit, (w_left, w_right))),
-            curves=chosen.curves((_or_inf(w_left), _or_inf(w_right))),
+    if spec.memory is None:
+        return spec
+    if share is not None and not in_bytes and spec.memory < 2:
+        raise TidegateError(
+            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
+            'use split="shared" or more memory'
         )
-        if split == "predicted":
-            spec = _to_be_split(spec, memory)
-    if tuples is not None and isinstance(chosen, ByFrequency) and chosen.given is not None:
+    if chosen.ranks == "life":
+        _check_lives(spec)
+    spec = replace(
+        spec,
+        params=chosen.params(_times(unit, lengths)),
+        curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
+    )
+    if split == "predicted":
+        spec = _to_be_split(spec, memory)
+    if isinstance(chosen, ByFrequency) and chosen.given is not None:
         return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
     return spec
 
@@ -253,6 +271,11 @@ def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) ->
 def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
     """The same join with its split predicted, now or when frequencies are known."""
     assert spec.memory is not None
+    if any(len(each) > 1 for each in (spec.budget, spec.left.windows, spec.right.windows)):
+        raise TidegateError(
+            'split="predicted" is for a memory and windows that do not change; with a schedule, '
+            'use split="shared"'
+        )
     predicted.check(spec.policy, _windows(spec), memory, spec.in_bytes)
     if isinstance(spec.policy, ByFrequency):
         return replace(spec, unsplit=True)
@@ -353,6 +376,18 @@ def _check_importance(schema: pa.Schema, name: str, side: str) -> None:
         )
 
 
+def _window_pair(within: Any) -> tuple[Any, Any]:
+    """The left's window and the right's, each of which may be a schedule."""
+    if is_schedule(within) or not isinstance(within, tuple | list):
+        return within, within
+    if len(within) != 2:
+        raise TidegateError(
+            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
+            f"(left's, right's), not {within!r}"
+        )
+    return within[0], within[1]
+
+
 def _window(value: Any, unit: TimeUnit) -> int | float | None:
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
@@ -388,6 +423,41 @@ def _times(unit: TimeUnit, windows: tuple[int | float | None, int | float | None
 
     second = read("1 s", "a second") if unit.is_time else 1.0
     return Times(read, second, max(map(_or_inf, windows)))
+
+
+def _check_lives(spec: WindowJoin) -> None:
+    """Refuse to compare lives with lives that never end."""
+    for side, name in zip(spec.sides, ("left", "right"), strict=True):
+        lengths = {step.value for step in side.windows}
+        if None in lengths and len(lengths) > 1:
+            raise TidegateError(
+                f"policy {spec.policy.name} ranks by the life that is left, and the {name}'s "
+                "schedule has windows that end and windows that do not; give all of them a "
+                "length, or use Prob"
+            )
+
+
+def _as_json(schedule: Schedule, unit: str = "") -> Any:
+    """A schedule as a setting; a value that does not change as itself."""
+    values = [
+        f"{step.value}{unit}" if unit and step.value is not None else step.value
+        for step in schedule
+    ]
+    if len(values) == 1:
+        return values[0]
+    return [[step.start, value] for step, value in zip(schedule, values, strict=True)]
+
+
+def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
+    """The memory by time, and whether it is a size."""
+    found = steps_of(memory, "memory", unit, kind, _memory)
+    units = {step.value[1] for step in found if step.value[0] is not None}
+    if len(units) > 1:
+        raise TidegateError(
+            "a schedule of memory must be in tuples throughout or in sizes throughout, not "
+            f"{memory!r}"
+        )
+    return tuple(Step(step.start, step.value[0]) for step in found), True in units
 
 
 def _memory(value: Any) -> tuple[int | None, bool]:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.checks import (
-    TimeUnit,
     check_carried,
     check_key,
     check_unique,
@@ -22,6 +21,7 @@ from tidegate.checks import (
     time_unit,
 )
 from tidegate.errors import TidegateError
+from tidegate.times import TimeUnit
 
 #: How a truncated join chooses: with one budget for two inputs, with one for each, and with one
 #: for each of more than two.

@@ -17,6 +17,7 @@ import tidegate as tg
 from tidegate.engines.queue import QueueEngine
 from tidegate.engines.statistics import Statistics
 from tidegate.engines.window import WindowEngine
+from tidegate.schedules import Step
 from tidegate.slow_cpu import MODES, SlowCPU
 from tidegate.streams import zipf
 
@@ -134,7 +135,8 @@ def test_a_join_that_keeps_up_is_the_plain_one(case: Case, mode: Any) -> None:
 
 @given(cases(order="each"), st.sampled_from(MODES))
 def test_a_stream_may_lag_behind(case: Case, mode: Any) -> None:
-    spec = replace(case.spec, memory=None, frequencies=None, cpu=SlowCPU(1_000, 28, mode))
+    always = (Step(0, None),)
+    spec = replace(case.spec, budget=always, frequencies=None, cpu=SlowCPU(1_000, 28, mode))
     found, _ = answer(case, QueueEngine(spec, keep_shed=True), cut=True)
     plain = replace(spec, cpu=None)
     assert found == answer(case, WindowEngine(plain, keep_shed=True), cut=True)[0]

@@ -40,6 +40,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.schedules import Step
 from tidegate.spec import MOMENTS, WindowJoin, window_join
 
 INTEGERS = pa.schema(
@@ -102,8 +103,11 @@ class InOrder(naive.Ranker):
 
 
 def windows_of(spec: WindowJoin) -> naive.Windows:
-    left, right = (math.inf if s.window is None else s.window for s in spec.sides)
-    return left, right
+    left, right = (
+        [(start, math.inf if value is None else value) for start, value in side.windows]
+        for side in spec.sides
+    )
+    return left[0][1] if len(left) == 1 else left, right[0][1] if len(right) == 1 else right
 
 
 FORMULAS: dict[type[Policy], str] = {
@@ -178,9 +182,11 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
 def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
     spec, rules = case.spec, engine._rules
     rows = naive_rows(spec, [c for feed in case.feeds for c in feed])
-    memory = None
-    if spec.memory is not None:
-        memory = rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
+    budgets = [sum(row[: rules.pools]) for row in rules.budgets.tolist()]
+    memory = [
+        (start, None if value is None else budget)
+        for (start, value), budget in zip(spec.budget, budgets, strict=True)
+    ]
     return naive.NaiveJoin(
         windows=windows_of(spec),
         ranker=ranker(spec, rows, rules.cap),
@@ -279,17 +285,36 @@ ending = st.sampled_from(
 
 
 @st.composite
+def changing(draw: st.DrawFn, values: st.SearchStrategy[Any], times: st.SearchStrategy[Any]) -> Any:
+    """One value, or a schedule of several."""
+    if draw(st.integers(0, 2)):
+        return draw(values)
+    return [(start, draw(values)) for start in sorted(draw(st.sets(times, min_size=1, max_size=4)))]
+
+
+def values_of(setting: Any) -> list[Any]:
+    """What a setting is at any time."""
+    return [value for _, value in setting] if isinstance(setting, list) else [setting]
+
+
+@st.composite
 def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
     """Rows in any order, all in order of time, or each stream in order on its own."""
     real = draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
-    memory = draw(st.sampled_from([None, 1, 2, 3, 4, 6, "900 B", "2 kB", "5 kB"]))
-    windows = draw(window), draw(window)
-    policy = policies if None in windows else policies | ending
+    time = st.integers(-4, 12).map(lambda t: t / 4 if real else t)
+    tuples = st.sampled_from([None, 1, 2, 3, 4, 6])
+    sizes = st.sampled_from([None, "900 B", "2 kB", "5 kB"])
+    memory = draw(changing(tuples, time) | changing(sizes, time))
+    windows = draw(changing(window, time)), draw(changing(window, time))
+    lengths = [values_of(w) for w in windows]
+    policy = policies if None in lengths[0] + lengths[1] else policies | ending
+    if any(None in each and len(set(each)) > 1 for each in lengths):
+        policy = policy.filter(lambda p: not isinstance(p, Life))
     splits: list[str | float] = ["shared", "fixed", 0.3]
     split = draw(st.sampled_from(splits))
-    if memory == 1:
+    if 1 in values_of(memory):
         split = "shared"
     spec = window_join(
         schema,
@@ -305,7 +330,6 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
         lateness=draw(st.sampled_from([0, 0, 2])),
         seed=draw(st.integers(0, 3)),
     )
-    time = st.integers(-4, 12).map(lambda t: t / 4 if real else t)
     size = draw(st.integers(0, 28))
     cells = [
         (draw(st.integers(0, 1)), draw(st.integers(0, 3)), draw(time), uid) for uid in range(size)
@@ -340,7 +364,7 @@ def test_cuts_and_restarts_change_nothing(case: Case) -> None:
 @given(cases(order="each"))
 @settings(max_examples=150)
 def test_streams_need_not_keep_in_step_to_be_exact(case: Case) -> None:
-    exact = replace(case.spec, memory=None)
+    exact = replace(case.spec, budget=(Step(0, None),))
     cells = [c for feed in case.feeds for c in feed]
     wanted = naive.exact(naive_rows(exact, cells), windows_of(exact))
     assert run_case(replace(case, spec=exact)) == wanted
@@ -467,3 +491,72 @@ def test_an_age_curve_is_learned() -> None:
         )
     assert recall["age learned"] > 0.9 * recall["age"]
     assert recall["age"] > 1.2 * max(recall["fifo"], recall["rand"])
+
+
+def test_a_long_window_before_short_ones() -> None:
+    """Many expire before what came earlier; what is held, and the heap of them, stays small."""
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=[(0, 10**6), (5, 10)], memory=64
+    )
+    engine = WindowEngine(spec)
+    for start in range(0, 20_000, 100):
+        cells = [(side, t, t, 2 * t + side) for t in range(start, start + 100) for side in range(2)]
+        for _ in engine.feed([[prepared(spec, cells, side)] for side in range(2)]):
+            pass
+    counters = engine.take_counters()
+    # Five a side of the long window, nine a side of the short one; the last tick is still open.
+    assert counters["held"] == 2 * (5 + 9)
+    assert counters["evicted"] == 0
+    assert engine._tables.core.late.shape[1] < 1000
+
+
+def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:
+    """It hears from other shards how far the streams have come."""
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=100, memory=[(0, 8), (20, 2)], policy="fifo"
+    )
+    engine = WindowEngine(spec, keep_shed=True)
+    cells: list[Cell] = [(0, t, t, t) for t in range(6)]
+    inputs = [[prepared(spec, cells, side)] for side in range(2)]
+    for clock, held in ((20, 6), (21, 2)):
+        for _ in engine.feed(inputs if clock == 20 else [[], []], (clock, clock)):
+            pass
+        assert engine.take_counters()["held"] == held
+    assert shed_of(engine) == Counter(naive.Shed(uid, 21, "evicted") for uid in range(4))
+    new = passed_on(engine, [])
+    assert held_of(new) == {4, 5}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_schedules_survive_restarts(name: str) -> None:
+    """Many batches with a new engine after each give what one engine gives, for every policy."""
+    rng = np.random.default_rng(7)
+    spec = window_join(
+        INTEGERS,
+        INTEGERS,
+        on="k",
+        time="t",
+        within=([(0, 60), (150, 20), (400, 90)], [(0, 30), (300, 75)]),
+        memory=[(0, 40), (200, 12), (350, 60), (351, 30), (500, 48)],
+        policy=name,
+    )
+    cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1200)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec, keep_shed=True)
+        log: list[bytes] = []
+        pairs: Counter[tuple[int, int]] = Counter()
+        most = 0.0
+        for start in range(0, len(cells), 50):
+            feed = cells[start : start + 50]
+            pairs += pairs_of(engine.feed([[prepared(spec, feed, side)] for side in range(2)]))
+            held = engine.take_counters()["held"]
+            most = max(most, held)
+            if 200 < feed[-1][2] < 350:
+                assert held <= 12
+            if restarts:
+                engine = passed_on(engine, log)
+        assert 12 < most <= 60
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 200

@@ -29,7 +29,9 @@ RIGHT = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
     [
         ({"policy": "prob"}, "takes no policy, and policy='prob'"),
         ({"memory": "64 MB"}, "number of tuples, not for a size: '64 MB'"),
-        ({"memory": [(0, 2), (3, "1 kB")]}, "not for a size: '1 kB'"),
+        ({"memory": [(0, 2), (3, "1 kB")]}, "tuples throughout or in sizes throughout"),
+        ({"memory": [(0, "1 kB")]}, "not for a size"),
+        ({"memory": [(0, 2), (3, 0)]}, "not 0 .in the schedule of memory, from 3 on."),
         ({"memory": 0}, "memory must be a positive number of tuples"),
         ({"memory": [(0, 2), (0, 3)]}, "times in a schedule of memory must ascend; 0 comes before"),
         ({"memory": [(0.5, 2)]}, "a schedule of memory must have a time like .* int64, not 0.5"),

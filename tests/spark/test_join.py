@@ -266,6 +266,28 @@ def test_bounded_mode_is_the_local_engines_answer(
     assert all(count["held"] == count["held_left"] + count["held_right"] for count in counts)
 
 
+def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path: Path) -> None:
+    """Windows and memory change in the midst of batches."""
+    case = closed(numbers())
+    within = ([(0, 30), (700, 12)], [(0, 30), (450, 45)])
+    settings = case.settings | {"within": within, "memory": [(0, 60), (500, 20), (800, 40)]}
+    expected = bag(tg.local.join(case.left, case.right, **settings).table)
+    pair = prepared(spark, tmp_path, case, batches=4, seed=1)
+    assert bag(tg.join(*pair.batch(), **settings, shards=1).toArrow()) == expected
+    counts = counters(start(tg.join(*pair.stream(), **settings, shards=1), tmp_path / "one"))
+    assert bag(delivered(spark, tmp_path / "one")) == expected
+    assert counts[0]["held"] > 40
+    assert counts[1]["held"] <= 20
+    assert 20 < counts[2]["held"] <= 40
+
+    exact = settings | {"memory": None}
+    found = start(tg.join(*pair.stream(), **exact, shards=3), tmp_path / "exact")
+    assert len(counters(found)) == 4
+    assert bag(delivered(spark, tmp_path / "exact")) == bag(
+        tg.local.join(case.left, case.right, **exact).table
+    )
+
+
 def test_shards_share_the_memory(spark: SparkSession, tmp_path: Path) -> None:
     case = numbers()
     pair = prepared(spark, tmp_path, case, batches=4)

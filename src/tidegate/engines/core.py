@@ -50,6 +50,7 @@ class Tables:
             near=np.empty((rules.pools, 0), ranked),
             far=np.empty((rules.pools, 0), ranked),
             due=np.empty((2, 0), layout.DUE),
+            ends=np.full(2, lowest, time),
             late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
@@ -67,6 +68,7 @@ class Tables:
         )
         self._grow_slots(1024)
         self._grow_entries(1024)
+        self.set_budget()
 
     # ---- size ---------------------------------------------------------------------------------
 
@@ -86,19 +88,25 @@ class Tables:
 
     def make_room(self, newcomers: int, late: int = 0) -> None:
         """Make sure that newcomers, some of them late, can be taken without growing midway."""
+        rules = self._rules
         most = self.held + newcomers
-        if self._rules.kind != layout.NOTHING:
-            budget = self._rules.budget_left
-            if self._rules.pools == 2:
-                budget += self._rules.budget_right
-            most = min(most, budget)
+        if rules.kind != layout.NOTHING:
+            most = min(most, max(sum(row[: rules.pools]) for row in rules.budgets.tolist()))
         if len(self.core.slots) < most + 2:
             self._grow_slots(most + most // 8 + 2)
+        if len(rules.windows):
+            late = newcomers  # any of them may expire before others that came earlier
         late += int(self.core.ints[[layout.LATE_DUE, layout.LATE_DUE + 1]].max())
+        late = min(late, most + most // 4 + 128)  # the dead among them go when there is no room
         if self.core.late.shape[1] < late:
             self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
         if len(self.core.fresh) < newcomers:
             self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
+
+    def set_budget(self) -> None:
+        """Have the pools hold what they may after the changes of the memory so far."""
+        ints, budgets = self.core.ints, self._rules.budgets
+        ints[layout.BUDGET : layout.BUDGET + 2] = budgets[ints[layout.CHANGE]]
 
     def _grow_slots(self, size: int) -> None:
         core = self.core
@@ -344,9 +352,11 @@ class Tables:
         slots = self.core.slots
         for side in range(2):
             mine = self.slots_of(side)
-            tuples.reschedule(
-                self.core, side, mine[np.lexsort((slots["seq"][mine], slots["time"][mine]))]
-            )
+            window = windows_of(self._rules, side, slots["time"][mine])
+            mine, window = mine[window != 0], window[window != 0]
+            end = slots["time"][mine] + (window if len(self._rules.windows) else 0)
+            order = np.lexsort((slots["seq"][mine], end))
+            tuples.reschedule(self.core, self._rules, side, mine[order])
 
     def mark(self) -> None:
         """From here on, changes are new."""
@@ -360,6 +370,15 @@ class Tables:
         if self._rules.kind in (layout.BY_LIFE, layout.BY_SCORE):
             # What a restored engine does, so that a crash changes nothing.
             victims.requeue(self.core, self._rules, True)
+
+
+def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[Any]:
+    """The window of each of a side's tuples, as `kernel.times.window_of` has it."""
+    if not len(rules.windows):
+        return np.full(len(times), rules.window_left if side == 0 else rules.window_right)
+    step = np.searchsorted(rules.windows[:, 0], times, "right") - 1
+    lengths: NDArray[Any] = rules.windows[np.maximum(step, 0), 1 + side]
+    return lengths
 
 
 def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:

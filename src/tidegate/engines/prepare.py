@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tidegate.checks import LARGEST_TIME, TimeUnit
-from tidegate.columns import as_floats, hash_columns, plain
+from tidegate.columns import as_floats, hash_columns
 from tidegate.errors import TidegateError
 from tidegate.spec import Side
+from tidegate.times import TimeUnit, times
 
 #: Columns that a prepared batch has before those of the input.
 KEY, TIME, TIE = "key", "time", "tie"
@@ -66,34 +63,3 @@ def check_importance(name: str, column: pa.Array) -> None:
             f'importance must be a finite number of at least 0, and column "{name}" has '
             f"{worst.as_py()!r}; filter such rows, or replace it with coalesce or greatest"
         )
-
-
-def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
-    """A column of times as the numbers that windows are measured in."""
-    column = plain(column)
-    if unit.kind == "real number":
-        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float64)
-    try:
-        values = np.asarray(_numbers(column, unit).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid as error:
-        raise TidegateError(
-            f"a time is out of range: {error}; times must lie within ±2^62, so use a coarser unit"
-        ) from None
-    if len(values) and (values.max() >= LARGEST_TIME or values.min() <= -LARGEST_TIME):
-        worst = values[np.argmax(np.abs(values.astype(np.float64)))]
-        raise TidegateError(
-            f"a time is out of range: {worst}; times must lie within ±2^62, so use a coarser unit"
-        )
-    return values
-
-
-def _numbers(column: pa.Array, unit: TimeUnit) -> pa.Array:
-    if unit.kind in ("timestamp", "local timestamp"):
-        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
-        return column.cast(pa.timestamp(finest, column.type.tz)).cast(pa.int64())
-    if unit.kind == "date":
-        return column.cast(pa.timestamp("us")).cast(pa.int64())
-    if unit.kind == "decimal":
-        shift = pa.scalar(unit.per_unit.numerator).cast(pa.decimal128(19, 0))
-        return pc.multiply(column, shift).cast(pa.int64())
-    return column.cast(pa.int64())

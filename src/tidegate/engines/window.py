@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
-from tidegate.engines.core import Tables
+from tidegate.engines.core import Tables, windows_of
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
@@ -58,6 +58,7 @@ _SCALARS = {
     "census": layout.CENSUS_SEQ,
     "fit": layout.REDRAWN,
     "thinned": layout.THINNED,
+    "change": layout.CHANGE,
 }
 #: How many ghosts there are at the most, and what is told apart besides their age.
 _GHOSTS = 1024
@@ -134,7 +135,17 @@ class WindowEngine:
         if clocks is not None:
             heard, number = self._tables.core.heard, self.spec.unit.dtype.type
             told = [heard[s] if t is None else number(t) for s, t in enumerate(clocks)]
-            window.advance(self._tables.core, self._rules, *told)
+            self._advance(*told)
+
+    def _advance(self, *told: Any) -> None:
+        """Hear how far the streams have come, and see to what that makes leave."""
+        core, out = self._tables.core, self._output(0, room=0)
+        core.ints[layout.SHED] = 0
+        evicted = core.ints[layout.EVICTED]
+        window.advance(core, self._rules, out, *told)
+        if core.ints[layout.EVICTED] > evicted:
+            self._note_shed(out)
+            self._sweep(tight=self._overweight)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open."""
@@ -226,11 +237,11 @@ class WindowEngine:
         at = PREPARED + self.spec.sides[side].schema.get_field_index(importance)
         return np.concatenate([as_floats(b.column(at)) for b in batches])
 
-    def _output(self, newcomers: int) -> layout.Output:
+    def _output(self, newcomers: int, room: int = _ROOM) -> layout.Output:
         n = newcomers + self._tables.held if self._keep_shed else 0
         return layout.Output(
-            np.empty(_ROOM, np.int64),
-            np.empty(_ROOM, np.int64),
+            np.empty(room, np.int64),
+            np.empty(room, np.int64),
             np.empty(n, np.int64),
             np.empty(n, np.int8),
             np.empty(n, self.spec.unit.dtype),
@@ -297,8 +308,7 @@ class WindowEngine:
         for s, payload in enumerate(self._payload):
             payload.trim(first[s], tables.keep_rows(s, fresh, first[s], payload.rows))
             payload.join_chunks()
-        # Dead rows must not take more than what is set aside for them.
-        self._sweep(tight=self.spec.in_bytes and self._bytes() > self._budget)
+        self._sweep(tight=self._overweight)
 
     def _sweep(self, *, tight: bool) -> None:
         """Drop the rows that nobody holds, if they are many or must go."""
@@ -392,10 +402,10 @@ class WindowEngine:
         return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
 
     @property
-    def _budget(self) -> int:
-        """The memory of both sides."""
-        rules = self._rules
-        return rules.budget_left + (rules.budget_right if rules.pools == 2 else 0)
+    def _overweight(self) -> bool:
+        """Whether dead rows take more than what is set aside for them."""
+        budgets = self._tables.core.ints[layout.BUDGET :][: self._rules.pools]
+        return self.spec.in_bytes and self._bytes() > sum(budgets.tolist())
 
     # ---- state --------------------------------------------------------------------------------
 
@@ -492,6 +502,7 @@ class WindowEngine:
         core.model[:] = head["model"]
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
+        self._tables.set_budget()
         departed = np.concatenate(gone)
         sides = [self._survivors(s, held[s], departed) for s in range(2)]
         merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
@@ -531,10 +542,11 @@ class WindowEngine:
                 columns[name] = np.full(total, _DEFAULTS[name], dtype)
         live = ~np.isin(columns["seq"], departed)
         other, lateness = self._tables.core.heard[1 - side], self._rules.lateness
-        if side == 0 and self._rules.bounded_left:
-            live &= ~(other >= columns["time"] + self._rules.window_left + lateness)
-        if side == 1 and self._rules.bounded_right:
-            live &= ~(other - self._rules.window_right - lateness >= columns["time"])
+        lengths = windows_of(self._rules, side, columns["time"])
+        if side == 0:
+            live &= ~((lengths != 0) & (other >= columns["time"] + lengths + lateness))
+        else:
+            live &= ~((lengths != 0) & (other - lengths - lateness >= columns["time"]))
         rows = np.flatnonzero(live)
         return {name: column[rows] for name, column in columns.items()} | {
             "row": rows,
@@ -577,20 +589,15 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     policy = spec.policy
     learned = not isinstance(policy, ByFrequency) or policy.learned
     learn = _COUNTS[policy.counts] if spec.memory is not None and learned else 0
-    memory = (
-        2**62 if spec.memory is None else max(spec.memory // shards, 1 if spec.split is None else 2)
-    )
+    budgets = [_share(step.value, spec, shards) for step in spec.budget]
     cap = 0
     if learn:
-        tuples = memory // (10 * KEY_OVERHEAD) if spec.in_bytes else max(memory, 65_536)
+        least, most = min(budgets), max(_share(s.value or 0, spec, shards) for s in spec.budget)
+        tuples = least // (10 * KEY_OVERHEAD) if spec.in_bytes else max(most, 65_536)
         wanted = policy.keys if isinstance(policy, ByFrequency) else None
         cap = max(tuples, 2) if wanted is None else wanted
         if spec.in_bytes:
-            memory = max(memory - cap * KEY_OVERHEAD, 1)
-    left, right, pools = memory, memory, 1
-    if spec.split is not None and spec.memory is not None:
-        left = min(max(math.floor(memory * spec.split), 1), memory - 1)
-        right, pools = memory - left, 2
+            budgets = [max(memory - cap * KEY_OVERHEAD, 1) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
     if weighed and policy.ranks in _WEIGHED:
@@ -598,13 +605,12 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     return layout.Rules(
         kind=layout.NOTHING if spec.memory is None else kind,
         moment=_MOMENTS[spec.moment],
-        budget_left=left,
-        budget_right=right,
-        pools=pools,
+        pools=1 if spec.split is None or spec.memory is None else 2,
+        budgets=np.array([_pools(memory, spec.split) for memory in budgets], np.int64),
+        changes=np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
         window_left=number(spec.left.window or 0),
         window_right=number(spec.right.window or 0),
-        bounded_left=spec.left.window is not None,
-        bounded_right=spec.right.window is not None,
+        windows=_windows(spec),
         lateness=number(spec.lateness),
         learn=learn,
         formula=formula,
@@ -615,3 +621,32 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
         seq_weight=policy.order_weight,
         exact_limit=exact_limit,
     )
+
+
+def _share(memory: int | None, spec: WindowJoin, shards: int) -> int:
+    """One shard's share of a memory."""
+    return 2**62 if memory is None else max(memory // shards, 1 if spec.split is None else 2)
+
+
+def _pools(memory: int, split: float | None) -> tuple[int, int]:
+    """What each pool may hold; the same twice, where there is one."""
+    if split is None:
+        return memory, memory
+    left = min(max(math.floor(memory * split), 1), memory - 1)
+    return left, memory - left
+
+
+def _windows(spec: WindowJoin) -> NDArray[Any]:
+    """Where windows change: since when, and both from then on, 0 for one that never ends.
+
+    The first row holds before all changes, whatever its time.
+    """
+    changes = [step.start for side in spec.sides for step in side.windows[1:]]
+    starts = [min(changes), *sorted(set(changes))] if changes else []
+    found = np.zeros((len(starts), 3), spec.unit.dtype)
+    found[:, 0] = starts
+    for at, side in enumerate(spec.sides):
+        found[:, 1 + at] = side.windows[0].value or 0
+        for step in side.windows[1:]:
+            found[1:, 1 + at][found[1:, 0] >= step.start] = step.value or 0
+    return found

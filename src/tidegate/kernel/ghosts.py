@@ -72,14 +72,21 @@ def entry_of(core: Core, hash_: Any) -> int:
 
 @inlined
 def _count(
-    core: Core, rules: Rules, what: int, entry: int, side: int, age: float, amount: float
+    core: Core,
+    rules: Rules,
+    what: int,
+    entry: int,
+    side: int,
+    time: Any,
+    age: float,
+    amount: float,
 ) -> None:
     """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
 
     What lies between two levels, or two trends, counts for both, the nearer one more.
     """
     _, _, steps, levels, trends = core.cells.shape
-    cells = core.cells[side, what, int(step_of(rules, side, age, steps))]
+    cells = core.cells[side, what, int(step_of(rules, side, time, age, steps))]
     if not knows_keys(core):
         cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
         return
@@ -114,7 +121,7 @@ def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
             left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
             if joins(rules, left, right):
                 age = float(core.clock[0] - ghost.time)
-                _count(core, rules, FOUND, batch.entry[i], ghost.side, age, 1.0)
+                _count(core, rules, FOUND, batch.entry[i], ghost.side, ghost.time, age, 1.0)
                 ghost.found += 1
         at = ghost.next
 
@@ -161,7 +168,7 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
     """Note the level of a ghost's key, and its results, at the marks that it has come by."""
     ghost = core.ghosts[at]
     marks = core.trails.shape[1]
-    reached = int(step_of(rules, ghost.side, age, marks))
+    reached = int(step_of(rules, ghost.side, ghost.time, age, marks))
     if reached < ghost.marks:
         return
     count = rate_of(core, rules, 2 * entry + ghost.side) if entry >= 0 else 0.0
@@ -272,7 +279,8 @@ def census(core: Core, rules: Rules) -> None:
         age = now - float(ghost.time)
         spent = min(since, age)
         # It was younger when this stretch of time began.
-        _count(core, rules, EXPECTED, entry, ghost.side, age - 0.5 * spent, spent)
+        middle = age - 0.5 * spent
+        _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, age)
     if ints[SEQ] - ints[REDRAWN] >= min(_FITS, _APART + ints[REDRAWN] // 8):

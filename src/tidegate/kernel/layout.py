@@ -56,9 +56,10 @@ LEARNED = 23  # length of `Core.learned`
 GHOSTS = 24  # length of `Core.ghosts`
 THINNED = 25  # one newcomer in two to the power of this leaves a ghost
 CENSUS_SEQ, REDRAWN = 26, 27  # the sequence numbers at the last census, and at the last fit
-# One for each pool, or for each side.
-USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE = 28, 30, 32, 34, 36, 38, 40
-INTS = 42
+CHANGE = 28  # how many changes of the memory have come
+# One for each pool, or for each side; `BUDGET` is what a pool may hold now.
+USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41, 43
+INTS = 45
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -139,8 +140,9 @@ class Core(NamedTuple):
     edge: Array  # by pool: what is at most (rank, seq) of the edge is in `near`
     near: Array  # by pool
     far: Array  # by pool
-    due: Array  # by side: slots in order of time
-    late: Array  # by side: a heap of slots that were late
+    due: Array  # by side: slots in the order in which they expire
+    ends: Array  # by side: what the last of these was put in order by, see `times.end_of`
+    late: Array  # by side: a heap of slots that would be out of order there
     gone: Array
     fresh: Array
     model: Array  # what a formula has learned of all tuples; see `rates`
@@ -161,13 +163,12 @@ class Rules(NamedTuple):
 
     kind: int
     moment: int
-    budget_left: int
-    budget_right: int
     pools: int
-    window_left: Any  # of the time's type
+    budgets: Array  # by change of the memory, and first before any: what each pool may hold
+    changes: Array  # when each comes
+    window_left: Any  # of the time's type, the longest; 0: unbounded
     window_right: Any
-    bounded_left: bool
-    bounded_right: bool
+    windows: Array  # where windows change: since when, the left's, the right's; otherwise empty
     lateness: Any
     learn: int
     formula: int

@@ -39,11 +39,7 @@ def rate_of(core: Core, rules: Rules, group: int) -> float:
 @inlined
 def span_of(core: Core, rules: Rules) -> float:
     """The longer window; where there is none, all the time so far."""
-    span = 0.0
-    if rules.bounded_left:
-        span = float(rules.window_left)
-    if rules.bounded_right:
-        span = max(span, float(rules.window_right))
+    span = max(float(rules.window_left), float(rules.window_right))
     return span if span > 0.0 else max(core.model[ELAPSED], 1.0)
 
 

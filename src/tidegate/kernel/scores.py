@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.kernel.compiling import Array, inlined
 from tidegate.kernel.layout import FAINTEST, LEARNED, MARK, Core, Rules
 from tidegate.kernel.rates import STAY, density, level_of, rate_of, recently, trend_of
-from tidegate.kernel.times import life_of, step_of
+from tidegate.kernel.times import life_of, step_of, window_of
 
 # Formulas, named as in the papers; see the policies.
 RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(10)
@@ -35,12 +35,12 @@ def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
 
 
 @inlined
-def _corrected(core: Core, rules: Rules, group: int, age: float) -> float:
+def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> float:
     """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
     worth = core.worth[group & 1]
     steps, levels, trends = worth.shape
     expected = density(core, rules, rate_of(core, rules, group))
-    step = step_of(rules, group & 1, age, steps)
+    step = step_of(rules, group & 1, time, age, steps)
     level = level_of(core, rules, expected, levels)
     trend = trend_of(expected, recently(core, rules, group), trends)
     i, j = int(level), int(trend)
@@ -58,18 +58,18 @@ def score(
 ) -> float:
     """What a tuple is worth now."""
     formula, params = rules.formula, rules.params
-    bounded = rules.bounded_left if group & 1 == 0 else rules.bounded_right
     age = float(core.clock[0] - time)
     since = float(core.clock[0] - last)
     if formula == RATE:
         return float(weight * rate_of(core, rules, group))
     if formula == LIFE:
-        life = life_of(core, rules, group, time) if bounded else 1.0
+        ends = window_of(rules, group & 1, time) != 0
+        life = life_of(core, rules, group, time) if ends else 1.0
         return float(weight * max(rate_of(core, rules, group), FAINTEST) * life)
     if formula == HEEB:
         stay = params[0] if params[0] > 0 else max(core.model[STAY], TRACE)
         part = 1.0
-        if bounded:
+        if window_of(rules, group & 1, time) != 0:
             part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
         return float(weight * rate_of(core, rules, group) * part)
     if formula == DIMPPROB:
@@ -78,10 +78,10 @@ def score(
         return float(max(gain - params[1] * since, 0.0))
     if formula == AGE:
         worth = core.worth[group & 1]
-        step = step_of(rules, group & 1, age, worth.shape[0])
+        step = step_of(rules, group & 1, time, age, worth.shape[0])
         return weight * _at_age(worth, step, 0, 0)
     if formula == AUTO:
-        return math.log2(max(weight, FAINTEST)) + _corrected(core, rules, group, age)
+        return math.log2(max(weight, FAINTEST)) + _corrected(core, rules, group, time, age)
     if formula == IJOIN:
         if age < params[1]:
             return SPARED

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
 from tidegate.kernel.heap import before, drop_top, put, sift_up
 from tidegate.kernel.keys import list_idle, only_counted
 from tidegate.kernel.layout import (
     ADMITTED,
+    BUDGET,
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
+    CHANGE,
     DUE_FROM,
     DUE_TO,
     EVICTED,
@@ -34,8 +36,8 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.scores import first_gain, learn_stay, score
-from tidegate.kernel.times import expired, past
-from tidegate.kernel.victims import enqueue, of_tuples, rank_of, victim, worth
+from tidegate.kernel.times import end_of, expired, past, window_of
+from tidegate.kernel.victims import enqueue, item_of, of_tuples, rank_of, victim, worth
 
 
 @inlined
@@ -67,7 +69,7 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
 
 
 @inlined
-def oldest(core: Core, side: int) -> int:
+def oldest(core: Core, rules: Rules, side: int) -> int:
     """The slot of the side's tuple that expires next, or -1."""
     ints = core.ints
     due, late = core.due[side], core.late[side]
@@ -84,7 +86,10 @@ def oldest(core: Core, side: int) -> int:
     first = due[at].item if at < stop else -1
     if ints[LATE_DUE + side] > 0:
         slot = late[0].item
-        if first < 0 or before(late[0].rank, late[0].seq, core.slots[first].time, due[at].seq):
+        if first < 0:
+            return int(slot)
+        end = end_of(rules, side, core.slots[first].time)
+        if before(late[0].rank, late[0].seq, end, due[at].seq):
             return int(slot)
     return int(first)
 
@@ -98,7 +103,7 @@ def overdue(core: Core, rules: Rules, pool: int) -> int:
     side = 0 if core.heard[0] >= core.heard[1] else 1
     if rules.pools == 2 and side != pool:
         return -1
-    slot = oldest(core, side)
+    slot = oldest(core, rules, side)
     if slot >= 0 and past(rules, side, core.slots[slot].time, core.clock[0]):
         return slot
     return -1
@@ -109,21 +114,24 @@ def expire(core: Core, rules: Rules) -> None:
     """Drop what has left its window."""
     ints = core.ints
     for side in range(2):
-        slot = oldest(core, side)
+        slot = oldest(core, rules, side)
         while slot >= 0 and expired(core, rules, side, core.slots[slot].time):
             unlink(core, rules, slot)
             ints[EXPIRED] += 1
-            slot = oldest(core, side)
+            slot = oldest(core, rules, side)
 
 
 @inlined
-def schedule(core: Core, side: int, slot: int) -> None:
-    """Remember when a tuple expires: in order of time, with a heap for those that were late."""
+def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
+    """Remember when a tuple expires: in that order, with a heap for those that are out of it.
+
+    Out of order is what came late, and what has a shorter window than others before it.
+    """
     ints = core.ints
-    seq, time = core.slots[slot].seq, core.slots[slot].time
+    seq, end = core.slots[slot].seq, end_of(rules, side, core.slots[slot].time)
     due, late = core.due[side], core.late[side]
-    if time >= core.heard[side]:
-        stop = ints[DUE_TO + side]
+    stop = ints[DUE_TO + side]
+    if ints[DUE_FROM + side] == stop or end >= core.ends[side]:
         if stop == due.shape[0]:
             stop = 0
             for i in range(ints[DUE_FROM + side], due.shape[0]):
@@ -136,6 +144,7 @@ def schedule(core: Core, side: int, slot: int) -> None:
         due[stop].seq = seq
         due[stop].item = slot
         ints[DUE_TO + side] = stop + 1
+        core.ends[side] = end
         return
     n = ints[LATE_DUE + side]
     if n == late.shape[0]:
@@ -145,7 +154,7 @@ def schedule(core: Core, side: int, slot: int) -> None:
                 late[n] = late[i]
                 sift_up(late, n)
                 n += 1
-    put(late, n, time, seq, slot)
+    put(late, n, end, seq, slot)
     sift_up(late, n)
     ints[LATE_DUE + side] = n + 1
 
@@ -154,14 +163,16 @@ def schedule(core: Core, side: int, slot: int) -> None:
 def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     """Put a filled slot at the end of its group and into the queue.
 
-    Where the life left counts, a group's list is in order of time instead, so that its head is
-    still the lowest: a late tuple goes before those that are later.
+    Where the life left counts, a group's list is in the order in which tuples expire instead, so
+    that its head is still the lowest: a late tuple goes before those that are later.
     """
     ints = core.ints
-    group = core.slots[slot].group
+    group, time = core.slots[slot].group, core.slots[slot].time
+    side = group & 1
     before, after = core.groups[group].tail, -1
-    if rules.kind == BY_LIFE and (rules.bounded_left if group & 1 == 0 else rules.bounded_right):
-        while before >= 0 and core.slots[before].time > core.slots[slot].time:
+    if rules.kind == BY_LIFE and window_of(rules, side, time) != 0:
+        end = end_of(rules, side, time)
+        while before >= 0 and end_of(rules, side, core.slots[before].time) > end:
             before, after = core.slots[before].prev, before
     core.slots[slot].prev = before
     core.slots[slot].next = after
@@ -178,7 +189,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
         ints[STAT_ONLY] -= 1
     core.groups[group].count += 1
     ints[USED + pool] += core.slots[slot].size
-    ints[HELD + (group & 1)] += 1
+    ints[HELD + side] += 1
     if of_tuples(rules):
         enqueue(core, rules, pool, slot)
     elif rules.kind != NOTHING and core.groups[group].queued == 0:
@@ -231,25 +242,24 @@ def make_room(
 ) -> bool:
     """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
 
-    What is overdue goes first, the oldest before. Of equal ranks the earlier arrival leaves, so
-    the newcomer loses to higher ranks only.
+    What is overdue goes first, in the order in which windows ended. Of equal ranks the earlier
+    arrival leaves, so the newcomer loses to higher ranks only.
     """
     ints = core.ints
-    budget = rules.budget_right if pool == 1 else rules.budget_left
-    is_overdue = past(rules, group & 1, time, core.clock[0])
-    while ints[USED + pool] + size > budget:
+    side = group & 1
+    is_overdue = past(rules, side, time, core.clock[0])
+    while ints[USED + pool] + size > ints[BUDGET + pool]:
         slot = overdue(core, rules, pool)
-        if slot >= 0 and not (is_overdue and time < core.slots[slot].time):
+        if slot >= 0 and not (
+            is_overdue and end_of(rules, side, time) < end_of(rules, side, core.slots[slot].time)
+        ):
             drop(core, rules, slot)
             ints[EXPIRED] += 1
             continue
         if is_overdue:
             return False
         slot = victim(core, rules, pool)
-        if of_tuples(rules):
-            lowest = rank_of(core, rules, slot)[0]
-        else:
-            lowest = rank_of(core, rules, core.slots[slot].group)[0]
+        lowest = rank_of(core, rules, item_of(core, rules, slot))[0]
         if rules.kind == BY_TUPLE:
             rank = fixed
         elif rules.kind == BY_SCORE:
@@ -263,6 +273,32 @@ def make_room(
             return False
         evict(core, rules, out, slot)
     return True
+
+
+@inner
+def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
+    """Take the changes of the memory before the clock, or also at it (`now`), one by one.
+
+    What does not fit any more leaves at once, as if it had to make room.
+    """
+    ints = core.ints
+    while ints[CHANGE] < rules.changes.shape[0]:
+        start = rules.changes[ints[CHANGE]]
+        if start > core.clock[0] or (start == core.clock[0] and not now):
+            return
+        ints[CHANGE] += 1
+        for pool in range(rules.pools):
+            ints[BUDGET + pool] = rules.budgets[ints[CHANGE], pool]
+            while ints[USED + pool] > ints[BUDGET + pool]:
+                slot = overdue(core, rules, pool)
+                if slot >= 0:
+                    drop(core, rules, slot)
+                    ints[EXPIRED] += 1
+                    continue
+                slot = victim(core, rules, pool)
+                lowest = rank_of(core, rules, item_of(core, rules, slot))[0]
+                core.floor[pool] = max(core.floor[pool], lowest)
+                evict(core, rules, out, slot)
 
 
 @inlined
@@ -279,7 +315,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     group = 2 * batch.entry[i] + side
     rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
     gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
-    if size > (rules.budget_right if pool == 1 else rules.budget_left) or not make_room(
+    if size > ints[BUDGET + pool] or not make_room(
         core, rules, out, pool, size, time, group, rank, gain
     ):
         if not past(rules, side, time, core.clock[0]):
@@ -295,8 +331,8 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     ints[ADMITTED] += 1
     core.fresh[ints[FRESH]] = slot
     ints[FRESH] += 1
-    if rules.bounded_left if side == 0 else rules.bounded_right:
-        schedule(core, side, slot)
+    if window_of(rules, side, time) != 0:
+        schedule(core, rules, side, slot)
 
 
 @entry_point
@@ -343,11 +379,12 @@ def number_rows(core: Core, side: int, slots: Array, first: int, numbers: Array)
 
 
 @entry_point
-def reschedule(core: Core, side: int, slots: Array) -> None:
-    """Take held tuples of one side, in order of time, as the ones that are to expire."""
+def reschedule(core: Core, rules: Rules, side: int, slots: Array) -> None:
+    """Take held tuples of one side, in the order in which they expire, as those that will."""
     core.ints[LATE_DUE + side] = 0
     core.ints[DUE_FROM + side] = 0
     core.ints[DUE_TO + side] = slots.shape[0]
     for i in range(slots.shape[0]):
         core.due[side, i].seq = core.slots[slots[i]].seq
         core.due[side, i].item = slots[i]
+        core.ends[side] = end_of(rules, side, core.slots[slots[i]].time)

@@ -28,6 +28,7 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.scores import score
+from tidegate.kernel.times import window_of
 
 #: Candidates that are sorted at once, at the least, where ranks move.
 _FEW = 32
@@ -38,9 +39,8 @@ def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
     """What a tuple of a group is worth now, for the kinds that rank groups."""
     rate = core.groups[group ^ 1].rate
     if rules.kind == BY_LIFE:
-        left = group & 1 == 0
-        if rules.bounded_left if left else rules.bounded_right:
-            window = rules.window_left if left else rules.window_right
+        window = window_of(rules, group & 1, time)
+        if window != 0:
             return float((time + window - core.clock[0]) * max(rate, FAINTEST))
     return float(rate)
 
@@ -61,6 +61,12 @@ def moves(rules: Rules) -> bool:
 def slot_of(core: Core, rules: Rules, item: int) -> int:
     """The slot of the tuple that a candidate stands for."""
     return int(item) if of_tuples(rules) else int(core.groups[item].head)
+
+
+@inlined
+def item_of(core: Core, rules: Rules, slot: int) -> int:
+    """The candidate that stands for a slot's tuple."""
+    return slot if of_tuples(rules) else int(core.slots[slot].group)
 
 
 @inlined

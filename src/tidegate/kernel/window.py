@@ -21,6 +21,7 @@ from tidegate.kernel.layout import (
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
+    CHANGE,
     DONE,
     LATE,
     NEWCOMERS,
@@ -42,8 +43,8 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.scores import learn_match
-from tidegate.kernel.times import expired, joins
-from tidegate.kernel.tuples import admit, expire
+from tidegate.kernel.times import end_of, expired, joins
+from tidegate.kernel.tuples import admit, expire, resize
 
 
 @inlined
@@ -90,11 +91,12 @@ def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
 @inlined
 def _was_shed(core: Core, rules: Rules, batch: Batch, i: int, base: int, start: int) -> bool:
     """Whether newcomer i of the tick that began at `start` should be in memory and is not."""
-    if expired(core, rules, batch.side[i], batch.time[i]):
+    side = batch.side[i]
+    if expired(core, rules, side, batch.time[i]):
         return False
-    seq = base + (i - start)
-    slot = core.groups[2 * batch.entry[i] + batch.side[i]].tail
-    while slot >= 0 and core.slots[slot].time > batch.time[i]:
+    seq, end = base + (i - start), end_of(rules, side, batch.time[i])
+    slot = core.groups[2 * batch.entry[i] + side].tail
+    while slot >= 0 and end_of(rules, side, core.slots[slot].time) > end:
         slot = core.slots[slot].prev
     while slot >= 0 and core.slots[slot].seq >= base:
         if core.slots[slot].seq == seq:
@@ -179,6 +181,11 @@ def _has_ghosts(core: Core, rules: Rules) -> bool:
 
 
 @inlined
+def _may_resize(core: Core, rules: Rules) -> bool:
+    return bool(core.ints[CHANGE] < rules.changes.shape[0])
+
+
+@inlined
 def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
     start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
     if _has_ghosts(core, rules):
@@ -188,6 +195,8 @@ def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
             haunt(core, rules, batch, i, core.ints[SEQ] + (i - start))
     if rules.learn == ARRIVALS:
         observe(core, rules, batch, start, stop)
+    if _may_resize(core, rules):
+        resize(core, rules, out, True)
     for i in range(start, stop):
         admit(core, rules, batch, out, i)
 
@@ -231,6 +240,8 @@ def _run(
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
             expire(core, rules)
+            if _may_resize(core, rules):
+                resize(core, rules, out, False)
             if _has_ghosts(core, rules):
                 census(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
@@ -279,8 +290,9 @@ def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
 
 
 @entry_point
-def advance(core: Core, rules: Rules, left: Any, right: Any) -> None:
-    """Hear how far the streams have come, and drop what has expired."""
+def advance(core: Core, rules: Rules, out: Output, left: Any, right: Any) -> None:
+    """Hear how far the streams have come, and drop what has expired or does not fit by then."""
     hear(core, 0, left)
     hear(core, 1, right)
     expire(core, rules)
+    resize(core, rules, out, False)

@@ -19,10 +19,10 @@ from tidegate.optimal import admission, shedding
 from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.groups import pools
 from tidegate.optimal.plan import best_plan
-from tidegate.optimal.schedules import Step, is_schedule, moment, steps
 from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.policies.base import as_table
-from tidegate.spec import WindowJoin, check_collations, window_join
+from tidegate.schedules import moment
+from tidegate.spec import check_collations, window_join
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,9 @@ def optimal(
     left, right
         Arrow tables, pandas or Spark DataFrames (batch, not streaming), in any order of rows.
     memory
-        How many tuples are held at the most. Or a schedule, a list of (time, tuples) pairs in order
-        of time: each holds from its time on, the first also before. What does not fit when memory
-        falls must leave, after it was probed at that time.
+        How many tuples are held at the most, or a schedule of it, as `tidegate.join` takes it.
     within
-        As `tidegate.join` takes it; each window may also be a schedule, a list of (time, window)
-        pairs. A tuple's window is the one in force at its own time.
+        As `tidegate.join` takes it.
     count_from
         Results before this time do not count and are left out: a warm-up.
     **settings
@@ -117,47 +114,24 @@ def optimal(
     right_schema, right_table = _opened(right, "right")
     if within is None:
         raise TidegateError("the setting 'within' is missing: a join needs time and within")
-    pair = within
-    if is_schedule(within) or not isinstance(within, tuple | list):
-        pair = (within, within)
-    if len(pair) != 2:
+    spec = window_join(left_schema, right_schema, memory=memory, within=within, **settings)
+    if spec.in_bytes:
         raise TidegateError(
-            "within must be one window, one schedule (a list of pairs of a time and the window "
-            f"from then on), or a pair of them (left's, right's), not {within!r}"
+            f"the optimum is found for a number of tuples, not for a size: {memory!r}; give "
+            "memory in tuples"
         )
-
-    def spec_with(memory: Any, window: Any) -> WindowJoin:
-        return window_join(left_schema, right_schema, memory=memory, within=window, **settings)
-
-    def checked_memory(value: Any) -> int | None:
-        checked = spec_with(value, "unbounded")
-        if checked.in_bytes:
-            raise TidegateError(
-                f"the optimum is found for a number of tuples, not for a size: {value!r}; give "
-                "memory in tuples"
-            )
-        return checked.memory
-
-    # Windows are read one by one, as each may change with time.
-    spec = spec_with(None, "unbounded")
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         if type(data).__module__.startswith("pyspark."):
             check_collations(data, keys)
     kind = spec.left.schema.field(spec.left.time).type
-    windows = [
-        steps(w, "within", spec.unit, kind, lambda v: spec_with(None, (v, v)).left.window)
-        for w in pair
-    ]
-    budget = steps(memory, "memory", spec.unit, kind, checked_memory)
     start = None if count_from is None else moment(count_from, "count_from", spec.unit, kind)
     sides = read(
         spec,
         [one_batch(left_table()), one_batch(right_table())],
-        windows,
-        np.array([step.start for step in budget[1:]], spec.unit.dtype),
+        np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
         start,
     )
-    return _solved(sides, _places(sides, budget))
+    return _solved(sides, _places(sides))
 
 
 def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
@@ -232,12 +206,12 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
     return Optimal(results, importance, counters, delivered.keep_until(), upper, delivered)
 
 
-def _places(sides: Sides, budget: list[Step]) -> list[Whole]:
+def _places(sides: Sides) -> list[Whole]:
     """How many tuples fit after each tick, in one memory or in one a side."""
     everyone = len(sides.streams[0]) + len(sides.streams[1])
     share = sides.spec.split
     places = np.zeros((1 if share is None else 2, len(sides.ticks)), np.int64)
-    for at, step in enumerate(budget):
+    for at, step in enumerate(sides.spec.budget):
         now = slice(None) if at == 0 else sides.ticks >= step.start
         if step.value is None:
             places[:, now] = everyone

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tidegate.columns import as_floats
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
-from tidegate.optimal.schedules import Step
 from tidegate.predicates import Predicate
+from tidegate.schedules import Schedule
 from tidegate.spec import Side, WindowJoin
 
 Whole = NDArray[np.int64]
@@ -157,7 +157,6 @@ class Sides:
 def read(
     spec: WindowJoin,
     tables: Sequence[pa.RecordBatch],
-    windows: Sequence[Sequence[Step]],
     changes: NDArray[Any],
     count_from: int | float | None,
 ) -> Sides:
@@ -182,7 +181,7 @@ def read(
         tick = np.searchsorted(seen, times[at])
         order = np.lexsort((tick, keys[at]))
         rows = batches[at].take(pa.array(order))
-        expire = _expire(at, seen, times[at], windows[at])
+        expire = _expire(at, seen, times[at], side.windows)
         streams.append(
             Stream(
                 rows=pa.RecordBatch.from_arrays(rows.columns[PREPARED:-1], schema=side.schema),
@@ -200,7 +199,7 @@ def read(
     return Sides(spec, (streams[0], streams[1]), seen, counted, where, dropped)
 
 
-def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Sequence[Step]) -> Whole:
+def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Schedule) -> Whole:
     """The first tick out of each tuple's window, which is the one in force at its own time."""
     expire = np.full(len(times), len(ticks), np.int64)
     for at, step in enumerate(steps):

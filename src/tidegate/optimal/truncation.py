@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.checks import TimeUnit
 from tidegate.columns import equal, hash_columns, whole
-from tidegate.engines.prepare import times
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
 from tidegate.optimal.static_each import optimal_each
+from tidegate.times import TimeUnit, times
 from tidegate.truncated_spec import Relation, TruncatedJoin
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.window import Window
 
-from tidegate.checks import TimeUnit
 from tidegate.columns import whole
 from tidegate.optimal.static import Counts
 from tidegate.optimal.truncation import Values, plan, ties, value_hashes
+from tidegate.times import TimeUnit
 from tidegate.truncated_spec import TruncatedJoin
 
 if TYPE_CHECKING:

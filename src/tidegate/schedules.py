@@ -1,4 +1,8 @@
-"""Settings that change with time: a list of (from this time on, value) pairs."""
+"""Settings that change with time: a list of (from this time on, value) pairs.
+
+They change by the times of the streams, never by the clock on the wall, so that a replay sees the
+same values at the same points.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidegate.checks import TimeUnit
-from tidegate.engines.prepare import times
 from tidegate.errors import TidegateError
+from tidegate.times import TimeUnit, times
 
 
 class Step(NamedTuple):
@@ -18,6 +21,10 @@ class Step(NamedTuple):
 
     start: int | float
     value: Any
+
+
+#: One step where a setting does not change.
+Schedule = tuple[Step, ...]
 
 
 def is_schedule(value: Any) -> bool:
@@ -34,31 +41,31 @@ def is_schedule(value: Any) -> bool:
     )
 
 
-def steps(
+def steps_of(
     value: Any, name: str, unit: TimeUnit, kind: pa.DataType, checked: Callable[[Any], Any]
-) -> list[Step]:
+) -> Schedule:
     """A schedule, or one value for all time, with each value checked."""
     if not is_schedule(value):
         if isinstance(value, tuple | list | dict):
             raise TidegateError(
-                f"a schedule of {name} must be a list of pairs of a time and the {name} from then "
-                f"on, such as [(0, 100), (60, 50)], not {value!r}"
+                f"{name} must be one value, or a schedule: a list of (time, value) pairs in order "
+                f"of time, each of which holds from its time on; not {value!r}"
             )
-        return [Step(0, checked(value))]
+        return (Step(0, checked(value)),)
     found = []
     for time, each in value:
-        start = moment(time, f"a schedule of {name}", unit, kind)
+        start = moment(time, f"the schedule of {name}", unit, kind)
         try:
             found.append(Step(start, checked(each)))
         except TidegateError as error:
-            raise TidegateError(f"in the schedule of {name}, from {time!r} on: {error}") from None
+            raise TidegateError(f"{error} (in the schedule of {name}, from {time!r} on)") from None
     for i in range(1, len(found)):
         if not found[i - 1].start < found[i].start:
             raise TidegateError(
                 f"the times in a schedule of {name} must ascend; {value[i - 1][0]!r} comes before "
                 f"{value[i][0]!r}: put them in order and name each once"
             )
-    return found
+    return tuple(found)
 
 
 def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
@@ -71,8 +78,10 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
     bare = isinstance(value, int | float) and unit.is_time
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
     if isinstance(value, bool) or bare or cut or not math.isfinite(number):
+        zone = ', such as "2024-05-01 12:00:00Z"' if unit.kind == "timestamp" else ""
         raise TidegateError(
-            f"{name} must have a time like those of the time column, which is {kind}, not {value!r}"
+            f"{name} must have a time like those of the time column, which is {kind}{zone}, not "
+            f"{value!r}"
         )
     plain: int | float = number
     return plain

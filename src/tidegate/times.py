@@ -1,0 +1,71 @@
+"""Times as numbers: what the values of a time column are to the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.columns import plain
+from tidegate.errors import TidegateError
+
+#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
+LARGEST_TIME = 2**62
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """How the values of a time column become numbers.
+
+    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
+    numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
+    """
+
+    kind: Literal["timestamp", "local timestamp", "date", "whole number", "decimal", "real number"]
+    per_unit: Fraction
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is measured in durations rather than plain numbers."""
+        return self.kind in ("timestamp", "local timestamp", "date")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the kernel computes with."""
+        return np.dtype(np.float64 if self.kind == "real number" else np.int64)
+
+
+def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
+    """A column of times as the numbers that windows are measured in."""
+    column = plain(column)
+    if unit.kind == "real number":
+        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float64)
+    try:
+        values = np.asarray(_numbers(column, unit).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid as error:
+        raise TidegateError(
+            f"a time is out of range: {error}; times must lie within ±2^62, so use a coarser unit"
+        ) from None
+    if len(values) and (values.max() >= LARGEST_TIME or values.min() <= -LARGEST_TIME):
+        worst = values[np.argmax(np.abs(values.astype(np.float64)))]
+        raise TidegateError(
+            f"a time is out of range: {worst}; times must lie within ±2^62, so use a coarser unit"
+        )
+    return values
+
+
+def _numbers(column: pa.Array, unit: TimeUnit) -> pa.Array:
+    if unit.kind in ("timestamp", "local timestamp"):
+        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
+        return column.cast(pa.timestamp(finest, column.type.tz)).cast(pa.int64())
+    if unit.kind == "date":
+        return column.cast(pa.timestamp("us")).cast(pa.int64())
+    if unit.kind == "decimal":
+        shift = pa.scalar(unit.per_unit.numerator).cast(pa.decimal128(19, 0))
+        return pc.multiply(column, shift).cast(pa.int64())
+    return column.cast(pa.int64())
