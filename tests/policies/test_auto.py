@@ -1,0 +1,56 @@
+"""AUTO finds out by itself what matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.streams import auctions, bursts, uniform, zipf
+
+Tables = tuple[pa.Table, pa.Table]
+KEYS = {"on": "key", "time": "time", "within": 400}
+AUCTIONS = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
+RIVALS = ("prob", "age", "fifo", "until-expiry", "greedy-dual")
+
+#: What matters, streams where it does, the memory, and how close to the best AUTO comes at least.
+CASES: dict[str, tuple[Tables, dict[str, Any], int, float]] = {
+    "keys": (zipf(8_000, domain=200, skew=1.0, seed=1), KEYS, 80, 0.97),
+    "late ages": (auctions(8_000, bids=4, shape="inc", seed=1), AUCTIONS, 120, 0.95),
+    "early ages": (auctions(8_000, bids=4, shape="dec", seed=1), AUCTIONS, 120, 0.95),
+    "ages in between": (auctions(8_000, bids=4, shape="bell", seed=1), AUCTIONS, 120, 0.95),
+    "recent activity": (bursts(8_000, seed=1), KEYS, 80, 0.95),
+    "nothing": (uniform(8_000, domain=200, seed=1), KEYS, 80, 0.95),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_auto_comes_close_to_whichever_policy_is_best(name: str) -> None:
+    tables, settings, memory, least = CASES[name]
+    found = {
+        policy: tg.local.join(*tables, **settings, memory=memory, policy=policy).results
+        for policy in (*RIVALS, "auto")
+    }
+    assert found["auto"] >= least * max(found[rival] for rival in RIVALS)
+
+
+def test_auto_recovers_sooner_when_all_keys_change_places() -> None:
+    """From two windows after it on; counts alone take as long as their half-life."""
+    tables = zipf(24_000, domain=200, skew=1.0, shuffles=1, seed=4)
+    share = {}
+    exact = tg.local.join(*tables, **KEYS)
+    for policy in ("auto", "prob"):
+        found = tg.local.join(*tables, **KEYS, memory=200, policy=policy)
+        late, before = (slice(12_800, 16_000), slice(8_800, 12_000))
+        share[policy] = [_within(found, part) / _within(exact, part) for part in (late, before)]
+    assert share["auto"][0] > 0.8 * share["auto"][1]
+    assert share["auto"][0] > share["prob"][0]
+
+
+def _within(result: tg.Result, part: slice) -> int:
+    """How many results the ticks of a part led to."""
+    times = np.maximum(*(result.table[name].to_numpy() for name in ("time_left", "time_right")))
+    return int(((times >= part.start) & (times < part.stop)).sum())
