@@ -12,8 +12,8 @@ import tidegate as tg
 from tidegate.streams import auctions, bursts, uniform, zipf
 
 Tables = tuple[pa.Table, pa.Table]
-KEYS = {"on": "key", "time": "time", "within": 400}
-AUCTIONS = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
+KEYS: dict[str, Any] = {"on": "key", "time": "time", "within": 400}
+AUCTIONS: dict[str, Any] = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
 RIVALS = ("prob", "age", "fifo", "until-expiry", "greedy-dual")
 
 #: What matters, streams where it does, the memory, and how close to the best AUTO comes at least.
