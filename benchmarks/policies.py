@@ -220,7 +220,7 @@ def run(scale: Scale, step: Step) -> Section:
         title="every policy on every kind of stream",
         workload=(
             f"{scale.ticks:,} ticks (auctions, orders and sensors: as many, with four bids each; "
-           f"flights: as many departures), mean of {scale.seeds} seeds. Memory is a "
+            f"flights: as many departures), mean of {scale.seeds} seeds. Memory is a "
             "share of the tuples that are live on average; shared between the sides."
         ),
         figures=(figure,),
