@@ -15,18 +15,15 @@ from naive import (
     LEFT,
     MOMENTS,
     RIGHT,
-    ByKey,
-    Fixed,
-    Life,
     NaiveJoin,
     Pairs,
-    Ranker,
     Row,
     Time,
     Windows,
     check_bound,
     exact,
 )
+from rankers import ByKey, Fixed, Life, Ranker
 
 INF = (math.inf, math.inf)
 FIFO: Mapping[int, float] = {}

@@ -10,6 +10,7 @@ from typing import Any
 import naive
 import pyarrow as pa
 import pytest
+import rankers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,13 +38,13 @@ def slow_twin(case: Case, engine: QueueEngine, keys: int) -> naive.NaiveQueue:
     step: Any = Fraction(1) / Fraction(str(spec.cpu.rate))
     if spec.unit.kind == "real number":
         step = float(step)
-    counts = naive.ByKey(halflife=spec.cpu_halflife or None, cap=keys)
+    counts = rankers.ByKey(halflife=spec.cpu_halflife or None, cap=keys)
     if spec.frequencies is not None:
         known = spec.frequencies.keys.tolist()
         left, right = (
             dict(zip(known, c.tolist(), strict=True)) for c in list(spec.frequencies)[1:]
         )
-        counts = naive.ByKey((left, right), learned=False)
+        counts = rankers.ByKey((left, right), learned=False)
     return naive.NaiveQueue(
         twin(case, engine._join),
         step=step,

@@ -12,6 +12,7 @@ import naive
 import numpy as np
 import pyarrow as pa
 import pytest
+import rankers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,7 +96,7 @@ def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
     return rows
 
 
-class InOrder(naive.Ranker):
+class InOrder(rankers.Ranker):
     """UNTIL-EXPIRY: whoever came first stays."""
 
     def rank(self, row: naive.Row, seq: int, now: naive.Time, floor: float) -> float:
@@ -126,18 +127,18 @@ PARAMS = {
 }
 
 
-def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> naive.Scored:
+def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> rankers.Scored:
     given = dict(zip(PARAMS.get(formula, ()), spec.params, strict=True))
     kwargs = {"learned": False, **kwargs}
-    twin = naive.Scored(formula, windows_of(spec), given, **kwargs)
+    twin = rankers.Scored(formula, windows_of(spec), given, **kwargs)
     twin.curves = spec.curves
     return twin
 
 
-def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
+def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> rankers.Ranker:
     policy = spec.policy
     if spec.memory is None:
-        return naive.Fixed({})
+        return rankers.Fixed({})
     if isinstance(policy, ByFrequency):
         halflife = spec.halflife or None
         kwargs: dict[str, Any] = {"halflife": halflife, "cap": cap, "learned": policy.learned}
@@ -157,14 +158,14 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
         if spec.left.importance is not None:
             return scored(spec, "life" if isinstance(policy, Life) else "rate", **kwargs)
         if isinstance(policy, Life):
-            return naive.Life(windows_of(spec), **kwargs)
-        return naive.ByKey(**kwargs)
+            return rankers.Life(windows_of(spec), **kwargs)
+        return rankers.ByKey(**kwargs)
     if isinstance(policy, UntilExpiry):
         return InOrder()
     if isinstance(policy, Size):
-        return naive.Size(cap=cap)
+        return rankers.Size(cap=cap)
     if isinstance(policy, Auto):
-        return naive.Auto(windows_of(spec), halflife=spec.halflife or None, cap=cap)
+        return rankers.Auto(windows_of(spec), halflife=spec.halflife or None, cap=cap)
     if type(policy) in FORMULAS:
         return scored(spec, FORMULAS[type(policy)])
     arrivals = Arrivals(
@@ -176,7 +177,7 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> naive.Ranker:
         spec.seed,
     )
     ranks = dict(zip([r.uid for r in rows], policy.fixed_ranks(arrivals), strict=True))
-    return naive.Fixed(ranks, use_floor=policy.floor_weight == 1.0)
+    return rankers.Fixed(ranks, use_floor=policy.floor_weight == 1.0)
 
 
 def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:

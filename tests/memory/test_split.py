@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from aging import aging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,18 +108,6 @@ def test_no_other_split_is_better(left: Earnings, right: Earnings, memory: int) 
 @given(sides, st.integers(1, 30))
 def test_equal_sides_have_equal_memory(side: Earnings, half: int) -> None:
     assert best_split(side, side, 2 * half) == (half, half)
-
-
-def aging(curve: list[int], units: int) -> tuple[pa.Table, pa.Table]:
-    """A tuple with a key of its own at each unit of time, and partners as the curve says."""
-    left = pa.table({"k": range(units), "t": [10 * i for i in range(units)]})
-    partners = [
-        (key, 10 * key + 10 * age + 5)
-        for key in range(units)
-        for age, count in enumerate(curve)
-        for _ in range(count)
-    ]
-    return left, pa.table({"k": [k for k, _ in partners], "t": [t for _, t in partners]})
 
 
 @given(curves, st.integers(1, 8))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from aging import aging
 
 import tidegate as tg
 from tidegate.policies.age import priorities
@@ -47,19 +48,6 @@ def test_ijoin_slides(policy: str | None, moment: str, results: int, importance:
         **bounded,
     )
     assert (found.results, found.importance) == (results, importance)
-
-
-def aging(curve: list[int], units: int) -> tuple[pa.Table, pa.Table]:
-    """A tuple with a key of its own at each unit of time, and partners as the curve says."""
-    left = pa.table({"k": range(units), "t": [10 * i for i in range(units)]})
-    partners = [
-        (key, 10 * key + 10 * age + 5)
-        for key in range(units)
-        for age, count in enumerate(curve)
-        for _ in range(count)
-    ]
-    keys, times = zip(*partners, strict=True)
-    return left, pa.table({"k": keys, "t": times})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import tidegate as tg
 from tidegate.spark import java
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, environment, kill, processes_of, start
+from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
 
 BATCHES = 8
 SETTINGS = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
@@ -99,7 +99,7 @@ def executors(worker: subprocess.Popen[bytes]) -> list[int]:
     return [process for process in processes_of(worker.pid) if process != worker.pid]
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found in /proc")
+@ends_processes
 def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1200, domain=60, skew=0.9, seed=8), BATCHES)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import tidegate as tg
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, environment, kill, processes_of, start
+from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
 
 SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 
@@ -143,21 +143,26 @@ def port(tmp_path: Path) -> Iterator[str]:
         server.communicate()
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found in /proc")
+def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
+    """What a client of the server prints."""
+    client = subprocess.run(
+        [sys.executable, "-c", program, home, port, json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        # A client needs no Java.
+        env=environment(home / "scratch") | {"JAVA_HOME": os.devnull},
+    )
+    assert client.returncode == 0, client.stderr
+    return json.loads(client.stdout)
+
+
+@ends_processes
 def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 4)
-    client = subprocess.run(
-        [sys.executable, "-c", CLIENT, tmp_path, port, json.dumps(SETTINGS)],
-        capture_output=True,
-        text=True,
-        # A client needs no Java.
-        env=environment(tmp_path / "scratch") | {"JAVA_HOME": os.devnull},
-    )
-    assert client.returncode == 0, client.stderr
-    report = json.loads(client.stdout)
+    report = said_by(CLIENT, tmp_path, port, SETTINGS)
 
     for name in ("left", "right"):
         for extra in (tmp_path / name).glob("part-*"):
@@ -183,19 +188,13 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     assert "spark.conf.set(" in store[1]
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found in /proc")
+@ends_processes
 def test_calls_on_whole_inputs_give_what_local_ones_give(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:
     tables = zipf(600, domain=60, skew=0.9, seed=31)
     Pair(spark, tmp_path, ("time", "time")).write(*tables, 2)
-    client = subprocess.run(
-        [sys.executable, "-c", WHOLE_CLIENT, tmp_path, port, json.dumps(WHOLE)],
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path / "scratch") | {"JAVA_HOME": os.devnull},
-    )
-    assert client.returncode == 0, client.stderr
+    *streaming, collation = said_by(WHOLE_CLIENT, tmp_path, port, WHOLE)
     for i, (name, settings) in enumerate(WHOLE):
         found = bag(delivered(spark, tmp_path / f"call{i}"))
         if name == "optimal":
@@ -205,7 +204,6 @@ def test_calls_on_whole_inputs_give_what_local_ones_give(
         else:
             assert found == bag(tg.truncated_join(*tables, **settings).table)
         assert found.total() > 50
-    *streaming, collation = json.loads(client.stdout)
     assert len(streaming) == len(WHOLE)
     assert all("the left input is a streaming DataFrame" in said for said in streaming)
     assert 'key column "key" has the collation UTF8_LCASE' in collation

@@ -22,7 +22,17 @@ from tidegate.spark import metrics
 from tidegate.spark.session import session
 from tidegate.streams import cut_by_time, zipf
 
-from .workloads import Bag, bag, delivered, environment, kill, processes_of, start, write_files
+from .workloads import (
+    Bag,
+    bag,
+    delivered,
+    ends_processes,
+    environment,
+    kill,
+    processes_of,
+    start,
+    write_files,
+)
 
 BATCHES = 8
 KILLS = 4
@@ -142,7 +152,7 @@ def log(tmp_path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found in /proc")
+@ends_processes
 def test_a_killed_query_loses_nothing_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path, log: IO[bytes]
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,6 +26,11 @@ from tidegate.spark import metrics
 from tidegate.streams import cut_by_time
 
 Bag = Counter[str]
+
+#: For tests that end processes, which `processes_of` finds.
+ends_processes = pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="processes are found in /proc"
+)
 
 _FIRST_FILE = 1_700_000_000
 

@@ -265,18 +265,8 @@ def _loop_for(kind: int) -> Callable[..., tuple[int, int]]:
     """The loop compiled for one kind of rank: what the others need is not in it."""
 
     @entry_point
-    def run(
-        core: Core,
-        rules: Rules,
-        batch: Batch,
-        out: Output,
-        n: int,
-        opened: int,
-        open_end: int,
-        close: bool,
-    ) -> tuple[int, int]:
-        known = Rules(kind, *rules[1:])
-        return _run(core, known, batch, out, n, opened, open_end, close)
+    def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
+        return _run(core, Rules(kind, *rules[1:]), *rest)
 
     return run
 
