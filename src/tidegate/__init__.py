@@ -10,6 +10,7 @@ from tidegate.optimal import Optimal, optimal
 from tidegate.policies import (
     DGL,
     Age,
+    Auto,
     DimpProb,
     Fifo,
     Greedy,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DGL",
     "Age",
+    "Auto",
     "DimpProb",
     "Fifo",
     "Greedy",
