@@ -1,33 +1,41 @@
-"""tidegate joins data streams on Apache Spark in a fixed amount of memory."""
+"""tidegate joins data streams on Apache Spark in a fixed amount of memory.
+
+Names are loaded when they are first asked for: Spark starts processes that need none of them, and
+would wait for all.
+"""
 
 from __future__ import annotations
 
-from tidegate import local
-from tidegate.errors import TidegateError
-from tidegate.joins import join
-from tidegate.local import Result
-from tidegate.optimal import Optimal, optimal
-from tidegate.policies import (
-    DGL,
-    Age,
-    Auto,
-    DimpProb,
-    Fifo,
-    Greedy,
-    GreedyDual,
-    Heeb,
-    IJoin,
-    Life,
-    Policy,
-    Prob,
-    Rand,
-    Simp,
-    SimpProb,
-    Size,
-    UntilExpiry,
-)
-from tidegate.slow_cpu import SlowCPU
-from tidegate.truncated import truncated_join
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate import local
+    from tidegate.errors import TidegateError
+    from tidegate.joins import join
+    from tidegate.local import Result
+    from tidegate.optimal.call import Optimal, optimal
+    from tidegate.policies import (
+        DGL,
+        Age,
+        Auto,
+        DimpProb,
+        Fifo,
+        Greedy,
+        GreedyDual,
+        Heeb,
+        IJoin,
+        Life,
+        Policy,
+        Prob,
+        Rand,
+        Simp,
+        SimpProb,
+        Size,
+        UntilExpiry,
+    )
+    from tidegate.slow_cpu import SlowCPU
+    from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
 
@@ -58,3 +66,33 @@ __all__ = [
     "optimal",
     "truncated_join",
 ]
+
+#: Where they are: policies in `policies`, and the others here.
+_HOMES = {
+    "Optimal": "optimal.call",
+    "Result": "local",
+    "SlowCPU": "slow_cpu",
+    "TidegateError": "errors",
+    "join": "joins",
+    "optimal": "optimal.call",
+    "truncated_join": "truncated",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "local":
+        return importlib.import_module("tidegate.local")
+    home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
+    globals()[name] = getattr(home, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# Loaded later, the package would take the place of the function of the same name.
+importlib.import_module("tidegate.optimal")
+del globals()["optimal"]
