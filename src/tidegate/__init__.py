@@ -26,6 +26,7 @@ from tidegate.policies import (
     UntilExpiry,
 )
 from tidegate.slow_cpu import SlowCPU
+from tidegate.star import star_join
 from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
@@ -54,5 +55,6 @@ __all__ = [
     "join",
     "local",
     "optimal",
+    "star_join",
     "truncated_join",
 ]

@@ -264,9 +264,7 @@ def _column(value: Any, setting: str) -> str:
     return value
 
 
-def _windows(
-    within: Any, names: tuple[str, ...], unit: TimeUnit
-) -> tuple[int | float | None, ...]:
+def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int | float | None, ...]:
     if len(names) == 1:
         if within is not None:
             raise TidegateError(
@@ -276,7 +274,7 @@ def _windows(
         return (None,)
     if within is None:
         raise TidegateError(
-            'within is missing: how long do tuples of a stream wait for others? Give a window, one '
+            "within is missing: how long do tuples of a stream wait for others? Give a window, one "
             'for each stream, or "unbounded"'
         )
     is_one = not isinstance(within, list | tuple | Mapping)

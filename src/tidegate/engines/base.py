@@ -100,7 +100,7 @@ class RoutedJob(Protocol):
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         """Which rows go to which shard: row numbers, some perhaps several times, and shards."""
 
     def engine_at(self, shard: int, shards: int) -> Engine:

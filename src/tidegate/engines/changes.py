@@ -171,9 +171,7 @@ class ChangingRelation:
 
     def _list_active(self) -> None:
         open_ended = np.flatnonzero(self.index.arrays.end[: self.index.count] == self._always)
-        self._active = dict(
-            zip(self._which[open_ended].tolist(), open_ended.tolist(), strict=True)
-        )
+        self._active = dict(zip(self._which[open_ended].tolist(), open_ended.tolist(), strict=True))
 
     # ---- state --------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class FactIndex:
     @property
     def entries(self) -> int:
         """How many keys a stream may have."""
-        return self.arrays.hashes.shape[1]
+        return int(self.arrays.hashes.shape[1])
 
     def add(self, keys: Sequence[Hashes], begin: NDArray[Any], end: NDArray[Any]) -> None:
         """Add facts; they are numbered from `count` on."""
@@ -178,9 +178,7 @@ class FactIndex:
         """Have an entry for keys, whether or not a fact has them."""
         self._make_room(0, len(hashes))
         entries = np.empty(len(hashes), np.int64)
-        self.used[stream] = kernel.intern(
-            self.arrays, stream, hashes, entries, self.used[stream]
-        )
+        self.used[stream] = kernel.intern(self.arrays, stream, hashes, entries, self.used[stream])
 
     def _make_room(self, more: int, keys: int) -> None:
         facts, count = self.arrays, self.count + more
@@ -219,13 +217,13 @@ class FactIndex:
         return found
 
     def lead(
-        self, stream: int, hashes: Hashes, at: NDArray[Any], shard: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        self, stream: int, hashes: Hashes, at: NDArray[Any], shard: NDArray[np.uint16]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         """The shards that facts lead each tuple to: row numbers, and the shard of each."""
         entries = self.find(stream, hashes)
         room = len(hashes)
         while True:
-            rows, to = np.empty(room, np.int64), np.empty(room, np.int32)
+            rows, to = np.empty(room, np.int64), np.empty(room, np.uint16)
             n = kernel.lead(self.arrays, stream, entries, at, shard, rows, to)
             if n <= room:
                 return rows[:n], to[:n]

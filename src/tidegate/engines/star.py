@@ -134,7 +134,9 @@ class StarEngine:
     def _advance(self, told: NDArray[Any]) -> None:
         tables = self._tables
         out = self._output(0, room=0)
-        star.advance(tables.core, self._index.arrays, tables.rules, _no_batch(told.dtype), out, told)
+        star.advance(
+            tables.core, self._index.arrays, tables.rules, _no_batch(told.dtype), out, told
+        )
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
         """Whether the clock lies after all that is given and all that is waiting."""

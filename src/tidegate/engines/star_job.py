@@ -67,7 +67,7 @@ class _Indexed:
 
     known: Known
     index: FactIndex
-    shards: dict[int, NDArray[np.int32]]
+    shards: dict[int, NDArray[np.uint16]]
     parts: dict[tuple[int, int], tuple[FactIndex, NDArray[np.int64]]]
 
 
@@ -144,16 +144,16 @@ class StarJob:
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         """Every tuple goes to the shards of its active facts; one without any, to the first."""
         rows = np.arange(prepared.num_rows)
         if self.relation is None:
-            return rows, np.zeros(len(rows), np.int32)
+            return rows, np.zeros(len(rows), np.uint16)
         indexed = self._indexed()
         keys, times = prepared.column(KEY).to_numpy(), prepared.column(TIME).to_numpy()
         led, to = indexed.index.lead(stream, keys, times, _placed(indexed, shards))
         lost = np.setdiff1d(rows, led)
-        return np.concatenate([led, lost]), np.concatenate([to, np.zeros(len(lost), np.int32)])
+        return np.concatenate([led, lost]), np.concatenate([to, np.zeros(len(lost), np.uint16)])
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on, with the content of the relation."""
@@ -192,7 +192,7 @@ class StarJob:
         return indexed.parts[shard, shards]
 
 
-def _placed(indexed: _Indexed, shards: int) -> NDArray[np.int32]:
+def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
     """The shard of each fact.
 
     By the connected component of the relation that it is in, so that every tuple goes to one shard.
@@ -216,12 +216,12 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.int32]:
     return indexed.shards[shards]
 
 
-def _copies(index: FactIndex, place: NDArray[np.int32], shards: int) -> int:
+def _copies(index: FactIndex, place: NDArray[np.uint16], shards: int) -> int:
     """In how many shards keys are, all keys together."""
     keys = index.arrays.key[: index.count].astype(np.int64)
     return sum(len(np.unique(keys[:, s] * shards + place)) for s in range(index.streams))
 
 
-def _shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.int32]:
+def _shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
     high = (keys * _MIX) >> np.uint64(32)
-    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.int32)
+    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)

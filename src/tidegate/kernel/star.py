@@ -22,7 +22,6 @@ from tidegate.kernel.layout import (
     OUTPUT_FULL,
     PROBE_FIRST,
     PROBE_TOO_LARGE,
-    SHED_FIRST,
 )
 
 #: What ranks: nothing, a number fixed at admission, or one of the formulas of section 3.2; `RATE`
@@ -373,8 +372,8 @@ def _meet(
 ) -> int:
     """Go through all combinations of a tuple with one of each other stream, by its facts.
 
-    `EMIT` writes those with all that have probed to `out`, of which there are n: how many there are
-    then. The others count those with what is in memory, through facts that have not ended; `ADD` and
+    `EMIT` writes those with all that have probed to `out`, after the n that it has; it gives how
+    many it has then. The others count those with what is in memory, through facts that have not ended; `ADD` and
     `TAKE` also in the matches of all but the tuple itself. `only` is one fact, or -1.
     """
     others = rules.windows.shape[0] - 1
@@ -865,9 +864,7 @@ def run(
 
 
 @entry_point
-def advance(
-    core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, told: Array
-) -> None:
+def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, told: Array) -> None:
     """Hear how far the streams have come, and drop what has expired by then."""
     for s in range(told.shape[0]):
         _hear(core, s, told[s])
