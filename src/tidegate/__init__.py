@@ -6,7 +6,7 @@ from tidegate import local
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
-from tidegate.optimal import Optimal, optimal
+from tidegate.optimal import OSSJ, Optimal, optimal, ossj
 from tidegate.policies import (
     DGL,
     Age,
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DGL",
+    "OSSJ",
     "Age",
     "DimpProb",
     "Fifo",
@@ -55,6 +56,7 @@ __all__ = [
     "join",
     "local",
     "optimal",
+    "ossj",
     "star_join",
     "truncated_join",
 ]

@@ -1,4 +1,4 @@
-"""`tg.star_join` on Spark: exact mode is Spark's own join in two steps, bounded the local engine's."""
+"""`tg.star_join` on Spark: exact mode is Spark's own two-step join, bounded the local engine's."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
 
     live = [files.stream(name) for name in NAMES]
     ours, counts = run(files, "ours", tg.star_join(live, f, **settings, shards=3))
-    start(native(*live, f, archived.columns), files.home / "theirs")
+    start(native(live[0], live[1], f, archived.columns), files.home / "theirs")
     assert ours == bag(delivered(spark, files.home / "theirs")) == expected
     assert len(counts) == BATCHES
     assert total(counts, "results") == expected.total()
@@ -158,7 +158,8 @@ def test_changes_take_effect_at_their_times(spark: SparkSession, files: Files) -
     kinds = {"changes": ("op", "at"), **SETTINGS}
     r, s = (files.batch(name) for name in NAMES)
     names = ["note", "a", "b", "a_id", "b_id"]
-    plain = native(r, s, frame(spark, facts), tg_names())
+    columns = ["a", "t_1", "a_id", "w_1", "b", "t_2", "b_id", "w_2", "begin", "end", "note"]
+    plain = native(r, s, frame(spark, facts), columns)
     expected = bag(plain.select(names).toArrow())
     live = [files.stream(name) for name in NAMES]
     ours, counts = run(
@@ -169,10 +170,6 @@ def test_changes_take_effect_at_their_times(spark: SparkSession, files: Files) -
     assert total(counts, "filtered") > 100
     archived = tg.star_join([r, s], files.batch("changes"), **kinds).select(names)
     assert bag(archived.toArrow()) == expected
-
-
-def tg_names() -> list[str]:
-    return ["a", "t_1", "a_id", "w_1", "b", "t_2", "b_id", "w_2", "begin", "end", "note"]
 
 
 def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files: Files) -> None:
@@ -265,7 +262,7 @@ def test_one_stream_and_three(spark: SparkSession, files: Files) -> None:
     assert bag(three.select(columns).toArrow()) == bag(expected.toArrow())
 
 
-# ---- killed queries -------------------------------------------------------------------------------
+# ---- killed queries -----------------------------------------------------------------------------
 
 
 def killable(spark: SparkSession, folder: Path) -> DataFrame:

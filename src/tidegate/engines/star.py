@@ -19,7 +19,7 @@ from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.star_tables import StarTables
 from tidegate.errors import TidegateError
-from tidegate.kernel import layout, star
+from tidegate.kernel import layout, star, star_layout
 from tidegate.policies import Arrivals
 from tidegate.star_spec import StarJoin
 
@@ -32,14 +32,14 @@ _RECORD_BYTES = 16 << 20
 TUPLE_OVERHEAD = 256
 
 _COUNTED = {
-    "late": star.LATE,
-    "admitted": star.ADMITTED,
-    "rejected": star.REJECTED,
-    "evicted": star.EVICTED,
-    "expired": star.EXPIRED,
-    "filtered": star.FILTERED,
+    "late": star_layout.LATE,
+    "admitted": star_layout.ADMITTED,
+    "rejected": star_layout.REJECTED,
+    "evicted": star_layout.EVICTED,
+    "expired": star_layout.EXPIRED,
+    "filtered": star_layout.FILTERED,
 }
-_SCALARS = {"seq": star.SEQ, "epoch": star.EPOCH, "started": star.STARTED}
+_SCALARS = {"seq": star_layout.SEQ, "epoch": star_layout.EPOCH, "started": star_layout.STARTED}
 #: What a record says of a held tuple, besides its key and payload.
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
 _COMBINE: dict[str, Any] = {
@@ -133,10 +133,8 @@ class StarEngine:
 
     def _advance(self, told: NDArray[Any]) -> None:
         tables = self._tables
-        out = self._output(0, room=0)
-        star.advance(
-            tables.core, self._index.arrays, tables.rules, _no_batch(told.dtype), out, told
-        )
+        none = _no_batch(told.dtype)
+        star.advance(tables.core, self._index.arrays, tables.rules, none, told)
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
         """Whether the clock lies after all that is given and all that is waiting."""
@@ -155,7 +153,7 @@ class StarEngine:
         batch, order, starts = self._batch(given, waiting, first)
         tables = self._tables
         core, rules, facts = tables.core, tables.rules, self._index.arrays
-        core.ints[[star.TICK_TO, star.STAGE, star.SHED]] = 0
+        core.ints[[star_layout.TICK_TO, star_layout.STAGE, star_layout.SHED]] = 0
         out = self._output(len(order))
         n, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -164,14 +162,14 @@ class StarEngine:
                 yield self._results(out.rows[:, :n])
                 n = 0
             if why == layout.PROBE_TOO_LARGE:
-                room = int(core.ints[star.NEEDED])
+                room = int(core.ints[star_layout.NEEDED])
                 out = out._replace(rows=np.empty((len(out.rows), room), np.int64))
         self._note_shed(out)
         self._settle(given, batch, order, starts, first, close)
 
     def _batch(
         self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
-    ) -> tuple[star.Batch, NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[star_layout.Batch, NDArray[np.int64], NDArray[np.int64]]:
         """The newcomers as sorted arrays; also the order, and where each stream's rows begin."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in one]) for one in given]
@@ -194,7 +192,7 @@ class StarEngine:
         time, stream, key, tie = time[order], stream[order], key[order], tie[order]
         weight = weight[order]
         rank = np.zeros(len(order))
-        if self._tables.rules.kind == star.FIXED:
+        if self._tables.rules.kind == star_layout.FIXED:
             arrivals = Arrivals(time, stream.astype(np.int8), key, tie, weight, self.spec.seed)
             rank = self.spec.policy.fixed_ranks(arrivals)
             if not np.isfinite(rank).all():
@@ -204,7 +202,7 @@ class StarEngine:
                 )
         tick = np.diff(np.flatnonzero(np.append(True, time[1:] != time[:-1])), append=len(time))
         self._tables.make_room(len(order), int(tick.max()) + int(probed.sum()))
-        newcomers = star.Batch(
+        newcomers = star_layout.Batch(
             time=time,
             stream=stream,
             entry=entry[order],
@@ -223,10 +221,10 @@ class StarEngine:
         at = PREPARED + self.spec.streams[stream].schema.get_field_index(importance)
         return np.concatenate([as_floats(b.column(at)) for b in batches])
 
-    def _output(self, newcomers: int, room: int = _ROOM) -> star.Output:
+    def _output(self, newcomers: int) -> star_layout.Output:
         n = newcomers + self._tables.held if self._keep_shed else 0
-        return star.Output(
-            np.empty((len(self.spec.streams) + 1, room), np.int64),
+        return star_layout.Output(
+            np.empty((len(self.spec.streams) + 1, _ROOM), np.int64),
             np.empty(n, np.int64),
             np.empty(n, np.int64),
             np.empty(n, self.spec.unit.dtype),
@@ -268,7 +266,7 @@ class StarEngine:
     def _settle(
         self,
         given: list[list[pa.RecordBatch]],
-        batch: star.Batch,
+        batch: star_layout.Batch,
         order: NDArray[np.int64],
         starts: NDArray[np.int64],
         first: list[int],
@@ -297,8 +295,8 @@ class StarEngine:
 
     # ---- what was shed, and counters ----------------------------------------------------------
 
-    def _note_shed(self, out: star.Output) -> None:
-        n = int(self._tables.core.ints[star.SHED])
+    def _note_shed(self, out: star_layout.Output) -> None:
+        n = int(self._tables.core.ints[star_layout.SHED])
         for s, side in enumerate(self.spec.streams):
             mine = np.flatnonzero(out.shed_stream[:n] == s)
             if len(mine) == 0:
@@ -353,9 +351,9 @@ class StarEngine:
         """What has changed since the last record was made."""
         tables = self._tables
         core = tables.core
-        rewritten = bool(core.ints[star.REWRITTEN])
+        rewritten = bool(core.ints[star_layout.REWRITTEN])
         new = tables.unmarked()
-        gone = core.gone[: core.ints[star.GONE]].copy()
+        gone = core.gone[: core.ints[star_layout.GONE]].copy()
         parts = {
             "gone": pa.record_batch([pa.array(gone)], ["seq"]),
             "rates": tables.rates(changed=not rewritten),
@@ -458,7 +456,7 @@ class StarEngine:
             _update(tuples, batch)
         tables.make_room(len(tuples), len(tuples))
         tables.renumber()
-        star.reload(tables.core, self._index.arrays, tables.rules, self._output(0, 0), tuples)
+        star.reload(tables.core, self._index.arrays, tables.rules, tuples)
         self._logged_rows = sum(b.num_rows for one in held for b in one) + len(departed)
         for s in streams:
             self._payload[s].rewrite(tables.keep_rows(s, 0, self._payload[s].rows))
@@ -502,8 +500,8 @@ def _payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def _no_batch(time: np.dtype[Any]) -> star.Batch:
+def _no_batch(time: np.dtype[Any]) -> star_layout.Batch:
     whole, real = np.empty(0, np.int64), np.empty(0)
-    return star.Batch(
+    return star_layout.Batch(
         np.empty(0, time), whole, whole, whole, real, real, np.empty(0, np.bool_), whole
     )

@@ -9,16 +9,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engines.facts import FactIndex, for_ever
-from tidegate.kernel import layout, scores, star
+from tidegate.kernel import layout, scores, star, star_layout
 from tidegate.policies import Policy
 from tidegate.spec import COMBINES, MOMENTS
 from tidegate.star_spec import StarJoin
 
 _FORMULAS = {
-    scores.SIMPPROB: star.SIMPPROB,
-    scores.DIMPPROB: star.DIMPPROB,
-    scores.DGL: star.DGL,
-    scores.AUTO: star.AUTO,
+    scores.SIMPPROB: star_layout.SIMPPROB,
+    scores.DIMPPROB: star_layout.DIMPPROB,
+    scores.DGL: star_layout.DGL,
+    scores.AUTO: star_layout.AUTO,
 }
 
 
@@ -29,13 +29,13 @@ class StarTables:
         self.rules = _rules(spec, shards)
         n, pools, time = len(spec.streams), self.rules.pools, spec.unit.dtype
         never, ranked = self.rules.never, layout.ranked_type(time)
-        self.core = star.Core(
-            ints=np.zeros(star.INTS, np.int64),
+        self.core = star_layout.Core(
+            ints=np.zeros(star_layout.INTS, np.int64),
             clock=np.full(1, never, time),
             heard=np.full(n, never, time),
-            slots=np.zeros(0, star.slot_type(time)),
+            slots=np.zeros(0, star_layout.slot_type(time)),
             free=np.empty(0, np.int32),
-            groups=np.zeros((n, 0), star.GROUP),
+            groups=np.zeros((n, 0), star_layout.GROUP),
             heaps=np.empty((2 * pools, 0), np.int32),
             sizes=np.zeros(2 * pools, np.int64),
             used=np.zeros(pools, np.int64),
@@ -59,7 +59,7 @@ class StarTables:
     def make_room(self, newcomers: int, at_once: int) -> None:
         """Make sure that newcomers, so many of them linked at once, fit without growing midway."""
         most = self.held + newcomers
-        if self.rules.kind != star.NOTHING:
+        if self.rules.kind != star_layout.NOTHING:
             most = min(most, max(int(self.rules.budgets.sum()), self.held) + at_once)
         old, core = len(self.core.slots), self.core
         if old >= most + 2:
@@ -68,11 +68,11 @@ class StarTables:
         slots = np.zeros(size, core.slots.dtype)
         slots[:old] = core.slots
         slots["seq"][old:] = -1
-        n = int(core.ints[star.FREE])
+        n = int(core.ints[star_layout.FREE])
         free = np.empty(size, np.int32)
         free[size - old : size - old + n] = core.free[:n]
         free[: size - old] = np.arange(size - 1, old - 1, -1)
-        core.ints[star.FREE] = n + size - old
+        core.ints[star_layout.FREE] = n + size - old
         gone = np.empty(size, np.int64)
         gone[: len(core.gone)] = core.gone
         self.core = core._replace(
@@ -87,7 +87,7 @@ class StarTables:
         """Have a group for each key of the relation."""
         entries = self._index.entries
         if self.core.groups.shape[1] < entries:
-            groups = np.zeros((len(self.core.groups), entries), star.GROUP)
+            groups = np.zeros((len(self.core.groups), entries), star_layout.GROUP)
             groups["head"] = -1
             groups[:, : self.core.groups.shape[1]] = self.core.groups
             self.core = self.core._replace(groups=groups)
@@ -101,10 +101,10 @@ class StarTables:
 
     def note_ends(self, facts: NDArray[np.int64]) -> None:
         """Have the loop act when these facts end, if its ranks depend on it."""
-        if self.rules.kind < star.DIMPPROB or len(facts) == 0:
+        if self.rules.kind < star_layout.DIMPPROB or len(facts) == 0:
             return
         ending = self.core.ending
-        n = int(self.core.ints[star.ENDING])
+        n = int(self.core.ints[star_layout.ENDING])
         if len(ending) < n + len(facts):
             grown = np.empty(2 * (n + len(facts)), ending.dtype)
             grown[:n] = ending[:n]
@@ -113,7 +113,7 @@ class StarTables:
 
     def renumber(self) -> None:
         """Facts have new numbers."""
-        self.core.ints[star.ENDING] = 0
+        self.core.ints[star_layout.ENDING] = 0
         self.note_ends(self._to_end())
 
     # ---- rows and records ---------------------------------------------------------------------
@@ -121,7 +121,7 @@ class StarTables:
     def slots_of(self, stream: int) -> NDArray[np.int64]:
         """The slots of one stream's tuples in memory, by row."""
         slots = self.core.slots
-        mine = np.flatnonzero((slots["state"] == star.HELD) & (slots["stream"] == stream))
+        mine = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["stream"] == stream))
         return mine[np.argsort(slots["row"][mine], kind="stable")]
 
     def keep_rows(self, stream: int, first: int, stop: int) -> NDArray[np.int64]:
@@ -136,22 +136,23 @@ class StarTables:
         """The slots that were filled after the last mark and are held."""
         slots = self.core.slots
         return np.flatnonzero(
-            (slots["state"] == star.HELD) & (slots["seq"] >= self.core.ints[star.MARK])
+            (slots["state"] == star_layout.HELD)
+            & (slots["seq"] >= self.core.ints[star_layout.MARK])
         )
 
     def learned(self) -> pa.RecordBatch:
         """What was learned since the mark of tuples that were held then."""
         slots = self.core.slots
-        old = (slots["seq"] >= 0) & (slots["seq"] < self.core.ints[star.MARK])
-        at = np.flatnonzero((slots["state"] == star.HELD) & (slots["learned"] == 1) & old)
+        old = (slots["seq"] >= 0) & (slots["seq"] < self.core.ints[star_layout.MARK])
+        at = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["learned"] == 1) & old)
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(slots[name][at]) for name in names], names)
 
     def mark(self) -> None:
         """All that is held now has been written down."""
         core = self.core
-        core.ints[star.MARK] = core.ints[star.SEQ]
-        core.ints[[star.GONE, star.REWRITTEN]] = 0
+        core.ints[star_layout.MARK] = core.ints[star_layout.SEQ]
+        core.ints[[star_layout.GONE, star_layout.REWRITTEN]] = 0
         core.slots["learned"] = 0
         core.groups["touched"] = 0
 
@@ -187,15 +188,15 @@ def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
     return wide
 
 
-def _rules(spec: StarJoin, shards: int) -> star.Rules:
+def _rules(spec: StarJoin, shards: int) -> star_layout.Rules:
     """The settings as the loop takes them."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
     memory = 2**62 if spec.memory is None else max(spec.memory // shards, spec.pools)
     share, rest = divmod(memory, spec.pools)
     first = spec.moment == "probe-first"
-    return star.Rules(
-        kind=star.NOTHING if spec.memory is None else kind_of(spec.policy),
+    return star_layout.Rules(
+        kind=star_layout.NOTHING if spec.memory is None else kind_of(spec.policy),
         moment=MOMENTS.index(spec.moment),
         defer=spec.dynamic or not first,
         pools=spec.pools,
@@ -215,5 +216,5 @@ def _rules(spec: StarJoin, shards: int) -> star.Rules:
 def kind_of(policy: Policy) -> int:
     """How the loop ranks for a policy."""
     if policy.ranks == "tuple":
-        return star.FIXED
-    return star.RATE if policy.ranks == "key" else _FORMULAS[policy.formula]
+        return star_layout.FIXED
+    return star_layout.RATE if policy.ranks == "key" else _FORMULAS[policy.formula]

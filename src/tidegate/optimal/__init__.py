@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tidegate.optimal.call import Optimal, optimal
+from tidegate.optimal.star import OSSJ, ossj
 
-__all__ = ["Optimal", "optimal"]
+__all__ = ["OSSJ", "Optimal", "optimal", "ossj"]

@@ -58,7 +58,10 @@ def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
         (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
         for side in range(2)
     ]
-    unit = _unit(grouped)
+    unit = unit_of(
+        np.concatenate([g.worth for g in grouped]),
+        max(int(np.diff(g.members).max(initial=1)) for g in grouped),
+    )
     shares = [[0, 1]] if len(memory) == 1 else [[0], [1]]
     return [
         Pool(
@@ -93,10 +96,11 @@ def _merged(
     )
 
 
-def _unit(grouped: list[Grouped]) -> float:
-    """How many whole numbers make a one: as few as say every gain exactly, else very many."""
-    worth = np.concatenate([g.worth for g in grouped])
-    most = max(int(np.diff(g.members).max(initial=1)) for g in grouped)
+def unit_of(worth: NDArray[np.float64], most: int) -> float:
+    """How many whole numbers make a one: as few as say every gain exactly, else very many.
+
+    At `most` so many members have the same gain.
+    """
     with np.errstate(over="ignore"):
         total = float(np.abs(worth).sum()) * most
     if not math.isfinite(total):
