@@ -15,7 +15,7 @@ R = pa.table({"a": [1, 2], "t": [1, 2], "w": [1.0, 2.0], "x": ["p", "q"]})
 S = pa.table({"b": [1, 2], "t": [1, 2], "w": [3.0, 4.0], "y": [0.5, 1.5]})
 F = pa.table({"a": [1, 2], "b": [2, 2], "begin": [0, 0], "end": [5, 9], "note": ["m", "n"]})
 GOOD: dict[str, Any] = {"on": ["a", "b"], "time": "t", "within": 10}
-SPAN = {"interval": ("begin", "end")}
+SPAN: dict[str, Any] = {"interval": ("begin", "end")}
 
 #: The setting that is wrong, and words that its error must hold.
 BAD: list[tuple[dict[str, Any], list[str]]] = [
@@ -72,7 +72,7 @@ def changes(*rows: tuple[Any, ...]) -> pa.Table:
     return pa.table(dict(zip(("op", "at", "a", "b"), map(list, columns), strict=True)))
 
 
-OPS = {"changes": ("op", "at")}
+OPS: dict[str, Any] = {"changes": ("op", "at")}
 #: Data that is wrong: the streams, the relation, the settings, and the error.
 WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
     ([R, S], facts(begin=[0, 3], end=[5, 9]), SPAN, "overlap; merge their intervals"),
