@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate import local
 from tidegate.engines.star import StarEngine
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.policies import (
@@ -422,6 +423,39 @@ def consistent(changes: list[list[Change]]) -> list[list[Change]]:
                 mine.append((op, time, key, uid))
         kept.append(mine)
     return kept
+
+
+def test_every_policy_keeps_to_the_rules() -> None:
+    """What `tidegate.conformance` asks for in a window join."""
+    rng = np.random.default_rng(4)
+    n = 240
+    names = ("a", "b")
+    tables = [
+        pa.table({k: np.minimum(rng.zipf(1.5, n), 12), "t": np.arange(n), "id": np.arange(n)})
+        for k in names
+    ]
+    pairs = rng.permutation(169)[:40]
+    begin = rng.integers(0, n, 40) * (rng.random(40) < 0.5)
+    facts = pa.table(
+        {"a": pairs // 13, "b": pairs % 13, "begin": begin, "end": begin + n // 2, "fid": range(40)}
+    )
+    settings: dict[str, Any] = {"on": names, "time": "t", "within": 20}
+    settings |= {"interval": ("begin", "end")}
+
+    def ids(given: list[pa.Table], **more: Any) -> Counter[tuple[int, ...]]:
+        table = local.star_join(given, facts, **settings, **more).table
+        columns = (table[name].to_pylist() for name in ("id_s1", "id_s2", "fid"))
+        return Counter(zip(*columns, strict=True))
+
+    exact = ids(tables)
+    assert exact.total() > 300
+    shuffled = [table.take(pa.array(rng.permutation(n))) for table in tables]
+    for policy, moment in product(EVERY, MOMENTS):
+        bounded: dict[str, Any] = {"policy": policy, "moment": moment, "memory": 10, "seed": 3}
+        found = ids(tables, **bounded)
+        assert found < exact
+        assert found == ids(shuffled, **bounded, batch_rows=7)
+        assert ids(tables, **bounded | {"memory": 80}) == exact
 
 
 EVERY = [Auto(), Prob(halflife=4), Simp(), SimpProb(), DimpProb(), DGL(), Rand(), Fifo()]
