@@ -22,6 +22,7 @@ from benchmarks import (
     recall,
     report,
     spark,
+    star,
     state,
     static,
 )
@@ -36,6 +37,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "policies": lambda quick, step: policies.run(policies.QUICK if quick else policies.FULL, step),
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),
+    "star": lambda quick, step: star.run(star.QUICK if quick else star.FULL, step),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
 }
 OUTPUT = Path("BENCHMARKS.md")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidegate.joins import join
     from tidegate.local import Result
     from tidegate.optimal.call import Optimal, optimal
+    from tidegate.optimal.star import OSSJ, ossj
     from tidegate.policies import (
         DGL,
         Age,
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
         UntilExpiry,
     )
     from tidegate.slow_cpu import SlowCPU
+    from tidegate.star import star_join
     from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DGL",
+    "OSSJ",
     "Age",
     "Auto",
     "DimpProb",
@@ -64,17 +67,22 @@ __all__ = [
     "join",
     "local",
     "optimal",
+    "ossj",
+    "star_join",
     "truncated_join",
 ]
 
 #: Where they are: policies in `policies`, and the others here.
 _HOMES = {
+    "OSSJ": "optimal.star",
     "Optimal": "optimal.call",
     "Result": "local",
     "SlowCPU": "slow_cpu",
     "TidegateError": "errors",
     "join": "joins",
     "optimal": "optimal.call",
+    "ossj": "optimal.star",
+    "star_join": "star",
     "truncated_join": "truncated",
 }
 

@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
+from tidegate.engines.base import Job
 from tidegate.engines.job import WindowJob
+from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.errors import TidegateError
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
 from tidegate.spec import WindowJoin, frequencies_of, window_join, with_frequencies
+from tidegate.star_spec import named
+from tidegate.star_spec import star_join as spec_of_star
 from tidegate.times import times
 from tidegate.truncated_spec import TruncatedJoin
 from tidegate.truncated_spec import truncated_join as spec_of_truncated
@@ -63,13 +67,50 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     **settings
         As `tidegate.join` takes them, except `shards`: there is one.
     """
-    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-        raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+    _check_batch_rows(batch_rows)
     check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
     job = WindowJob(_counted(spec, tables))
-    engine = job.engine(1, keep_shed=True)
+    return _run(job, job.engine(1, keep_shed=True), tables, batch_rows)
+
+
+def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+    """Join finite streams through a relation; see `tidegate.star_join` for the settings.
+
+    Parameters
+    ----------
+    streams
+        Arrow tables or pandas DataFrames, in any order of rows: a list of them, or a mapping of
+        names to them.
+    relation
+        An Arrow table or pandas DataFrame: facts, or changes of them.
+    batch_rows
+        How many rows are taken at once. The answer does not depend on it.
+    **settings
+        As `tidegate.star_join` takes them, except `shards`: there is one.
+    """
+    _check_batch_rows(batch_rows)
+    check_names(settings, spec_of_star)
+    tables = {name: decoded(as_table(data)) for name, data in named(streams).items()}
+    facts = decoded(as_table(relation))
+    spec = spec_of_star({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
+    inputs = list(tables.values())
+    if spec.dynamic:
+        job = StarJob(spec, None)
+        inputs.append(facts)
+    else:
+        job = StarJob(spec, InHand(*in_order(facts)))
+    return _run(job, job.engine(1, keep_shed=True), inputs, batch_rows)
+
+
+def _check_batch_rows(batch_rows: Any) -> None:
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+
+
+def _run(job: Job, engine: Any, tables: list[pa.Table], batch_rows: int) -> Result:
+    """All rows in order of time, and the end."""
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):
@@ -78,7 +119,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     for name, value in engine.take_counters().items():
         counters[name] = counters.get(name, 0) + value
     return Result(
-        table=pa.Table.from_batches(found, spec.result_schema),
+        table=pa.Table.from_batches(found, job.result_schema),
         results=int(counters["results"]),
         importance=float(counters["importance"]),
         counters=counters,
@@ -160,7 +201,7 @@ def _departed(
 
 
 def _in_step(
-    job: WindowJob, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
+    job: Job, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
 ) -> Iterator[list[list[pa.RecordBatch]]]:
     """The rows of both tables in order of time, some at once."""
     prepared = []

@@ -109,12 +109,12 @@ class WindowJoin:
     @property
     def second(self) -> float:
         """A unit of time in the kernel's numbers: a second, or 1."""
-        return _times(self.unit, (self.left.window, self.right.window)).unit
+        return times_of(self.unit, (self.left.window, self.right.window)).unit
 
     @property
     def cpu_halflife(self) -> int | float:
         """How long until an arrival counts half before the join."""
-        return _halflife(Prob(), (self.left.window, self.right.window), self.unit)
+        return halflife_of(Prob(), (self.left.window, self.right.window), self.unit)
 
     @property
     def memory(self) -> int | None:
@@ -203,7 +203,7 @@ def window_join(
     unit = time_unit(left, right, left_time, right_time)
     kind = left.field(left_time).type
     windows = [
-        steps_of(w, "within", unit, kind, lambda value: _window(value, unit))
+        steps_of(w, "within", unit, kind, lambda value: window_length(value, unit))
         for w in _window_pair(within)
     ]
     budget, in_bytes = _budget_steps(memory, unit, kind)
@@ -212,8 +212,8 @@ def window_join(
         imp: tuple[str | None, str | None] = (None, None)
     else:
         imp = _pair(importance, "importance")
-        _check_importance(left, imp[0], "left")
-        _check_importance(right, imp[1], "right")
+        check_weights(left, imp[0], "left")
+        check_weights(right, imp[1], "right")
     share = _split(split)
     sides = (
         Side(left, left_keys, left_time, windows[0], imp[0]),
@@ -230,7 +230,7 @@ def window_join(
         split=share,
         moment=one_of(moment, MOMENTS, "moment"),
         policy=chosen,
-        halflife=_halflife(chosen, lengths, unit),
+        halflife=halflife_of(chosen, lengths, unit),
         combine=one_of(combine, COMBINES, "combine"),
         seed=seed_of(seed),
         names=result_names((left, right), suffixes),
@@ -248,7 +248,7 @@ def window_join(
         _check_lives(spec)
     spec = replace(
         spec,
-        params=chosen.params(_times(unit, lengths)),
+        params=chosen.params(times_of(unit, lengths)),
         curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
     )
     if split == "predicted":
@@ -367,7 +367,8 @@ def _pair(value: Any, name: str) -> tuple[str, str]:
     return pair[0], pair[1]
 
 
-def _check_importance(schema: pa.Schema, name: str, side: str) -> None:
+def check_weights(schema: pa.Schema, name: str, side: str) -> None:
+    """Refuse an importance that is no column of numbers."""
     check_column(schema, name, f"the {side} input")
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
@@ -388,7 +389,8 @@ def _window_pair(within: Any) -> tuple[Any, Any]:
     return within[0], within[1]
 
 
-def _window(value: Any, unit: TimeUnit) -> int | float | None:
+def window_length(value: Any, unit: TimeUnit) -> int | float | None:
+    """A window in the kernel's numbers; None if it is unbounded."""
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
     if isinstance(value, str) and value.strip().lower() == "unbounded":
@@ -396,8 +398,8 @@ def _window(value: Any, unit: TimeUnit) -> int | float | None:
     return duration(value, unit, "within")
 
 
-def _halflife(
-    policy: Policy, windows: tuple[int | float | None, int | float | None], unit: TimeUnit
+def halflife_of(
+    policy: Policy, windows: Sequence[int | float | None], unit: TimeUnit
 ) -> int | float:
     """How long until an arrival counts half; 0 if it never does."""
     if policy.counts != "arrivals":
@@ -415,7 +417,7 @@ def _or_inf(window: int | float | None) -> float:
     return math.inf if window is None else float(window)
 
 
-def _times(unit: TimeUnit, windows: tuple[int | float | None, int | float | None]) -> Times:
+def times_of(unit: TimeUnit, windows: Sequence[int | float | None]) -> Times:
     """How a policy reads times."""
 
     def read(value: Any, name: str) -> float:

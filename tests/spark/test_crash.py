@@ -90,10 +90,12 @@ def main(folder: str, home: str) -> None:
 class Run:
     """The query in a process of its own."""
 
-    def __init__(self, folder: Path, home: Path, log: IO[bytes]) -> None:
+    def __init__(
+        self, folder: Path, home: Path, log: IO[bytes], module: str = "tests.spark.test_crash"
+    ) -> None:
         self._home = home
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.test_crash", folder, home],
+            [sys.executable, "-m", module, folder, home],
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(home / "scratch"),

@@ -8,9 +8,11 @@ tested, without Spark, and Spark's part is written once for all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 #: What happened since the counters were last taken.
 FLOWS = (
@@ -18,6 +20,8 @@ FLOWS = (
     "late",
     "null_keys",
     "null_times",
+    "filtered",
+    "copies",
     "admitted",
     "rejected",
     "evicted",
@@ -26,7 +30,7 @@ FLOWS = (
     "queue_shed",
 )
 #: What is true now.
-GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes")
+GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes", "facts")
 #: The same, as real numbers.
 MEASURES = ("importance",)
 
@@ -88,3 +92,16 @@ class Job(Protocol):
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on, as plain JSON values."""
+
+
+@runtime_checkable
+class RoutedJob(Protocol):
+    """What a job has besides, if its rows do not go where their key says."""
+
+    def route(
+        self, stream: int, prepared: pa.RecordBatch, shards: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+        """Which rows go to which shard: row numbers, some perhaps several times, and shards."""
+
+    def engine_at(self, shard: int, shards: int) -> Engine:
+        """A new engine for one of the shards."""

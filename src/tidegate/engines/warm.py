@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
+from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.engines.window import WindowEngine
 from tidegate.spec import window_join
+from tidegate.star_spec import star_join
 
 #: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
 _POLICIES = ("prob", "fifo", "life", "heeb")
@@ -34,6 +36,25 @@ def compile_all() -> None:
         restored.restore(engine.snapshot())
         for _ in restored.finish():
             pass
+    _compile_star(schema)
+
+
+def _compile_star(schema: pa.Schema) -> None:
+    """The same for joins through a relation."""
+    rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=schema)
+    facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
+    streams = {"r": schema, "s": schema}
+    settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}
+    spec = star_join(streams, facts.schema, **settings, interval=("begin", "end"))
+    job = StarJob(spec, InHand(*in_order(facts)))
+    engine, restored = job.engine_at(0, 2), job.engine_at(0, 2)
+    inputs = [[job.prepare(stream, rows)[0]] for stream in range(2)]
+    job.route(0, inputs[0][0], 2)
+    for _ in engine.feed(inputs, clocks=(2, 2)):
+        pass
+    restored.restore(engine.snapshot())
+    for _ in restored.finish():
+        pass
 
 
 if __name__ == "__main__":

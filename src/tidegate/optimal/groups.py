@@ -60,7 +60,10 @@ def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
         (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
         for side in range(2)
     ]
-    unit = _unit(grouped)
+    unit = unit_of(
+        np.concatenate([g.worth for g in grouped]),
+        max(int(np.diff(g.members).max(initial=1)) for g in grouped),
+    )
     shares = [[0, 1]] if len(memory) == 1 else [[0], [1]]
     return [
         Pool(
@@ -81,33 +84,25 @@ def _merged(
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     worth = np.concatenate([g.worth for g in grouped])
-    arrive = np.concatenate(
-        [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
-    )
-    expire = np.concatenate([g.expire for g in grouped])
     return Chains(
         members=offsets([g.members for g in grouped]),
-        arrive=arrive,
-        expire=expire,
+        arrive=np.concatenate(
+            [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
+        ),
+        expire=np.concatenate([g.expire for g in grouped]),
         gains=offsets([g.gains for g in grouped]),
         at=np.concatenate([g.at for g in grouped]),
         worth=np.rint(worth * unit).astype(np.int64),
-        memory=np.minimum(places, _most_alive(arrive, expire)),
+        memory=places,
         late=late,
     )
 
 
-def _most_alive(arrive: Whole, expire: Whole) -> int:
-    """How many members there are at once, at the most: a larger memory would only be empty."""
-    last = int(expire.max(initial=0)) + 2
-    change = np.bincount(arrive, minlength=last) - np.bincount(expire + 1, minlength=last)
-    return int(np.cumsum(change).max(initial=0))
+def unit_of(worth: NDArray[np.float64], most: int) -> float:
+    """How many whole numbers make a one: as few as say every gain exactly, else very many.
 
-
-def _unit(grouped: list[Grouped]) -> float:
-    """How many whole numbers make a one: as few as say every gain exactly, else very many."""
-    worth = np.concatenate([g.worth for g in grouped])
-    most = max(int(np.diff(g.members).max(initial=1)) for g in grouped)
+    At `most` so many members have the same gain.
+    """
     with np.errstate(over="ignore"):
         total = float(np.abs(worth).sum()) * most
     if not math.isfinite(total):

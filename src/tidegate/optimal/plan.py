@@ -55,6 +55,7 @@ def best_plan(chains: Chains) -> Plan:
     until = np.full(len(chains.arrive), -1, np.int64)
     if len(chains.at) == 0:
         return Plan(until, 0, 0)
+    chains = chains._replace(memory=np.minimum(chains.memory, _most_alive(chains)))
     most = int(np.abs(chains.worth).sum()) * int(np.diff(chains.members).max())
     finer = max(1, min(_FINEST, _LARGEST // max(most, 1)))
     fine = chains._replace(worth=chains.worth * finer)
@@ -67,6 +68,19 @@ def best_plan(chains: Chains) -> Plan:
     # Any prices certify a bound, however they were found.
     paid = arcs.price[0] - arcs.price[: len(chains.memory) + 1]
     return Plan(until, _earned(chains, until), upper_bound(fine, paid) // finer)
+
+
+def _most_alive(chains: Chains) -> int:
+    """How many members have gains to come at once: a larger memory would only be empty."""
+    some = np.diff(chains.gains) > 0
+    last = np.where(some, np.append(chains.at, -1)[chains.gains[1:] - 1], -1)
+    last = np.repeat(last, np.diff(chains.members))
+    waiting = last > chains.arrive
+    arrive = chains.arrive[waiting]
+    gone = np.minimum(chains.expire, last + 1)[waiting] + 1  # with the place free a tick later
+    ends = np.bincount(np.maximum(gone, arrive))
+    change = np.bincount(arrive, minlength=len(ends)) - ends
+    return int(np.cumsum(change).max(initial=0))
 
 
 def _earned(chains: Chains, until: Whole) -> int:

@@ -22,7 +22,8 @@ Whole = NDArray[np.int64]
 #: Pairs looked at in one go.
 _PAIRS = 1 << 20
 
-_COMBINE: dict[str, Any] = {
+#: How the importance of a pair follows.
+COMBINE: dict[str, Any] = {
     "min": np.minimum,
     "max": np.maximum,
     "sum": np.add,
@@ -150,7 +151,7 @@ class Sides:
         a, b = (s.weight for s in self.streams)
         if a is None or b is None:
             return np.ones(len(left))
-        combined: NDArray[np.float64] = _COMBINE[self.spec.combine](a[left], b[right])
+        combined: NDArray[np.float64] = COMBINE[self.spec.combine](a[left], b[right])
         return combined
 
 

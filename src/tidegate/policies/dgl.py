@@ -30,7 +30,7 @@ class DGL(Policy):
     References
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
-    section 3.2 (DGL), without a relation.
+    section 3.2 (DGL); with a relation in `tidegate.star_join`.
     """
 
     name: ClassVar[str] = "dgl"

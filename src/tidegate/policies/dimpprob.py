@@ -18,7 +18,7 @@ class DimpProb(Policy):
     References
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
-    section 3.2 (DIMPPROB), without a relation.
+    section 3.2 (DIMPPROB); with a relation in `tidegate.star_join`.
     """
 
     name: ClassVar[str] = "dimpprob"

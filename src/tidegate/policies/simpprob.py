@@ -18,7 +18,7 @@ class SimpProb(Policy):
     References
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
-    section 3.2 (SIMPPROB), without a relation.
+    section 3.2 (SIMPPROB); with a relation in `tidegate.star_join`.
     """
 
     name: ClassVar[str] = "simpprob"

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engines.base import Engine, Job
+from tidegate.engines.base import Engine, Job, RoutedJob
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing, state
 from tidegate.spark import shards as sharding
@@ -77,7 +77,7 @@ def run(
         ],
     )
     groups = packed.groupBy("shard")
-    shard = _Shard(job, len(inputs), number)
+    shard = _Shard(job, len(inputs), labels)
     if streaming == {True}:
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
         settings = {**job.fingerprint(), "shards": number, "shuffle partitions": partitions}
@@ -134,10 +134,12 @@ class _Shard:
 
     job: Job
     streams: int
-    shards: int
+    labels: tuple[int, ...]
 
-    def engine(self) -> Engine:
-        return self.job.engine(self.shards)
+    def engine(self, label: int) -> Engine:
+        if isinstance(self.job, RoutedJob):
+            return self.job.engine_at(self.labels.index(label), len(self.labels))
+        return self.job.engine(len(self.labels))
 
     def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         return packing.pack_results(results, self.job.result_schema)
@@ -191,7 +193,9 @@ class _StreamingShard(StatefulProcessor):
         for frame in rows:
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
                 inbox.add(*row)
-        opened = self._log.open(self._settings, _place(self._operator, key[0]), shard.engine)
+        label = int(key[0])
+        place = _place(self._operator, label)
+        opened = self._log.open(self._settings, place, lambda: shard.engine(label))
         for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
@@ -208,11 +212,13 @@ def _batch_shard(
 
     def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         inbox = _Inbox(shard.streams)
+        label = 0
         for batch in rows:
+            label = batch.column("shard")[0].as_py() if batch.num_rows else label
             streams, notes = batch.column("stream").to_pylist(), batch.column("note").to_pylist()
             for stream, data, note in zip(streams, batch.column("data"), notes, strict=True):
                 inbox.add(stream, data.as_buffer(), note)
-        engine = shard.engine()
+        engine = shard.engine(label)
         for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
             yield _batch(data, {})
         yield _batch(b"", inbox.counters(engine, {"shards": 1}))
@@ -228,7 +234,7 @@ def _place(operator: str, label: int) -> tuple[object, ...]:
     """Say where an engine is at home: one shard of one operator of one query."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-    return (query, operator, int(label))
+    return (query, operator, label)
 
 
 def _frame(data: bytes, counters: dict[str, int | float]) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.engines.base import Job
+from tidegate.engines.base import Job, RoutedJob
 from tidegate.errors import TidegateError
 from tidegate.spark.metrics import FIELDS
 from tidegate.spark.shards import shard_of
@@ -164,17 +164,22 @@ class Pack:
             note.count(dropped)
             if prepared.num_rows:
                 note.see(pc.max(prepared.column("time")).as_py())
-            yield self._rows(self._split(prepared), note)
+            yield self._rows(self._split(prepared, note), note)
 
-    def _split(self, prepared: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _split(self, prepared: pa.RecordBatch, note: Note) -> Iterator[pa.RecordBatch]:
         """Give the rows of every shard in turn."""
         shards = len(self.labels)
         if shards == 1:
             yield prepared
             return
-        shard = shard_of(prepared.column("key").to_numpy(), shards)
+        if isinstance(self.job, RoutedJob):
+            routed, shard = self.job.route(self.stream, prepared, shards)
+            note.count({"copies": len(routed) - prepared.num_rows})
+        else:
+            routed, shard = None, shard_of(prepared.column("key").to_numpy(), shards)
         # A stable sort of 16-bit numbers is a radix sort: a pass a byte, and order is kept.
-        grouped = prepared.take(pa.array(np.argsort(shard, kind="stable")))
+        order = np.argsort(shard, kind="stable")
+        grouped = prepared.take(pa.array(order if routed is None else routed[order]))
         start = 0
         for rows in np.bincount(shard, minlength=shards).tolist():
             yield grouped.slice(start, rows)

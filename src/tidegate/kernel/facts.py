@@ -1,0 +1,159 @@
+"""The relation of a star join as an index: from a key of any stream to the facts that have it.
+
+Each stream has keys of its own, found by hash; the facts of a key form a list. Facts are numbered
+in the order in which they were added, and only a rebuild takes any away.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
+
+
+class Facts(NamedTuple):
+    """An index of n streams, e keys a stream and f facts at the most."""
+
+    table: Array  # [n, slots, 2], open addressing: (hash, entry + 1)
+    hashes: Array  # [n, e]
+    first: Array  # [n, e]: a key's first fact, or -1
+    begin: Array  # [f]
+    end: Array  # [f]
+    key: Array  # [f, n]
+    next: Array  # [f, n]: another fact with the same key of the stream, or -1
+
+
+@inlined
+def _place(table: Array, stream: int, h: Any) -> int:
+    """Where a hash is in the table, or would be."""
+    mask = np.uint64(table.shape[1] - 1)
+    at = h & mask
+    while table[stream, at, 1] != 0 and table[stream, at, 0] != h:
+        at = (at + np.uint64(1)) & mask
+    return int(at)
+
+
+@entry_point
+def find(facts: Facts, stream: int, hashes: Array, entries: Array) -> None:
+    """The entry of each hash, or -1."""
+    mask = np.uint64(facts.table.shape[1] - 1)
+    row = facts.table[stream]
+    for i in range(hashes.shape[0]):
+        if i + AHEAD < hashes.shape[0]:
+            prefetch(row, 2 * (hashes[i + AHEAD] & mask))
+        entries[i] = np.int64(row[_place(facts.table, stream, hashes[i]), 1]) - 1
+
+
+@entry_point
+def intern(facts: Facts, stream: int, hashes: Array, entries: Array, used: int) -> int:
+    """Find or make the entry of each hash, for which there is room; how many there are then."""
+    for i in range(hashes.shape[0]):
+        at = _place(facts.table, stream, hashes[i])
+        if facts.table[stream, at, 1] == 0:
+            facts.table[stream, at, 0] = hashes[i]
+            facts.table[stream, at, 1] = np.uint64(used + 1)
+            facts.hashes[stream, used] = hashes[i]
+            facts.first[stream, used] = -1
+            used += 1
+        entries[i] = np.int64(facts.table[stream, at, 1]) - 1
+    return used
+
+
+@entry_point
+def chain(facts: Facts, start: int, stop: int) -> None:
+    """Put facts whose keys are set into the lists of their keys."""
+    for fact in range(start, stop):
+        for stream in range(facts.key.shape[1]):
+            entry = facts.key[fact, stream]
+            facts.next[fact, stream] = facts.first[stream, entry]
+            facts.first[stream, entry] = fact
+
+
+@inlined
+def active(facts: Facts, fact: int, time: Any) -> bool:
+    """Whether a fact is active at a time."""
+    return bool(facts.begin[fact] <= time < facts.end[fact])
+
+
+@inlined
+def last_end(facts: Facts, stream: int, entry: int, time: Any, none: Any) -> Any:
+    """When the last of the facts ends that a tuple of this key and time has; `none` without any.
+
+    The paper's condition (8): from then on nothing can join it.
+    """
+    latest = none
+    if entry >= 0:
+        fact = facts.first[stream, entry]
+        while fact >= 0:
+            if active(facts, fact, time) and facts.end[fact] > latest:
+                latest = facts.end[fact]
+            fact = facts.next[fact, stream]
+    return latest
+
+
+@entry_point
+def matched(facts: Facts, stream: int, entries: Array, times: Array, found: Array) -> None:
+    """Whether each tuple has an active fact."""
+    for i in range(entries.shape[0]):
+        if entries[i] < 0:
+            found[i] = False
+            continue
+        fact = facts.first[stream, entries[i]]
+        while fact >= 0 and not active(facts, fact, times[i]):
+            fact = facts.next[fact, stream]
+        found[i] = fact >= 0
+
+
+@entry_point
+def lead(
+    facts: Facts, stream: int, entries: Array, times: Array, shard: Array, rows: Array, to: Array
+) -> int:
+    """The shards that the active facts of each tuple are in, each once: which row goes where.
+
+    Gives how many there are; fills `rows` and `to` as far as there is room.
+    """
+    n = 0
+    for i in range(entries.shape[0]):
+        start = n
+        fact = facts.first[stream, entries[i]] if entries[i] >= 0 else -1
+        while fact >= 0:
+            if active(facts, fact, times[i]):
+                known = False
+                for j in range(start, min(n, rows.shape[0])):
+                    known = known or to[j] == shard[fact]
+                if not known:
+                    if n < rows.shape[0]:
+                        rows[n], to[n] = i, shard[fact]
+                    n += 1
+            fact = facts.next[fact, stream]
+    return n
+
+
+@entry_point
+def components(facts: Facts, count: int, parent: Array, offset: Array) -> None:
+    """Union of keys that a fact connects; `parent` is of all streams' keys, one after the other.
+
+    `offset[s]` is where those of stream s begin; each is its own parent before.
+    """
+    for fact in range(count):
+        root = -1
+        for stream in range(facts.key.shape[1]):
+            at = offset[stream] + facts.key[fact, stream]
+            while parent[at] != at:
+                parent[at] = parent[parent[at]]
+                at = parent[at]
+            if root < 0 or at == root:
+                root = at
+            elif at < root:
+                parent[root] = at
+                root = at
+            else:
+                parent[at] = root
+    for at in range(parent.shape[0]):
+        root = at
+        while parent[root] != root:
+            parent[root] = parent[parent[root]]
+            root = parent[root]
+        parent[at] = root

@@ -1,0 +1,133 @@
+"""What facts lead to: the combinations of a tuple with one of each other stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.kernel.compiling import Array, inlined, inner
+from tidegate.kernel.facts import Facts, active
+from tidegate.kernel.star_layout import BASE, COUNT, DGL, EMIT, HELD, Core, Rules
+from tidegate.kernel.star_ranks import learn, rematch
+
+
+@inlined
+def _near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
+    """Whether tuples of streams s and o with times a and b lie in each other's window."""
+    mine, other = rules.windows[s], rules.windows[o]
+    return bool((mine == 0 or b < a + mine) and (other == 0 or a < b + other))
+
+
+@inlined
+def _fits(
+    core: Core, facts: Facts, rules: Rules, fact: int, slot: int, depth: int, s: int, time: Any
+) -> bool:
+    """Whether a tuple completes a combination through a fact: active, and in all windows."""
+    held = core.slots[slot]
+    if not (active(facts, fact, held.time) and _near(rules, s, time, held.stream, held.time)):
+        return False
+    for i in range(depth):
+        other = core.slots[core.cursor[i]]
+        if not _near(rules, other.stream, other.time, held.stream, held.time):
+            return False
+    return True
+
+
+@inlined
+def _other(stream: int, depth: int) -> int:
+    """The other streams of a stream, by number."""
+    return depth if depth < stream else depth + 1
+
+
+@inlined
+def meet(
+    core: Core,
+    facts: Facts,
+    rules: Rules,
+    rows: Array,
+    n: int,
+    stream: int,
+    entry: int,
+    time: Any,
+    row: int,
+    action: int,
+    only: int,
+) -> int:
+    """Go through all combinations of a tuple with one of each other stream, by its facts.
+
+    `EMIT` writes those with all that have probed to `rows`, after the n that it has; it gives how
+    many it has then. The others count those with what is in memory, through facts that have not
+    ended; `ADD` and `TAKE` also in the matches of all but the tuple itself. `only` is one fact, or
+    -1.
+    """
+    others = rules.windows.shape[0] - 1
+    fact = only if only >= 0 else facts.first[stream, entry]
+    while fact >= 0:
+        fits = active(facts, fact, time)
+        if action != EMIT and only < 0:
+            fits = fits and facts.end[fact] > core.clock[0]
+        if fits and others == 0:
+            rows[0, n], rows[1, n] = row, fact
+            n += 1
+        elif fits:
+            depth = 0
+            slot = core.groups[_other(stream, 0), facts.key[fact, _other(stream, 0)]].head
+            while depth >= 0:
+                if slot < 0:
+                    depth -= 1
+                    if depth >= 0:
+                        slot = core.slots[core.cursor[depth]].next
+                    continue
+                held = core.slots[slot]
+                good = held.seen == 1 if action == EMIT else held.state == HELD
+                if not good or not _fits(core, facts, rules, fact, slot, depth, stream, time):
+                    slot = held.next
+                    continue
+                core.cursor[depth] = slot
+                if depth + 1 < others:
+                    depth += 1
+                    o = _other(stream, depth)
+                    slot = core.groups[o, facts.key[fact, o]].head
+                    continue
+                for i in range(others):
+                    one = core.cursor[i]
+                    if action == EMIT:
+                        rows[_other(stream, i), n] = core.slots[one].row
+                        if (
+                            rules.kind == DGL
+                            and core.slots[one].state == HELD
+                            and core.slots[one].seq < core.ints[BASE]
+                        ):
+                            learn(core, rules, one)
+                    elif action != COUNT:
+                        rematch(core, rules, one, action)
+                if action == EMIT:
+                    rows[stream, n] = row
+                    rows[others + 1, n] = fact
+                n += 1
+                slot = held.next
+        fact = -1 if only >= 0 else facts.next[fact, stream]
+    return n
+
+
+@inner
+def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only: int) -> int:
+    """Count the matches of a tuple in memory, and in theirs; see `_meet`."""
+    held = core.slots[slot]
+    none = core.cursor.reshape(1, -1)
+    return meet(core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only)
+
+
+@inlined
+def most(core: Core, facts: Facts, rules: Rules, stream: int, entry: int, time: Any) -> float:
+    """How many results a newcomer may have."""
+    total = 0.0
+    fact = facts.first[stream, entry]
+    while fact >= 0:
+        if active(facts, fact, time):
+            one = 1.0
+            for o in range(rules.windows.shape[0]):
+                if o != stream:
+                    one *= float(core.groups[o, facts.key[fact, o]].count)
+            total += one
+        fact = facts.next[fact, stream]
+    return total

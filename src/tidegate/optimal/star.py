@@ -1,0 +1,284 @@
+"""OSSJ: the best that any policy could have done in a star join of two streams.
+
+The paper's state graph (section 3.1) has a node for every set of tuples that may be in memory,
+which are exponentially many. But what a tuple earns while it is in memory does not depend on what
+else is there: whenever a tuple of the other stream comes, each fact that is active at both times
+is a result. So the best plan is a flow, with a chain for each tuple over the times at which it
+earns, as that of a window join is (see `plan`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.checks import check_names
+from tidegate.columns import as_floats, decoded, equal
+from tidegate.engines.facts import Known, known
+from tidegate.engines.payload import one_batch
+from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
+from tidegate.errors import TidegateError
+from tidegate.kernel.chains import Chains
+from tidegate.optimal.groups import unit_of
+from tidegate.optimal.plan import Whole, best_plan
+from tidegate.optimal.sides import COMBINE
+from tidegate.policies.base import as_table
+from tidegate.star_spec import StarJoin, named, star_join
+
+
+@dataclass(frozen=True)
+class OSSJ:
+    """The best that any policy could have done.
+
+    Attributes
+    ----------
+    table
+        The results, as `tidegate.star_join` has them.
+    results, importance
+        How many there are, and their total importance; their number where none was asked for.
+    keep_until
+        For every tuple that is kept at all: its ``side``, its ``row`` number in the input, and
+        ``keep_until``, the last time at which it must be in memory to be probed, in the numbers of
+        the time column.
+    upper_bound
+        No policy has a higher importance. Equal to `importance` where that is optimal.
+    counters
+        How many tuples ``arrived``, were ``filtered`` for want of an active fact, were kept at all
+        (``admitted``), and all exact results and their importance.
+    """
+
+    table: pa.Table
+    results: int
+    importance: float
+    keep_until: pa.Table
+    upper_bound: float
+    counters: dict[str, int | float]
+
+
+def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
+    """Find the best result of a star join of two streams, all tuples being known beforehand.
+
+    Where there is an `importance`, the total importance is maximised, and otherwise the number of
+    results, which is what the paper calls SJA-S.
+
+    Parameters
+    ----------
+    streams
+        Two Arrow tables or pandas DataFrames: a list, or a mapping of names to them.
+    relation
+        The facts, as an Arrow table or pandas DataFrame, with or without an interval. Inserts and
+        deletes are begins and ends of intervals.
+    **settings
+        As `tidegate.star_join` takes them, except `policy`, `shards` and `changes`. The moment is
+        ``"probe-first"`` or ``"evict-first"``, which is the paper's.
+
+    References
+    ----------
+    Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
+    section 3.1.
+    """
+    if "policy" in settings or "changes" in settings:
+        raise TidegateError(
+            "the optimum takes no policy and no stream of changes: leave policy out, and give "
+            "facts with an interval"
+        )
+    check_names(settings, star_join, without=("policy", "changes"))
+    tables = {name: decoded(as_table(data)) for name, data in named(streams).items()}
+    facts = decoded(as_table(relation))
+    spec = star_join({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
+    if len(spec.streams) != 2:
+        raise TidegateError(
+            "the optimum is known for two streams, because a result of more needs several tuples "
+            f"in memory at once; there are {len(spec.streams)}"
+        )
+    if spec.moment == "shed-first":
+        raise TidegateError(
+            'the optimum of a star join is known for moment="probe-first" and "evict-first", not '
+            '"shed-first"'
+        )
+    sides = [_Stream(spec, s, table) for s, table in enumerate(tables.values())]
+    return _solved(spec, sides, _Pairs(spec, sides, known(spec, facts)))
+
+
+class _Stream:
+    """One stream's tuples, by row number."""
+
+    def __init__(self, spec: StarJoin, at: int, table: pa.Table) -> None:
+        side = spec.streams[at]
+        whole = one_batch(table)
+        numbered = whole.append_column("row", pa.array(np.arange(whole.num_rows)))
+        batch, _ = prepare(side, spec.unit, numbered)
+        self.rows = pa.RecordBatch.from_arrays(batch.columns[PREPARED:-1], schema=side.schema)
+        self.number: Whole = batch.columns[-1].to_numpy()
+        self.key: NDArray[np.uint64] = batch.column(KEY).to_numpy()
+        self.time: NDArray[Any] = batch.column(TIME).to_numpy()
+        self.weight = np.ones(len(self.time))
+        if side.importance is not None:
+            self.weight = as_floats(self.rows.column(side.importance))
+
+
+class _Pairs:
+    """All results: a tuple of each stream, a fact, and what they are worth."""
+
+    def __init__(self, spec: StarJoin, sides: list[_Stream], relation: Known) -> None:
+        # First the facts of each tuple, then the tuples of the other stream by fact.
+        (left, by_left), (right, by_right) = (
+            _facts_of(side, relation, s) for s, side in enumerate(sides)
+        )
+        self.filtered = sum(
+            len(side.time) - len(np.unique(own))
+            for side, own in zip(sides, (left, right), strict=True)
+        )
+        order = np.argsort(by_right, kind="stable")
+        low = np.searchsorted(by_right[order], by_left, "left")
+        sizes = np.searchsorted(by_right[order], by_left, "right") - low
+        ends = np.cumsum(sizes)
+        at = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
+        a = np.repeat(left, sizes)
+        b = right[order[np.repeat(low, sizes) + at]]
+        fact = np.repeat(by_left, sizes)
+        x, y = sides[0].time[a], sides[1].time[b]
+        windows = [math.inf if w is None else w for w in spec.windows]
+        near = (y < x + windows[0]) & (x < y + windows[1])
+        for s, (one, rows) in enumerate(((a, sides[0].rows), (b, sides[1].rows))):
+            for mine, theirs in zip(spec.streams[s].keys, spec.relation.keys[s], strict=True):
+                near &= equal(
+                    rows.column(mine).take(pa.array(one)),
+                    relation.rows.column(theirs).take(pa.array(fact)),
+                )
+        self.tuples = [a[near], b[near]]
+        self.fact = fact[near]
+        self.relation = relation
+        self.worth: NDArray[np.float64] = COMBINE[spec.combine](
+            sides[0].weight[self.tuples[0]], sides[1].weight[self.tuples[1]]
+        )
+        if not spec.weighed:
+            self.worth = np.ones(len(self.fact))
+
+
+def _facts_of(side: _Stream, relation: Known, stream: int) -> tuple[Whole, Whole]:
+    """Tuples and their active facts."""
+    order = np.argsort(relation.keys[stream], kind="stable")
+    keys = relation.keys[stream][order]
+    low = np.searchsorted(keys, side.key, "left")
+    sizes = np.searchsorted(keys, side.key, "right") - low
+    ends = np.cumsum(sizes)
+    own = np.repeat(np.arange(len(side.key)), sizes)
+    at = np.arange(len(own)) - np.repeat(ends - sizes, sizes)
+    facts = order[np.repeat(low, sizes) + at]
+    time = side.time[own]
+    active = (relation.begin[facts] <= time) & (time < relation.end[facts])
+    return own[active], facts[active]
+
+
+def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
+    ticks = np.unique(np.concatenate([side.time for side in sides]))
+    tick = [np.searchsorted(ticks, side.time) for side in sides]
+    late = 0 if spec.moment == "probe-first" else 1
+    until = [np.full(len(side.time), -1, np.int64) for side in sides]
+    now = [tick[s][pairs.tuples[s]] for s in range(2)]
+    unit = unit_of(pairs.worth, 1)
+    above = 0.0
+    for mine, places in _pools(spec, [len(side.time) for side in sides]):
+        chains = _chains(pairs, tick, now, mine, np.full(len(ticks), places, np.int64), late, unit)
+        plan = best_plan(chains)
+        above += (plan.bound - plan.value) / unit
+        start = 0
+        for s in mine:
+            stays = plan.until[start : start + len(tick[s])]
+            until[s][stays >= 0] = chains.at[stays[stays >= 0]]
+            start += len(tick[s])
+    # A pair is found if they come together, or the later finds the earlier.
+    found = now[0] == now[1]
+    for s in range(2):
+        found |= (now[s] < now[1 - s]) & (until[s][pairs.tuples[s]] >= now[1 - s])
+    importance = float(pairs.worth[found].sum())
+    upper = importance + above
+    if math.isclose(upper, importance, rel_tol=1e-9, abs_tol=1e-9):
+        upper = importance
+    counters: dict[str, int | float] = {
+        "arrived": sum(len(side.time) for side in sides),
+        "filtered": pairs.filtered,
+        "admitted": sum(int((u >= 0).sum()) for u in until),
+        "exact_results": len(found),
+        "exact_importance": float(pairs.worth.sum()),
+    }
+    return OSSJ(
+        table=_table(spec, sides, pairs, found),
+        results=int(found.sum()),
+        importance=importance,
+        keep_until=_kept(spec, sides, until, ticks),
+        upper_bound=upper,
+        counters=counters,
+    )
+
+
+def _pools(spec: StarJoin, sizes: list[int]) -> list[tuple[list[int], int]]:
+    """Which streams share a memory, and how many tuples fit into it."""
+    if spec.memory is None:
+        return [([0, 1], sum(sizes))]
+    if spec.split == "shared":
+        return [([0, 1], spec.memory)]
+    return [([0], spec.memory - spec.memory // 2), ([1], spec.memory // 2)]
+
+
+def _chains(
+    pairs: _Pairs,
+    tick: list[Whole],
+    now: list[Whole],
+    mine: list[int],
+    memory: Whole,
+    late: int,
+    unit: float,
+) -> Chains:
+    """A chain for each tuple: what it earns, and when, while it is in memory."""
+    ticks = len(memory) + 1
+    first, places, worths = 0, [], []
+    for s in mine:
+        later = now[1 - s] > now[s]
+        places.append((first + pairs.tuples[s][later]) * ticks + now[1 - s][later])
+        worths.append(pairs.worth[later])
+        first += len(tick[s])
+    place, where = np.unique(np.concatenate(places), return_inverse=True)
+    worth = np.bincount(where, np.concatenate(worths), len(place))
+    counts = np.bincount(place // ticks, minlength=first)
+    return Chains(
+        members=np.arange(first + 1),
+        arrive=np.concatenate([tick[s] for s in mine]),
+        expire=np.full(first, len(memory), np.int64),
+        gains=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        at=place % ticks,
+        worth=np.rint(worth * unit).astype(np.int64),
+        memory=memory,
+        late=late,
+    )
+
+
+def _table(
+    spec: StarJoin, sides: list[_Stream], pairs: _Pairs, found: NDArray[np.bool_]
+) -> pa.Table:
+    columns = []
+    for s, side in enumerate(sides):
+        at = pa.array(pairs.tuples[s][found])
+        columns += [column.take(at) for column in side.rows.columns]
+    facts = pa.array(pairs.fact[found])
+    columns += [pairs.relation.rows.column(n).take(facts) for n in spec.relation.carried]
+    return pa.Table.from_arrays(columns, schema=spec.result_schema)
+
+
+def _kept(
+    spec: StarJoin, sides: list[_Stream], until: list[Whole], ticks: NDArray[Any]
+) -> pa.Table:
+    parts = []
+    for name, side, one in zip(spec.stream_names, sides, until, strict=True):
+        kept = np.flatnonzero(one >= 0)
+        kept = kept[np.argsort(side.number[kept])]
+        names = pa.array([name] * len(kept), pa.string())
+        row, last = side.number[kept], ticks[one[kept]]
+        parts.append(pa.table({"side": names, "row": row, "keep_until": last}))
+    return pa.concat_tables(parts)

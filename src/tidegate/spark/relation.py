@@ -1,0 +1,41 @@
+"""A relation that does not change, sent to all workers once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidegate.engines.star_job import InHand, Shipped, in_order
+from tidegate.spark.packing import arrow_schema, decode, with_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Broadcasted:
+    """A relation as a broadcast variable: every worker fetches it once, whatever uses it there."""
+
+    stream: Any
+    digest: str
+
+    def load(self) -> pa.Table:
+        """Its rows."""
+        return pa.Table.from_batches(decode(self.stream.value))
+
+
+def ship(frame: DataFrame) -> Shipped:
+    """Read a relation and have it sent: with the plan, where Spark Connect has no broadcasts."""
+    schema = arrow_schema(frame.schema)
+    table: pa.Table = frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).toArrow()
+    batches = [with_schema(b.rename_columns(schema.names), schema) for b in table.to_batches()]
+    ordered, digest = in_order(pa.Table.from_batches(batches, schema))
+    if type(frame).__module__.startswith("pyspark.sql.connect"):
+        return InHand(ordered, digest)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(ordered)
+    context = frame.sparkSession.sparkContext
+    return Broadcasted(context.broadcast(sink.getvalue().to_pybytes()), digest)

@@ -1,0 +1,324 @@
+"""The obvious slow twin of the star engine: lists, products, and nothing to be clever about.
+
+It follows formulas (1), (3), (6) and (8) and section 3.2 of the paper and the rules of
+`docs/how_it_works.md`, and shares no code with the engine. Every join is a product of lists: keep
+inputs small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby, product
+from typing import Any
+
+Time = int | float
+#: The uids of a tuple of each stream, and of the fact.
+Found = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tuple; `tie` is its content hash, `uid` is unique over all streams."""
+
+    stream: int
+    key: int
+    time: Time
+    tie: int
+    uid: int
+    weight: float = 1.0
+
+
+@dataclass
+class Fact:
+    """One fact, active in [begin, end)."""
+
+    keys: tuple[int, ...]
+    begin: Time
+    end: Time
+    uid: int
+
+    def active(self, time: Time) -> bool:
+        return self.begin <= time < self.end
+
+
+@dataclass
+class Held:
+    """A tuple in memory, and what is known of it."""
+
+    row: Row
+    seq: int
+    fixed: Any = 0.0
+    partners: int = 0
+    gain: float = 0.0
+    last: Time = 0
+
+
+def tick_order(row: Row) -> tuple[Any, ...]:
+    return (row.time, row.stream, row.key, row.tie, row.uid)
+
+
+def combinations(
+    facts: Sequence[Fact], candidates: Sequence[Sequence[Row]], windows: Sequence[Time]
+) -> list[tuple[tuple[Row, ...], Fact]]:
+    """One tuple of each stream and a fact: (1), (3) and (6)."""
+    found = []
+    for fact in facts:
+        lists = [
+            [u for u in rows if u.key == fact.keys[s] and fact.active(u.time)]
+            for s, rows in enumerate(candidates)
+        ]
+        for chosen in product(*lists):
+            last = max(u.time for u in chosen)
+            if all(last < u.time + windows[u.stream] for u in chosen):
+                found.append((chosen, fact))
+    return found
+
+
+def exact(rows: Sequence[Row], facts: Sequence[Fact], windows: Sequence[Time]) -> Counter[Found]:
+    by_stream = [[u for u in rows if u.stream == s] for s in range(len(windows))]
+    return Counter(
+        (*(u.uid for u in chosen), fact.uid)
+        for chosen, fact in combinations(facts, by_stream, windows)
+    )
+
+
+def combined(weights: Sequence[Any], how: str) -> Any:
+    """The importance of a result."""
+    if how in ("min", "max"):
+        return min(weights) if how == "min" else max(weights)
+    return sum(weights) if how == "sum" else math.prod(weights)
+
+
+class NaiveStar:
+    """The star join, as slow and plain as it can be."""
+
+    def __init__(
+        self,
+        *,
+        windows: Sequence[Time],
+        facts: list[Fact],
+        ranker: str = "nothing",
+        memory: int | None = None,
+        fixed_split: bool = False,
+        moment: str = "probe-first",
+        lateness: Time = 0,
+        dynamic: bool = False,
+        combine: str | None = None,
+        params: tuple[float, ...] = (),
+        halflife: Time = 0,
+        ranks: dict[int, float] | None = None,
+        floor_weight: float = 0.0,
+        order_weight: float = 0.0,
+    ) -> None:
+        self.windows, self.facts, self.ranker = windows, facts, ranker
+        self.memory, self.fixed_split, self.moment = memory, fixed_split, moment
+        self.lateness, self.combine, self.params = lateness, combine, params
+        self.halflife, self.ranks = halflife, ranks or {}
+        self.floor_weight, self.order_weight = floor_weight, order_weight
+        self.deferred = dynamic or moment != "probe-first"
+        n = len(windows)
+        self.clock: Time = -math.inf
+        self.heard: list[Time] = [-math.inf] * n
+        self.held: list[Held] = []
+        self.open: list[Row] = []
+        self.counts: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
+        self.epoch: int | None = None
+        self.floors = [0.0] * n
+        self.arrivals = self.filtered = self.expired = 0
+        self.shed: list[tuple[int, Time, str]] = []
+
+    # ---- time ---------------------------------------------------------------------------------
+
+    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = ()) -> list[Found]:
+        found: list[Found] = []
+        for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
+            tick = list(group)
+            late = time < self.clock
+            found += self._advance([(row.stream, time) for row in tick])
+            if not self.deferred:
+                tick = self._filtered(tick)
+                found += self._probe(tick, [h.row for h in self.held] + self.open)
+            if not late:
+                self.open += tick
+            else:
+                found += self._close(tick)
+        return found + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
+
+    def finish(self) -> list[Found]:
+        tick, self.open = sorted(self.open, key=tick_order), []
+        return self._close(tick)
+
+    def _advance(self, heard: Sequence[tuple[int, Time]]) -> list[Found]:
+        found: list[Found] = []
+        for stream, time in heard:
+            if time > self.clock:
+                found += self.finish()
+                self.clock = time
+            self.heard[stream] = max(self.heard[stream], time)
+        dead = [h for h in self.held if self._dead(h.row)]
+        self.expired += len(dead)
+        self.held = [h for h in self.held if h not in dead]
+        return found
+
+    def _filtered(self, rows: list[Row]) -> list[Row]:
+        kept = [u for u in rows if self._facts(u)]
+        self.filtered += len(rows) - len(kept)
+        return kept
+
+    def _facts(self, row: Row) -> list[Fact]:
+        return [f for f in self.facts if f.keys[row.stream] == row.key and f.active(row.time)]
+
+    def until(self, row: Row) -> Time:
+        """When nothing can join a tuple any more: its window, and (8)."""
+        return min(row.time + self.windows[row.stream], max(f.end for f in self._facts(row)))
+
+    def _dead(self, row: Row) -> bool:
+        others = [t for s, t in enumerate(self.heard) if s != row.stream]
+        return all(t >= self.until(row) + self.lateness for t in others)
+
+    def _close(self, tick: list[Row]) -> list[Found]:
+        if not tick:
+            return []
+        if self.moment == "probe-first":
+            found: list[Found] = []
+            if self.deferred:
+                tick = self._filtered(tick)
+                found = self._probe(tick, [h.row for h in self.held])
+            self._admit(tick)
+            return found
+        tick = self._filtered(tick)
+        before = {h.row.uid for h in self.held}
+        self._admit(tick)
+        old = [h.row for h in self.held if h.row.uid in before]
+        if self.moment == "shed-first":
+            kept = {h.row.uid for h in self.held}
+            tick = [u for u in tick if u.uid in kept or self._dead(u)]
+        return self._probe(tick, old)
+
+    def _probe(self, newcomers: list[Row], others: list[Row]) -> list[Found]:
+        new = {u.uid for u in newcomers}
+        every = [*others, *newcomers]
+        lists = [[u for u in every if u.stream == s] for s in range(len(self.windows))]
+        held = {h.row.uid: h for h in self.held if h.row.uid not in new}
+        found = []
+        for chosen, fact in combinations(self.facts, lists, self.windows):
+            if not any(u.uid in new for u in chosen):
+                continue
+            found.append((*(u.uid for u in chosen), fact.uid))
+            for u in chosen:
+                if u.uid in held and self.ranker == "dgl":
+                    self._learn(held[u.uid])
+        return found
+
+    # ---- memory -------------------------------------------------------------------------------
+
+    def _admit(self, tick: list[Row]) -> None:
+        if len(self.windows) == 1:
+            return
+        for row in tick:
+            self._observe(row)
+        for row in tick:
+            seq, self.arrivals = self.arrivals, self.arrivals + 1
+            if self._dead(row):
+                continue
+            new = Held(row, seq, last=self.clock)
+            self.held.append(new)
+            new.partners = self.matches(row)
+            new.gain = row.weight * new.partners
+            new.fixed = self.ranks.get(row.uid, 0.0) + self.order_weight * seq
+            new.fixed += self.floor_weight * self.floors[self.pool(row)]
+            self._fit(row)
+
+    def _fit(self, newcomer: Row) -> None:
+        pool = self.pool(newcomer)
+        while True:
+            mine = [h for h in self.held if self.pool(h.row) == pool]
+            if self.memory is None or len(mine) <= self.budget(pool):
+                return
+            overdue = [h for h in mine if self.clock >= self.until(h.row) + self.lateness]
+            if overdue:
+                self.held.remove(min(overdue, key=lambda h: (self.until(h.row), h.seq)))
+                self.expired += 1
+                continue
+            victim = min(mine, key=self.rank)
+            self.floors[pool] = max(self.floors[pool], float(self.rank(victim)[0]))
+            self.held.remove(victim)
+            why = "rejected" if victim.row is newcomer else "evicted"
+            self.shed.append((victim.row.uid, self.clock, why))
+
+    def pool(self, row: Row) -> int:
+        return row.stream if self.fixed_split else 0
+
+    def budget(self, pool: int) -> int:
+        assert self.memory is not None
+        if not self.fixed_split:
+            return self.memory
+        share, rest = divmod(self.memory, len(self.windows))
+        return share + (pool < rest)
+
+    # ---- ranks: section 3.2 -------------------------------------------------------------------
+
+    def matches(self, row: Row) -> int:
+        """mn: combinations with what is in memory, through facts that have not ended."""
+        facts = [f for f in self.facts if f.end > self.clock]
+        lists = [
+            [row] if s == row.stream else [h.row for h in self.held if h.row.stream == s]
+            for s in range(len(self.windows))
+        ]
+        return len(combinations(facts, lists, self.windows))
+
+    def rank(self, held: Held) -> tuple[Any, ...]:
+        """The lowest leaves."""
+        weight = held.row.weight
+        if self.ranker == "fixed":
+            return (held.fixed, held.seq)
+        if self.ranker == "simpprob":
+            return (weight * held.partners, weight, held.partners, held.seq)
+        now = self.matches(held.row)
+        if self.ranker == "dimpprob":
+            return (weight * now, weight, now, held.seq)
+        if self.ranker == "dgl":
+            return (max(self._balance(held), 0.0), weight, now, held.seq)
+        return (self._worth(held.row), held.seq)
+
+    def _balance(self, held: Held) -> float:
+        return held.gain - self.params[1] * (self.clock - held.last)
+
+    def _learn(self, held: Held) -> None:
+        life = max(held.row.time + self.windows[held.row.stream] - self.clock, 0)
+        share = held.row.weight * life / self.params[0]
+        if self.clock > held.last:
+            held.gain = max(self._balance(held), 0.0) + share * self.matches(held.row)
+            held.last = self.clock
+        held.gain += share
+
+    def _observe(self, row: Row) -> None:
+        age = 0
+        if self.halflife:
+            epoch = math.floor(self.clock / self.halflife)
+            self.epoch = epoch if self.epoch is None else self.epoch
+            age = epoch - self.epoch
+        count, total = self.counts.get((row.stream, row.key), (Fraction(0), Fraction(0)))
+        more = Fraction(2) ** age
+        self.counts[row.stream, row.key] = (count + more, total + more * Fraction(row.weight))
+
+    def _worth(self, row: Row) -> Fraction:
+        """The rate at which F leads results to a tuple, in importance for `auto`."""
+        worth = Fraction(0)
+        for fact in self._facts(row):
+            if fact.end <= self.clock:
+                continue
+            others = [s for s in range(len(self.windows)) if s != row.stream]
+            counts = [self.counts.get((s, fact.keys[s]), (Fraction(0),) * 2) for s in others]
+            rate = math.prod((c for c, _ in counts), start=Fraction(1))
+            if rate == 0:
+                continue
+            if self.ranker == "auto" and self.combine is not None:
+                means = [Fraction(row.weight), *(total / count for count, total in counts)]
+                rate *= combined(means, self.combine)
+            worth += rate
+        return worth * Fraction(row.weight) if self.ranker == "rate" else worth

@@ -1,0 +1,322 @@
+"""`tg.star_join` on Spark: exact mode is Spark's own two-step join, bounded the local engine's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import tidegate as tg
+from tidegate.spark.session import session
+from tidegate.streams import cut_by_time
+
+from .test_crash import Run, committed
+from .workloads import bag, counters, delivered, ends_processes, start, total, write_files
+
+BATCHES, END, WINDOW = 4, 400, 25
+SETTINGS: dict[str, Any] = {"on": ["a", "b"], "time": "t", "within": WINDOW}
+NAMES = ("r", "s")
+
+
+def streams(rows: int = 900, keys: int = 60) -> tuple[pa.Table, pa.Table]:
+    """Two streams that end with a row which nothing joins, so that every tick is closed."""
+    rng = np.random.default_rng(5)
+    tables = []
+    for key in ("a", "b"):
+        times = np.append(np.sort(rng.integers(0, END, rows)), END + 1)
+        values = np.append(np.minimum(rng.zipf(1.3, rows), keys), -1)
+        weights = rng.integers(1, 6, rows + 1).astype(np.float64)
+        tables.append(
+            pa.table({key: values, "t": times, f"{key}_id": np.arange(rows + 1), "w": weights})
+        )
+    return tables[0], tables[1]
+
+
+def relation(keys: int = 60, *, connected: bool = False) -> pa.Table:
+    """Facts that come and go; each key meets two others, or they all hang together."""
+    rng = np.random.default_rng(9)
+    pairs = [(k, k ^ 1) for k in range(1, keys)] + [(k, k) for k in range(1, keys, 3)]
+    if connected:
+        pairs += [(1, k) for k in range(2, keys)]
+    pairs = sorted(set(pairs))
+    begin = rng.integers(0, END // 2, len(pairs)) * (rng.random(len(pairs)) < 0.5)
+    end = begin + rng.integers(50, END, len(pairs))
+    for_ever = rng.random(len(pairs)) < 0.5
+    return pa.table(
+        {
+            "a": [a for a, _ in pairs],
+            "b": [b for _, b in pairs],
+            "begin": begin,
+            "end": pa.array(end, mask=for_ever),
+            "note": [f"fact {i}" for i in range(len(pairs))],
+        }
+    )
+
+
+def changes_of(facts: pa.Table) -> pa.Table:
+    """The same facts as inserts and deletes."""
+    rows = []
+    for fact in facts.to_pylist():
+        own = {"a": fact["a"], "b": fact["b"], "note": fact["note"]}
+        rows.append({"op": "insert", "at": fact["begin"], **own})
+        if fact["end"] is not None:
+            rows.append({"op": "DELETE", "at": fact["end"], **own, "note": None})
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: row["at"]))
+
+
+def native(r: DataFrame, s: DataFrame, f: DataFrame, names: list[str]) -> DataFrame:
+    """Spark's own: the relation with one stream, then with the other."""
+    first = r.alias("r").join(
+        f.alias("f"), F.expr("r.a = f.a and f.begin <= r.t and (f.end is null or r.t < f.end)")
+    )
+    first = first.select(
+        *(F.col(f"r.{n}").alias(f"r_{n}") for n in r.columns), "f.b", "f.begin", "f.end", "f.note"
+    )
+    both = first.alias("x").join(
+        s.alias("s"),
+        F.expr(
+            "x.b = s.b and x.begin <= s.t and (x.end is null or s.t < x.end) and "
+            f"s.t < x.r_t + {WINDOW} and s.t > x.r_t - {WINDOW}"
+        ),
+    )
+    return both.select(
+        *(f"x.r_{n}" for n in r.columns), *(f"s.{n}" for n in s.columns), "x.begin", "x.end", "note"
+    ).toDF(*names)
+
+
+class Files:
+    """Tables as files, one a batch, in step with each other."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.spark, self.home = spark, home
+
+    def write(self, name: str, table: pa.Table, time: str, batches: int = BATCHES) -> None:
+        pieces = cut_by_time(table, time=time, batches=batches, span=(0, END + 1))
+        write_files(pieces, self.home / name, seed=1)
+
+    def batch(self, name: str) -> DataFrame:
+        return self.spark.read.parquet(str(self.home / name))
+
+    def stream(self, name: str) -> DataFrame:
+        reader = self.spark.readStream.schema(self.batch(name).schema)
+        return reader.option("maxFilesPerTrigger", 1).parquet(str(self.home / name))
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> Files:
+    made = Files(spark, tmp_path)
+    for name, table in zip(NAMES, streams(), strict=True):
+        made.write(name, table, "t")
+    return made
+
+
+def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    return spark.createDataFrame(table)
+
+
+def run(files: Files, name: str, result: DataFrame) -> tuple[Any, list[dict[str, int | float]]]:
+    query: StreamingQuery = start(result, files.home / name)
+    return bag(delivered(files.spark, files.home / name)), counters(query)
+
+
+def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: Files) -> None:
+    facts = relation()
+    f = frame(spark, facts)
+    settings = {**SETTINGS, "interval": ("begin", "end")}
+    r, s = (files.batch(name) for name in NAMES)
+    archived = tg.star_join([r, s], f, **settings)
+    expected = bag(native(r, s, f, archived.columns).toArrow())
+    assert expected.total() > 1000
+    assert bag(archived.toArrow()) == expected
+    local = tg.local.star_join(list(streams()), facts, **settings, batch_rows=100)
+    assert bag(local.table) == expected
+
+    live = [files.stream(name) for name in NAMES]
+    ours, counts = run(files, "ours", tg.star_join(live, f, **settings, shards=3))
+    start(native(live[0], live[1], f, archived.columns), files.home / "theirs")
+    assert ours == bag(delivered(spark, files.home / "theirs")) == expected
+    assert len(counts) == BATCHES
+    assert total(counts, "results") == expected.total()
+    # Each tuple has its facts in one shard, and those without an active one do not get there.
+    assert counts[-1]["shards"] == 3
+    assert total(counts, "copies") == 0
+    assert total(counts, "filtered") > 100
+    assert counts[-1]["facts"] == len(facts)
+
+
+def test_changes_take_effect_at_their_times(spark: SparkSession, files: Files) -> None:
+    facts = relation()
+    changes = changes_of(facts)
+    files.write("changes", changes, "at")
+    kinds = {"changes": ("op", "at"), **SETTINGS}
+    r, s = (files.batch(name) for name in NAMES)
+    names = ["note", "a", "b", "a_id", "b_id"]
+    columns = ["a", "t_1", "a_id", "w_1", "b", "t_2", "b_id", "w_2", "begin", "end", "note"]
+    plain = native(r, s, frame(spark, facts), columns)
+    expected = bag(plain.select(names).toArrow())
+    live = [files.stream(name) for name in NAMES]
+    ours, counts = run(
+        files, "ours", tg.star_join(live, files.stream("changes"), **kinds).select(names)
+    )
+    assert ours == expected
+    assert expected.total() > 1000
+    assert total(counts, "filtered") > 100
+    archived = tg.star_join([r, s], files.batch("changes"), **kinds).select(names)
+    assert bag(archived.toArrow()) == expected
+
+
+def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files: Files) -> None:
+    f = frame(spark, relation(connected=True))
+    settings = {**SETTINGS, "interval": ("begin", "end")}
+    live = [files.stream(name) for name in NAMES]
+    one, counts = run(files, "one", tg.star_join(live, f, **settings, shards=1))
+    assert total(counts, "copies") == 0
+    several, counts = run(files, "several", tg.star_join(live, f, **settings, shards=3))
+    assert one == several
+    assert 0 < total(counts, "copies") < 2 * total(counts, "arrived")
+    assert counts[-1]["facts"] == len(relation(connected=True))
+
+
+BOUNDED: list[dict[str, Any]] = [
+    {"memory": 30},
+    {"memory": 30, "policy": "dgl", "split": "fixed", "moment": "evict-first"},
+    {"memory": 30, "policy": "rand", "seed": 3, "moment": "shed-first"},
+]
+
+
+@pytest.mark.parametrize("bound", BOUNDED, ids=["auto", "dgl", "rand"])
+def test_bounded_mode_is_the_local_engines_answer(
+    spark: SparkSession, files: Files, bound: dict[str, Any]
+) -> None:
+    """Changes in mid-stream, and the query stopped and started again in the middle."""
+    changes = changes_of(relation())
+    settings = {**SETTINGS, "changes": ("op", "at"), "importance": "w", **bound}
+    local = tg.local.star_join(list(streams()), changes, **settings)
+    exact = tg.local.star_join(list(streams()), changes, **settings | {"memory": None})
+    assert 100 < local.results < 0.9 * exact.results
+    home = Files(spark, files.home / "half")
+    given = {"changes": (changes, "at")} | {
+        name: (table, "t") for name, table in zip(NAMES, streams(), strict=True)
+    }
+    cut = {
+        name: cut_by_time(table, time=time, batches=BATCHES, span=(0, END + 1))
+        for name, (table, time) in given.items()
+    }
+    counts = []
+    for part in (slice(0, 2), slice(2, None)):
+        for name, pieces in cut.items():
+            write_files(pieces[part], home.home / name, first=part.start)
+        live = [home.stream(name) for name in NAMES]
+        joined = tg.star_join(live, home.stream("changes"), **settings)
+        found, more = run(home, "out", joined)
+        counts += more
+        assert more[0]["rebuilt"] == (1 if part.start else 0)
+    assert found == bag(local.table)
+    assert len(counts) == BATCHES
+    assert max(count["held"] for count in counts) <= 30
+    assert total(counts, "importance") == local.importance
+    for name in ("evicted", "rejected", "filtered"):
+        assert total(counts, name) == pytest.approx(local.counters[name], abs=2)
+
+
+def test_a_checkpoint_belongs_to_its_relation(spark: SparkSession, files: Files) -> None:
+    settings = {**SETTINGS, "interval": ("begin", "end")}
+    live = [files.stream(name) for name in NAMES]
+    facts = relation()
+    start(tg.star_join(live, frame(spark, facts), **settings), files.home / "out")
+    # The order of its rows plays no part.
+    other = facts.take(pa.array(np.random.default_rng(1).permutation(len(facts))))
+    start(tg.star_join(live, frame(spark, other), **settings), files.home / "out")
+    files.write("r", streams()[0], "t", batches=5)
+    fewer = tg.star_join(live, frame(spark, facts.slice(1)), **settings)
+    with pytest.raises(Exception, match="other settings"):
+        start(fewer, files.home / "out")
+
+
+def test_one_stream_and_three(spark: SparkSession, files: Files) -> None:
+    facts = relation()
+    f = frame(spark, facts)
+    r, s = (files.batch(name) for name in NAMES)
+    one = tg.star_join({"r": r}, f, on=["a"], time="t", interval=("begin", "end"))
+    expected = r.join(f, "a").where("begin <= t and (end is null or t < end)")
+    named = ["a", "t", "a_id", "w", "b", "note"]
+    assert bag(one.select(named).toArrow()) == bag(expected.select(named).toArrow())
+
+    third = s.withColumnsRenamed({"b": "c", "b_id": "c_id"}).where("c_id % 3 = 0")
+    wide = f.withColumn("c", F.col("a"))
+    three = tg.star_join([r, s, third], wide, on=["a", "b", "c"], time="t", within=WINDOW, shards=2)
+    joined = r.alias("r").join(wide.alias("f"), F.expr("r.a = f.a"))
+    joined = joined.join(s.alias("s"), F.expr("f.b = s.b"))
+    joined = joined.join(third.alias("u"), F.expr("f.c = u.c"))
+    near = f"greatest(r.t, s.t, u.t) - least(r.t, s.t, u.t) < {WINDOW}"
+    columns = ["a_id", "b_id", "c_id", "note"]
+    expected = joined.where(near).select("r.a_id", "s.b_id", "u.c_id", "f.note")
+    assert expected.count() > 1000
+    assert bag(three.select(columns).toArrow()) == bag(expected.toArrow())
+
+
+# ---- killed queries -----------------------------------------------------------------------------
+
+
+def killable(spark: SparkSession, folder: Path) -> DataFrame:
+    """A bounded join with a relation that changes, all from one source."""
+    schema = "kind string, a long, b long, t long, id long, w double, op string"
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    r, s, f = (rows.where(F.col("kind") == kind) for kind in ("r", "s", "f"))
+    return tg.star_join(
+        [r.select("a", "t", "id", "w"), s.select("b", "t", "id", "w")],
+        f.select("a", "b", "t", "op"),
+        on=["a", "b"],
+        time="t",
+        within=WINDOW,
+        changes=("op", "t"),
+        memory=40,
+        importance="w",
+    )
+
+
+def main(folder: str, home: str) -> None:
+    """Run the query to the end of its input."""
+    start(killable(session("crashing", master="local[2]"), Path(folder)), Path(home))
+    print("[]")
+
+
+@ends_processes
+def test_a_killed_query_sees_the_same_relation_again(spark: SparkSession, tmp_path: Path) -> None:
+    kinds = ["kind", "a", "b", "t", "id", "w", "op"]
+    rows = []
+    for name, table in zip(NAMES, streams(), strict=True):
+        for row in table.to_pylist():
+            key = "a" if name == "r" else "b"
+            rows.append({"kind": name, key: row[key], "t": row["t"], "id": row[f"{key}_id"]})
+            rows[-1]["w"] = row["w"]
+    for row in changes_of(relation()).to_pylist():
+        if row["at"] <= END:
+            rows.append({"kind": "f", "a": row["a"], "b": row["b"], "t": row["at"]})
+            rows[-1]["op"] = row["op"]
+    table = pa.Table.from_pylist([{kind: row.get(kind) for kind in kinds} for row in rows])
+    folder, home = tmp_path / "in", tmp_path / "killed"
+    write_files(cut_by_time(table, time="t", batches=6), folder)
+    log: IO[bytes]
+    with open(tmp_path / "log", "wb") as log:
+        for step in ("checkpoint/offsets/[0-9]*", "checkpoint/state/*/*/**/*.changelog"):
+            one = Run(folder, home, log, module="tests.spark.test_star")
+            assert one.passes(step, 2)
+            assert one.die(0.1) >= 2
+        assert committed(home) < 6
+        Run(folder, home, log, module="tests.spark.test_star").rebuilt()
+    start(killable(spark, folder), tmp_path / "calm")
+    expected = bag(delivered(spark, tmp_path / "calm"))
+    assert expected.total() > 300
+    assert bag(delivered(spark, home)) == expected
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
