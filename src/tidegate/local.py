@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.engines.job import WindowJob
+from tidegate.engines.sampled import SampledJob
 from tidegate.errors import TidegateError
+from tidegate.estimates import estimated, estimation
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
+from tidegate.sampled_spec import sampled_join
 from tidegate.spec import WindowJoin, frequencies_of, window_join, with_frequencies
 from tidegate.times import times
 from tidegate.truncated_spec import TruncatedJoin
@@ -63,12 +66,52 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     **settings
         As `tidegate.join` takes them, except `shards`: there is one.
     """
-    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-        raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+    _check_batch(batch_rows)
     check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
-    job = WindowJob(_counted(spec, tables))
+    return _run(WindowJob(_counted(spec, tables)), tables, batch_rows)
+
+
+def sample_join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+    """Sample the join of two finite streams; see `tidegate.sample_join` for the settings.
+
+    Parameters
+    ----------
+    left, right, batch_rows
+        As `join` takes them.
+    **settings
+        As `tidegate.sample_join` takes them, except `shards`: there is one.
+    """
+    _check_batch(batch_rows)
+    check_names(settings, sampled_join)
+    tables = [decoded(as_table(left)), decoded(as_table(right))]
+    spec = sampled_join(tables[0].schema, tables[1].schema, **settings)
+    return _run(SampledJob(spec), tables, batch_rows)
+
+
+def estimate(sample: Any, **settings: Any) -> pa.Table:
+    """Estimate aggregates of a join from a sample; see `tidegate.estimate` for the settings.
+
+    Parameters
+    ----------
+    sample
+        What `sample_join` gave, or its table (Arrow or pandas).
+    **settings
+        As `tidegate.estimate` takes them.
+    """
+    check_names(settings, estimation)
+    table = decoded(sample.table if isinstance(sample, Result) else as_table(sample))
+    return estimated(estimation(table.schema, **settings), table)
+
+
+def _check_batch(rows: Any) -> None:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise TidegateError(f"batch_rows must be a positive number of rows, not {rows!r}")
+
+
+def _run(job: WindowJob | SampledJob, tables: list[pa.Table], batch_rows: int) -> Result:
+    """Feed a new engine all rows."""
     engine = job.engine(1, keep_shed=True)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
@@ -78,7 +121,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     for name, value in engine.take_counters().items():
         counters[name] = counters.get(name, 0) + value
     return Result(
-        table=pa.Table.from_batches(found, spec.result_schema),
+        table=pa.Table.from_batches(found, job.result_schema),
         results=int(counters["results"]),
         importance=float(counters["importance"]),
         counters=counters,
@@ -160,7 +203,10 @@ def _departed(
 
 
 def _in_step(
-    job: WindowJob, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
+    job: WindowJob | SampledJob,
+    tables: list[pa.Table],
+    batch_rows: int,
+    counters: dict[str, int | float],
 ) -> Iterator[list[list[pa.RecordBatch]]]:
     """The rows of both tables in order of time, some at once."""
     prepared = []

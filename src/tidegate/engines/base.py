@@ -28,7 +28,7 @@ FLOWS = (
 #: What is true now.
 GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes")
 #: The same, as real numbers.
-MEASURES = ("importance",)
+MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
 
 #: How far each stream has come; None where nothing is known.
 Clocks = Sequence[int | float | None]
