@@ -201,7 +201,8 @@ def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
 
 def _starts(spec: Estimation, sample: pa.Table) -> pa.Array:
     """When the window of each row begins, as the time column has it."""
-    assert spec.unit is not None and spec.per is not None
+    assert spec.unit is not None
+    assert spec.per is not None
     column = _one(sample.column(spec.time[0]))
     if len(spec.time) > 1:
         column = pc.max_element_wise(column, _one(sample.column(spec.time[1])))

@@ -242,47 +242,58 @@ class SampledEngine(WindowEngine):
         sides = self._sides()
         self._plan(sides)
         rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
-        apart = max(_APART, 8 * sum(len(side.tuples) for side in sides), rate * self._span / 16)
+        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self._span / 16)
         lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
 
     def _plan(self, sides: list[Side]) -> None:
         """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
         spec, plan = self.sampled, self._lots.plan
         for at, side in enumerate(sides):
-            plan[sampled.MEAN + at] = side.mean
-            plan[sampled.FLOOR + at] = sampling.FLOOR * side.mean
-        if spec.fraction is not None:
-            share = cluster = spec.fraction
-            constant = sampling.pps_for_fraction(sides, spec.fraction)
-        else:
-            budget = float(self._rules.budgets[0, 0])
-            size = self._size
+            plan[sampled.MEAN + at] = _rounded(side.mean)
+            plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
+        memory = math.inf
+        if spec.fraction is None:
+            budget, size = float(self._rules.budgets[0, 0]), self._size
             memory = sampling.target(budget / size, spec.margin) * size
-            plan[sampled.RESERVE] = (budget - memory) / 2
-            share = sampling.uniform_fraction(sides, memory, spec.reach)
-            cluster = sampling.cluster_fraction(sides, memory)
-            constant = sampling.pps_for_memory(sides, memory)
-        method = _METHODS.get(spec.method)
-        if method is None:
-            method = self._better(sides, share, constant)
+            plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
+        method = _METHODS.get(spec.method, sampled.PPS)
+        if spec.method == "auto" and self._is_sound and self._drawing_pays(sides, memory):
+            method = sampled.UNIFORM
         plan[sampled.METHOD] = method
-        plan[sampled.SHARE] = share if method == sampled.UNIFORM else cluster
-        plan[sampled.CONSTANT] = constant
+        if method == sampled.PPS:
+            plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
+        elif spec.fraction is None:
+            uniform = method == sampled.UNIFORM
+            share = (
+                sampling.uniform_fraction(sides, memory, spec.reach)
+                if uniform
+                else sampling.cluster_fraction(sides, memory)
+            )
+            plan[sampled.SHARE] = _rounded(share)
 
-    def _better(self, sides: list[Side], share: float, constant: float) -> int:
-        """UNIFORM or PPS-CLUSTER, whichever promises the smaller variance (section 4.3.2).
+    def _constant(self, sides: list[Side], memory: float) -> float:
+        if self.sampled.fraction is None:
+            return sampling.pps_for_memory(sides, memory)
+        return sampling.pps_for_fraction(sides, self.sampled.fraction)
 
-        UNIFORM only where its model is known to hold.
-        """
+    @property
+    def _is_sound(self) -> bool:
+        """Whether it is known that UNIFORM would miss hardly anything."""
         tallies = self._lots.tallies.sum(axis=0)
         found, over = tallies[sampled.FOUND], tallies[sampled.OVER]
-        if found < _EVIDENCE or over > _BEYOND * found:
-            return sampled.PPS
+        return bool(found >= _EVIDENCE and over <= _BEYOND * found)
+
+    def _drawing_pays(self, sides: list[Side], memory: float) -> bool:
+        """Whether UNIFORM promises a smaller variance than PPS-CLUSTER (section 4.3.2)."""
+        spec = self.sampled
+        share = spec.fraction
+        if share is None:
+            share = sampling.uniform_fraction(sides, memory, spec.reach)
+        constant = self._constant(sides, memory)
         pairs = [np.full(len(side.tuples), share) for side in sides]
         clusters = [np.minimum(constant * side.sizes, 1.0) for side in sides]
         drawn = sampling.variance(sides, pairs, None)
-        kept = sampling.variance(sides, clusters, self.sampled.alike)
-        return sampled.UNIFORM if drawn < kept else sampled.PPS
+        return drawn < sampling.variance(sides, clusters, spec.alike)
 
     @property
     def _span(self) -> float:
@@ -335,9 +346,6 @@ class SampledEngine(WindowEngine):
         core = self._tables.core
         elapsed, used = float(core.model[ELAPSED]), int(core.ints[layout.ENTRIES])
         counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * self._weight
-        counts = counts[counts.any(axis=1)]
-        # Where a key stands depends on how the input was cut; sums must not.
-        counts = counts[np.lexsort((counts[:, 1], counts[:, 0]))]
         own, other = counts[:, side] / elapsed, counts[:, 1 - side]
         unknown = max(rate - float(own.sum()), 0.0)
         own, other = np.append(own, unknown), np.append(other, 0.0)
@@ -445,6 +453,11 @@ class SampledEngine(WindowEngine):
             lots.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
         sampled.index_monitors(lots)
         self._forget_touched()
+
+
+def _rounded(number: float) -> float:
+    """To nine digits: in which order keys were added up depends on how the input was cut."""
+    return float(f"{number:.9g}")
 
 
 def _batch(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
