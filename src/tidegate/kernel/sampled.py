@@ -314,7 +314,8 @@ def _admit(
     _watch(core, rules, lots, batch, i, lot, most)
     p = plan[SHARE]
     if plan[METHOD] == PPS:
-        p = min(plan[CONSTANT] * max(foreseen, plan[FLOOR + side]), 1.0)
+        all_fit = math.isinf(plan[CONSTANT])
+        p = 1.0 if all_fit else min(plan[CONSTANT] * max(foreseen, plan[FLOOR + side]), 1.0)
     while size > ints[BUDGET] - ints[USED]:
         slot = overdue(core, rules, 0)
         if slot < 0:

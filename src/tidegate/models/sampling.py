@@ -112,9 +112,9 @@ def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
     most = float(most_matches(total[-1:], reach)[0])
     terms = np.arange(most)
     if reach == 0:
-        ages = np.linspace(0.0, 1.0, len(total))
-        reached = np.interp(np.arange(most + 1.0), total, ages, right=1.0)
-        stays = np.diff(reached)
+        # The inverse of C: the first age at which so many matches are behind.
+        passed, first = np.unique(total, return_index=True)
+        stays = np.diff(np.interp(np.arange(most + 1.0), passed, first / len(curve), right=1.0))
     else:
         steps = len(curve) * _FINE
         middle = (np.arange(steps) + 0.5) / steps
@@ -150,7 +150,7 @@ def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> floa
         return 1.0
     if needed(_LEAST) >= memory:
         return _LEAST
-    return float(brentq(lambda p: needed(p) - memory, _LEAST, 1.0, xtol=1e-9, rtol=1e-6))
+    return float(brentq(lambda p: needed(p) - memory, _LEAST, 1.0, xtol=1e-15, rtol=1e-12))
 
 
 def cluster_fraction(sides: Sequence[Side], memory: float) -> float:
