@@ -115,12 +115,13 @@ class NaiveSample:
         halflife: Time = 0,
         in_bytes: bool = False,
         lateness: Time = 0,
+        cap: int = 2**62,
         seed: int = 0,
     ) -> None:
         self.windows, self.budget, self.method, self.fraction = windows, budget, method, fraction
         self.margin, self.reach, self.by_age, self.given = margin, reach, by_age, given
         self.curves, self.rates, self.halflife = curves, rates, halflife
-        self.in_bytes, self.lateness, self.seed = in_bytes, lateness, seed
+        self.in_bytes, self.lateness, self.cap, self.seed = in_bytes, lateness, cap, seed
         self.span = max(windows)
         self.clock: Time = -math.inf
         self.heard: list[Time] = [-math.inf, -math.inf]
@@ -148,7 +149,9 @@ class NaiveSample:
 
     # ---- input --------------------------------------------------------------------------------
 
-    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> list[Drawn]:
+    def feed(
+        self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)
+    ) -> list[Drawn]:
         """Take rows in any order; the last tick waits, unless a clock has passed it."""
         told = [c for c in clocks if c is not None]
         every = self.open + list(rows)
@@ -192,7 +195,16 @@ class NaiveSample:
                 self._meet(row)
                 self._admit(row, lot)
                 done.append(row)
+            self._forget()
         return found
+
+    def _forget(self) -> None:
+        """Count only the more frequent of the keys that hold nothing, once there are too many."""
+        idle = {row.key for row, _ in self.counted} - {held.row.key for held in self.held}
+        if len(idle) > self.cap:
+            order = sorted(idle, key=lambda k: (max(self.count(s, k) for s in (0, 1)), k))
+            gone = order[: len(order) - self.cap // 2]
+            self.counted = [each for each in self.counted if each[0].key not in gone]
 
     def _hear(self, side: int, time: Time) -> None:
         self.heard[side] = max(self.heard[side], time)
@@ -292,7 +304,9 @@ class NaiveSample:
     def _pass_time(self) -> None:
         if self.last is not None and self.clock > self.last:
             if self.halflife:
-                halves = math.floor(self.clock / self.halflife) - math.floor(self.last / self.halflife)
+                halves = math.floor(self.clock / self.halflife) - math.floor(
+                    self.last / self.halflife
+                )
                 self.elapsed *= 0.5**halves
                 self.arrived = [[x * 0.5**halves for x in side] for side in self.arrived]
             self.elapsed += self.clock - self.last
@@ -302,7 +316,9 @@ class NaiveSample:
         """Say how often a key has come, old arrivals counting less."""
         now = math.floor(self.clock / self.halflife) if self.halflife else 0
         return sum(
-            0.5 ** (now - epoch) for row, epoch in self.counted if (row.side, row.key) == (side, key)
+            0.5 ** (now - epoch)
+            for row, epoch in self.counted
+            if (row.side, row.key) == (side, key)
         )
 
     def partners(self, side: int, key: int) -> float:
@@ -368,9 +384,11 @@ class NaiveSample:
             else:
                 keys = {row.key for row, _ in self.counted}
                 rates = {key: self.count(side, key) / self.elapsed for key in keys}
-            sides.append(
-                [(load * rates.get(k, 0.0), self.partners(side, k)) for k in sorted(keys)]
-            )
+            of_key = [(load * rates.get(k, 0.0), self.partners(side, k)) for k in sorted(keys)]
+            if self.given is None:  # the keys that were forgotten
+                unknown = self.arrived[side][0] / self.elapsed - sum(rates.values())
+                of_key.append((load * max(unknown, 0.0), self.partners(side, -1)))
+            sides.append(of_key)
         return sides
 
     def _plan(self) -> None:
@@ -392,9 +410,10 @@ class NaiveSample:
             window = sum(tuples for side in sides for tuples, _ in side)
             self.share = rounded(min(memory / window, 1.0)) if window else 1.0
         elif self.fraction is None:
+            needed = self._needed(sides)
             self.share = 1.0
-            if self._needed(sides, 1.0) > memory:
-                self.share = rounded(halved(0, 1, lambda p: self._needed(sides, p) < memory))
+            if needed(1.0) > memory:
+                self.share = rounded(halved(0, 1, lambda p: needed(p) < memory))
 
     def _constant(self, sides: list[list[tuple[float, float]]], memory: float) -> float:
         """Find the constant with which clusters cost the memory, or give the share of results."""
@@ -406,7 +425,9 @@ class NaiveSample:
             if tuples
         ]
         by_results = self.fraction is not None
-        parts = [(tuples * n if by_results else tuples, n, size) for tuples, n, size in parts if size]
+        parts = [
+            (tuples * n if by_results else tuples, n, size) for tuples, n, size in parts if size
+        ]
         total = sum(cost for cost, _, _ in parts)
         budget = self.fraction * total if self.fraction is not None else memory
         if budget >= total:
@@ -418,35 +439,50 @@ class NaiveSample:
 
         return halved(0, most, is_low)
 
-    def _needed(self, sides: list[list[tuple[float, float]]], p: float) -> float:
-        """Expected memory of UNIFORM: theorems 4.2 and 4.3, and the same with random matches."""
-        if p <= 0:
-            return 0.0
-        total, q = 0.0, 1 - p
+    def _stays(self, sides: list[list[tuple[float, float]]]) -> list[tuple[float, list[float]]]:
+        """By class: its memory, and for which part of a window j matches are behind, j < most.
+
+        Matches are even or as the curve has them (theorems 4.2 and 4.3), or random.
+        """
+        found = []
         for at, side in enumerate(sides):
             for tuples, n in side:
                 if not tuples or not n:
                     continue
-                most = math.ceil(n + self.reach * math.sqrt(n))
+                numbers = range(math.ceil(n + self.reach * math.sqrt(n)))
                 if self.by_age and self.reach == 0:
-                    kept = sum(p * q ** (most - i) * self._age_of(at, i) for i in range(1, most + 1))
+                    ages = [self._age_of(at, i) for i in range(len(numbers) + 1)]
+                    stays = [b - a for a, b in zip(ages, ages[1:], strict=False)]
                 elif self.by_age:
-                    kept = sum((1 - q ** (most - j)) * self._stay(at, j) for j in range(most))
-                elif self.reach == 0:
-                    kept = 1 - q * (1 - q**n) / (p * n)
+                    stays = [self._stay(at, j) for j in numbers]
                 else:
                     assert n <= 64
-                    kept, below = 0.0, 0.0
-                    for j in range(most):
-                        below += math.exp(j * math.log(n) - n - math.lgamma(j + 1))
-                        kept += (1 - q ** (most - j)) * max(1 - below, 0.0) / n
-                total += tuples * kept
-        return total
+                    chances = [math.exp(j * math.log(n) - n - math.lgamma(j + 1)) for j in numbers]
+                    stays = [max(1 - sum(chances[: j + 1]), 0.0) / n for j in numbers]
+                found.append((tuples, stays))
+        return found
+
+    def _needed(self, sides: list[list[tuple[float, float]]]) -> Callable[[float], float]:
+        """Give expected memory of UNIFORM by its fraction."""
+        if self.reach == 0 and not self.by_age:
+            return lambda p: sum(
+                tuples * (1 - (1 - p) * (1 - (1 - p) ** n) / (p * n))
+                for side in sides
+                for tuples, n in side
+                if tuples and n and p > 0
+            )
+        classes = self._stays(sides)
+        return lambda p: sum(
+            tuples * sum((1 - (1 - p) ** (len(stays) - j)) * stay for j, stay in enumerate(stays))
+            for tuples, stays in classes
+        )
 
     def _age_of(self, side: int, match: int) -> float:
         """Say at which part of its window a tuple has its i-th match (C inverse)."""
         passed, curve = 0.0, self._curve(side)
         for step, found in enumerate(curve):
+            if match == 0:
+                return 0.0
             if passed + found >= match:
                 return (step + (match - passed) / found) / len(curve)
             passed += found

@@ -90,6 +90,7 @@ def twin(spec: SampledJoin, engine: SampledEngine) -> NaiveSample:
         halflife=window.halflife,
         in_bytes=window.in_bytes,
         lateness=window.lateness,
+        cap=engine._rules.cap if engine._rules.learn else 2**62,
         seed=window.seed,
         **known,
     )
@@ -161,6 +162,7 @@ models = st.sampled_from(
     [
         Prob(),
         Prob(halflife=3),
+        Prob(keys=2),
         Prob(halflife=math.inf),
         Prob(GIVEN),
         Age(),
