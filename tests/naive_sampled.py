@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from naive import LEFT, Row, Time, tick_order
@@ -452,7 +452,7 @@ class NaiveSample:
                 numbers = range(math.ceil(n + self.reach * math.sqrt(n)))
                 if self.by_age and self.reach == 0:
                     ages = [self._age_of(at, i) for i in range(len(numbers) + 1)]
-                    stays = [b - a for a, b in zip(ages, ages[1:], strict=False)]
+                    stays = [b - a for a, b in pairwise(ages)]
                 elif self.by_age:
                     stays = [self._stay(at, j) for j in numbers]
                 else:

@@ -25,6 +25,7 @@ from tidegate.policies import (
     Size,
     UntilExpiry,
 )
+from tidegate.sampled import estimate, sample_join
 from tidegate.slow_cpu import SlowCPU
 from tidegate.truncated import truncated_join
 
@@ -51,8 +52,10 @@ __all__ = [
     "SlowCPU",
     "TidegateError",
     "UntilExpiry",
+    "estimate",
     "join",
     "local",
     "optimal",
+    "sample_join",
     "truncated_join",
 ]

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy.stats import norm
 from scipy.stats import t as student
 
 from tidegate.checks import check_column, check_unique, duration, time_unit
@@ -51,7 +50,8 @@ class Estimation:
     unit: TimeUnit | None
     by: tuple[str, ...]
     confidence: float
-    groups: pa.Table | None
+    lateness: int | float = 0
+    groups: pa.Table | None = None
 
     @property
     def keys(self) -> pa.Schema:
@@ -78,6 +78,7 @@ def estimation(
     time: str | Sequence[str] | None = None,
     per: Any = None,
     confidence: float = 0.95,
+    lateness: Any = 0,
     groups: Any = None,
 ) -> Estimation:
     """Check what is to be estimated against the columns of a sample."""
@@ -117,12 +118,9 @@ def estimation(
         or not 0 < confidence < 1
     ):
         raise TidegateError(f"confidence must be between 0 and 1, such as 0.95, not {confidence!r}")
-    found = Estimation(schema, value, of, length, unit, names, float(confidence), None)
-    if groups is None:
-        return found
-    return Estimation(
-        schema, value, of, length, unit, names, float(confidence), _groups(found, groups)
-    )
+    late = 0 if unit is None else duration(lateness, unit, "lateness", zero=True)
+    found = Estimation(schema, value, of, length, unit, names, float(confidence), late)
+    return found if groups is None else replace(found, groups=_groups(found, groups))
 
 
 def estimated(spec: Estimation, sample: pa.Table) -> pa.Table:
@@ -134,17 +132,16 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     """By key: what `SUMS` says of the units in it."""
     keys = [_one(sample.column(name)) for name in spec.by]
     if spec.time:
-        keys.insert(0, _starts(spec, sample))
+        keys.insert(0, starts(spec, sample))
     group, first = _numbered(keys, len(sample))
     unit, start = _numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
     p = as_floats(_one(sample.column(PROBABILITY)))[start]
-    x = np.bincount(unit, minlength=len(start)).astype(np.float64)
-    y = np.zeros(len(start))
+    values = np.ones(len(sample))
     if spec.value is not None:
         values = _values(_one(sample.column(spec.value)))
-        known = ~np.isnan(values)
-        x = np.bincount(unit, known, len(start))
-        y = np.bincount(unit, np.where(known, values, 0.0), len(start))
+    known = ~np.isnan(values)
+    x = np.bincount(unit, known, len(start)).astype(np.float64)
+    y = np.bincount(unit, np.where(known, values, 0.0), len(start)).astype(np.float64)
     weight = (1.0 - p) / p**2
     parts = (np.ones(len(p)), x, x / p, y / p, weight * x * x, weight * x * y, weight * y * y)
     sums = [pa.array(np.bincount(group[start], part, len(first))) for part in parts]
@@ -173,7 +170,7 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
         for part in (estimate, error, estimate - wide * error, estimate + wide * error):
             columns.append(pa.array(part, mask=np.isnan(part)))
     columns += [pa.array(clusters.astype(np.int64)), pa.array(rows.astype(np.int64))]
-    return pa.table(columns, schema=spec.result_schema)
+    return pa.table(columns, names=spec.result_schema.names)
 
 
 def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
@@ -199,7 +196,7 @@ def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
     return pa.concat_tables([found, pa.table(empty, schema=found.schema)])
 
 
-def _starts(spec: Estimation, sample: pa.Table) -> pa.Array:
+def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
     """When the window of each row begins, as the time column has it."""
     assert spec.unit is not None
     assert spec.per is not None

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import naive
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_sampled import Drawn, NaiveSample
-from scipy.stats import chi2
 
-from tidegate import TidegateError, local
 from tidegate.engines.payload import sizes
 from tidegate.engines.sampled import SampledEngine, SampledJob
 from tidegate.engines.window import TUPLE_OVERHEAD
-from tidegate.models import sampling
 from tidegate.policies import Age, Prob
 from tidegate.sampled_spec import CLUSTER, METHODS, PROBABILITY, SampledJoin, sampled_join
-from tidegate.streams import auctions, zipf
 
 INTEGERS = pa.schema(
     [("k", pa.int64()), ("t", pa.int64()), ("uid", pa.int64()), ("s", pa.string())]
 )
 REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
-GIVEN = {"k": [0, 1, 2, 3], "left": [0.5, 0.1, 0.2, 0.0], "right": [0.1, 0.4, 0.0, 0.3]}
+GIVEN: dict[str, Any] = {
+    "k": [0, 1, 2, 3],
+    "left": [0.5, 0.1, 0.2, 0.0],
+    "right": [0.1, 0.4, 0.0, 0.3],
+}
 
 Cell = tuple[int, int, Any, int]  # side, key, time, uid
 

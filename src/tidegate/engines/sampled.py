@@ -130,8 +130,8 @@ class SampledEngine(WindowEngine):
                 yield self._rows(out, pairs)
                 pairs = 0
             if why == layout.PROBE_TOO_LARGE:
-                out = self._sample(total, room=2 * len(out.left))
-        self._note_shed(out)
+                out = self._sample(total, room=2 * len(out.share))
+        self._note_shed(out.pairs)
         self._settle(given, batch, order, left, first, close)
 
     def _draw(
@@ -157,14 +157,13 @@ class SampledEngine(WindowEngine):
         return lot
 
     def _sample(self, newcomers: int, room: int = _ROOM) -> sampled.Sample:
-        pairs = self._output(newcomers, room=room)
         return sampled.Sample(
-            pairs.left, pairs.right, np.empty(room), np.empty(room, np.uint64), *pairs[2:]
+            self._output(newcomers, room=room), np.empty(room), np.empty(room, np.uint64)
         )
 
     def _rows(self, out: sampled.Sample, pairs: int) -> pa.RecordBatch:
         """The sampled pairs as rows."""
-        columns, same = self._paired(out.left[:pairs], out.right[:pairs])
+        columns, same = self._paired(out.pairs.left[:pairs], out.pairs.right[:pairs])
         columns += [pa.array(out.share[:pairs]), pa.array(out.unit[:pairs].view(np.int64))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.sampled.result_schema)
         if not same.all():

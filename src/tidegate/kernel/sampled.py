@@ -36,6 +36,7 @@ from tidegate.kernel.layout import (
     USED,
     Batch,
     Core,
+    Output,
     Rules,
 )
 from tidegate.kernel.rates import ELAPSED, LAST, density, rate_of
@@ -103,16 +104,11 @@ class Lots(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Pairs of rows, each with its inclusion probability and what was drawn; what was shed."""
+    """Pairs, each with its inclusion probability and what was drawn."""
 
-    left: Array
-    right: Array
+    pairs: Output
     share: Array
     unit: Array
-    shed_row: Array
-    shed_side: Array
-    shed_time: Array
-    shed_held: Array
 
 
 @inlined
@@ -264,7 +260,7 @@ def _decide(lots: Lots, slot: int, p: float) -> bool:
 @inlined
 def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, n: int) -> int:
     """Sampled pairs of newcomer i with held tuples; gives the new length of `out`."""
-    ints = core.ints
+    ints, pairs = core.ints, out.pairs
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
     slot = core.groups[2 * batch.entry[i] + 1 - side].head
     while slot >= 0:
@@ -283,7 +279,7 @@ def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: i
                     lots.touched[lots.ints[TOUCHED]] = slot
                     lots.ints[TOUCHED] += 1
             if chosen:
-                out.left[n], out.right[n] = (row, held.row) if side == 0 else (held.row, row)
+                pairs.left[n], pairs.right[n] = (row, held.row) if side == 0 else (held.row, row)
                 out.share[n], out.unit[n] = held.rank, unit
                 n += 1
                 if ticket.most > 0 and not _decide(lots, slot, held.rank):
@@ -336,7 +332,7 @@ def _admit(
         return
     if not fits:
         ints[REJECTED] += 1
-        shed(core, out, batch.row[i], side, False)  # type: ignore[arg-type]
+        shed(core, out.pairs, batch.row[i], side, False)
         return
     ints[FREE] -= 1
     slot = core.free[ints[FREE]]
@@ -393,7 +389,7 @@ def run(
     `out` has `n` pairs already. All ticks before `total` are whole.
     """
     ints = core.ints
-    room = out.left.shape[0]
+    room = out.share.shape[0]
     while True:
         if ints[STAGE] == BEGIN:
             start = ints[TICK_TO]

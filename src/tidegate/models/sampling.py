@@ -217,7 +217,7 @@ def classes(tuples: Floats, matches: Floats, most: int = 64) -> tuple[Floats, Fl
         return tuples, matches
     level = np.floor(4.0 * np.log2(np.maximum(matches, 2.0**-12))).astype(np.int64)
     level = np.minimum(level - level.min(), 4 * 64)
-    total = np.bincount(level, tuples)
+    total = np.bincount(level, tuples).astype(np.float64)
     weighted = np.bincount(level, tuples * matches)
     filled = total > 0
     return total[filled], weighted[filled] / total[filled]
