@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
@@ -32,9 +32,9 @@ Floats = NDArray[np.float64]
 
 #: The start of a window, among the columns of an estimate.
 WINDOW = "window"
-#: What is added up of units: how many, how many rows; and over their probabilities, and over their
-#: squares, rows and values.
-SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss")
+#: What is added up of units: how many, how many rows; rows and values over their probabilities;
+#: what they add to variances, and the squares of that.
+SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4")
 _ESTIMATES = ("count", "sum", "avg")
 _PARTS = ("", "_error", "_low", "_high")
 
@@ -143,7 +143,8 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     x = np.bincount(unit, known, len(start)).astype(np.float64)
     y = np.bincount(unit, np.where(known, values, 0.0), len(start)).astype(np.float64)
     weight = (1.0 - p) / p**2
-    parts = (np.ones(len(p)), x, x / p, y / p, weight * x * x, weight * x * y, weight * y * y)
+    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
+    parts = (np.ones(len(p)), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
     sums = [pa.array(np.bincount(group[start], part, len(first))) for part in parts]
     columns = [key.take(pa.array(first)) for key in keys]
     return pa.table([*columns, *sums], names=[*spec.keys.names, *SUMS])
@@ -151,12 +152,9 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
 
 def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
     """From sums to estimates, their standard errors and intervals."""
-    clusters, rows, n, s, nn, ns, ss = (as_floats(_one(sums.column(name))) for name in SUMS)
+    clusters, rows, n, s, nn, ns, ss, n4, s4 = (as_floats(_one(sums.column(name))) for name in SUMS)
     columns: list[pa.Array] = [sums.column(name) for name in spec.keys.names]
-    # Few units make a normal interval too narrow.
-    degrees = np.maximum(clusters - 1.0, 1.0)
-    wide = student.ppf(0.5 + spec.confidence / 2.0, degrees)
-    found = [(n, np.sqrt(nn))]
+    found = [(n, np.sqrt(nn), _equal_units(nn, n4))]
     if spec.value is not None:
         known = n > 0
         mean = np.divide(s, n, out=np.full(len(n), np.nan), where=known)
@@ -165,12 +163,21 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
             error = np.sqrt(left * clusters / (clusters - 1.0)) / n
         # One unit says nothing of how units differ, unless it is all there is.
         error = np.where(clusters > 1, error, np.where(nn == 0, 0.0, np.nan))
-        found += [(s, np.sqrt(ss)), (mean, error)]
-    for estimate, error in found:
+        found += [(s, np.sqrt(ss), _equal_units(ss, s4)), (mean, error, _equal_units(nn, n4))]
+    for estimate, error, units in found:
+        wide = student.ppf(0.5 + spec.confidence / 2.0, np.maximum(units - 1.0, 1.0))
         for part in (estimate, error, estimate - wide * error, estimate + wide * error):
             columns.append(pa.array(part, mask=np.isnan(part)))
     columns += [pa.array(clusters.astype(np.int64)), pa.array(rows.astype(np.int64))]
     return pa.table(columns, names=spec.result_schema.names)
+
+
+def _equal_units(squares: Floats, fourth: Floats) -> Floats:
+    """As how many equal units a variance is uncertain (Satterthwaite).
+
+    Where a few large clusters make up most of it, a normal interval would be too narrow.
+    """
+    return np.divide(squares**2, fourth, out=np.full(len(squares), np.inf), where=fourth > 0)
 
 
 def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
@@ -200,17 +207,13 @@ def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
     """When the window of each row begins, as the time column has it."""
     assert spec.unit is not None
     assert spec.per is not None
-    column = _one(sample.column(spec.time[0]))
-    if len(spec.time) > 1:
-        column = pc.max_element_wise(column, _one(sample.column(spec.time[1])))
-    number = times(column, spec.unit)
+    every = [times(_one(sample.column(name)), spec.unit) for name in spec.time]
+    number = np.maximum(every[0], every[-1])
     start = np.floor_divide(number, spec.per) * spec.per
     kind = spec.keys.field(WINDOW).type
     if spec.unit.kind == "decimal":
-        exact = pa.array(start, pa.int64()).cast(pa.decimal128(19, 0))
-        return pc.divide(exact.cast(pa.decimal128(38, kind.scale)), pa.scalar(10**kind.scale)).cast(
-            kind
-        )
+        places = [Decimal(number).scaleb(-kind.scale) for number in start.tolist()]
+        return pa.array(places, kind)
     if spec.unit.is_time:
         per = {10**9: "s", 10**6: "ms", 10**3: "us", 1: "ns"}
         finest = per[spec.unit.per_unit.denominator]

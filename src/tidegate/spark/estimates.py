@@ -32,7 +32,8 @@ def run(spec: Estimation, sample: DataFrame) -> DataFrame:
     )
     p, x, y = F.col("p"), F.col("x"), F.col("y")
     weight = (1 - p) / (p * p)
-    parts = (F.lit(1.0), x, x / p, y / p, weight * x * x, weight * x * y, weight * y * y)
+    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
+    parts = (F.lit(1.0), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
     sums = units.groupBy(*keys).agg(
         *(F.sum(part).alias(name) for part, name in zip(parts, SUMS, strict=True))
     )
