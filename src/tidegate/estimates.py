@@ -177,7 +177,9 @@ def _equal_units(squares: Floats, fourth: Floats) -> Floats:
 
     Where a few large clusters make up most of it, a normal interval would be too narrow.
     """
-    return np.divide(squares**2, fourth, out=np.full(len(squares), np.inf), where=fourth > 0)
+    units = np.full(len(squares), np.inf)
+    np.divide(squares**2, fourth, out=units, where=fourth > 0)
+    return units
 
 
 def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:

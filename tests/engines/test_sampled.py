@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import naive
@@ -320,9 +321,7 @@ def test_a_uniform_sample_draws_pairs_independently() -> None:
     z = np.concatenate(products).sum() / math.sqrt(len(products) * SEEDS)
     assert abs(z) < 3.5
     # Next matches of one tuple, where skips would show first.
-    near = [
-        off[:, a] * off[:, b] for own in heads.values() for a, b in zip(own, own[1:], strict=False)
-    ]
+    near = [off[:, a] * off[:, b] for own in heads.values() for a, b in pairwise(own)]
     assert abs(np.concatenate(near).sum() / math.sqrt(len(near) * SEEDS)) < 3.5
     size = drawn.sum(axis=1)
     assert size.var(ddof=1) / (len(every) * 0.24) == pytest.approx(1.0, abs=0.25)
@@ -368,7 +367,7 @@ def held_over_time(engine: SampledEngine, job: SampledJob, tables: Any, start: i
 
 
 def even(n: int, keys: int) -> tuple[pa.Table, pa.Table]:
-    """A tuple a tick on either side, the keys in turn: as many ticks to a match as there are keys."""
+    """A tuple a tick on either side, keys in turn: as many ticks to a match as there are keys."""
     time = np.arange(n)
     return pa.table({"key": (time - 1) % keys, "time": time}), pa.table(
         {"key": time % keys, "time": time}
@@ -599,7 +598,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", pa.float64())])
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) -> None:
-    given = {"on": "k", "time": "t", "within": 5} | settings
+    given: dict[str, Any] = {"on": "k", "time": "t", "within": 5} | settings
     with pytest.raises(TidegateError) as error:
         sampled_join(SCHEMA, SCHEMA, **given)
     for part in parts:

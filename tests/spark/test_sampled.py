@@ -57,10 +57,11 @@ def test_a_sample_is_the_local_one(
     assert local.results > 50
     pair = Pair(spark, tmp_path, ("ts", "ts"))
     pair.write(left, right, 4, 1)
-    archived = tg.sample_join(*pair.batch(), **JOIN, **settings, shards=1)
+    all_settings: dict[str, Any] = JOIN | settings | {"shards": 1}
+    archived = tg.sample_join(*pair.batch(), **all_settings)
     assert bag(archived.toArrow().cast(local.table.schema)) == bag(local.table)
 
-    query = start(tg.sample_join(*pair.stream(), **JOIN, **settings, shards=1), tmp_path)
+    query = start(tg.sample_join(*pair.stream(), **all_settings), tmp_path)
     assert bag(delivered(spark, tmp_path).cast(local.table.schema)) == bag(local.table)
     counts = counters(query)
     for name in ("results", "rejected", "foreseen", "missed"):
@@ -103,7 +104,7 @@ def test_windows_of_a_stream_are_those_of_the_whole_sample(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     left, right = streams()
-    settings = {**JOIN, "memory": 30, "method": "pps"}
+    settings: dict[str, Any] = {**JOIN, "memory": 30, "method": "pps"}
     local = tg.local.sample_join(left, right, **settings)
     expected = rounded(tg.local.estimate(local, value="value_right", by="key_left", **WINDOWS))
     pair = Pair(spark, tmp_path, ("ts", "ts"))
@@ -147,6 +148,6 @@ def test_what_a_stream_cannot_have(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(tg.TidegateError, match="groups is for batch samples"):
         tg.estimate(sample, by="key_left", groups={"key_left": [1]}, **WINDOWS)
     with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.sample_join"):
-        tg.sample_join(left, right, **JOIN, fraction=0.5)  # type: ignore[arg-type]
+        tg.sample_join(left, right, **JOIN, fraction=0.5)
     with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.estimate"):
         tg.estimate(left)
