@@ -96,8 +96,10 @@ def error(tables: Tables, share: float, settings: dict[str, Any], value: str, se
     join: dict[str, Any] = {"on": "key", "time": "time", "within": (WINDOW, 1)}
     ticks = tables[0].column("time")[-1].as_py() + 1
     uniform = settings["method"] == "uniform"
+    left, right = tables
     sampled = tg.local.sample_join(
-        *tables,
+        left,
+        right,
         **join,
         **settings,
         memory=max(round(share * WINDOW * (ROOM if uniform else 1.0)), 1),

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
+from tidegate.engines.sampled import SampledEngine
 from tidegate.engines.window import WindowEngine
+from tidegate.sampled_spec import sampled_join
 from tidegate.spec import window_join
 
 #: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
@@ -34,6 +36,9 @@ def compile_all() -> None:
         restored.restore(engine.snapshot())
         for _ in restored.finish():
             pass
+    sampled = SampledEngine(sampled_join(schema, schema, on="k", time="t", within=5, memory=2))
+    for _ in sampled.feed(inputs, clocks=(2, 2)):
+        pass
 
 
 if __name__ == "__main__":
