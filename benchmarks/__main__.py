@@ -18,6 +18,7 @@ from benchmarks import (
     measure,
     optimal,
     paper1,
+    paper2_sampling,
     policies,
     recall,
     report,
@@ -38,6 +39,9 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),
     "star": lambda quick, step: star.run(star.QUICK if quick else star.FULL, step),
+    "sampling": lambda quick, step: paper2_sampling.run(
+        paper2_sampling.QUICK if quick else paper2_sampling.FULL, step
+    ),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
 }
 OUTPUT = Path("BENCHMARKS.md")

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
 from tidegate.engines.window import WindowEngine
-from tidegate.kernel import window as kernel
+from tidegate.kernel import window
 from tidegate.spec import window_join
 
 #: Says what is being measured now.
@@ -98,7 +98,7 @@ class Feeder:
 
 
 @contextmanager
-def loop_seconds() -> Iterator[list[float]]:
+def loop_seconds(kernel: Any = window) -> Iterator[list[float]]:
     """Note how long each call of the compiled loop takes, while inside."""
     run: Any = kernel.run
     taken: list[float] = []

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Size,
         UntilExpiry,
     )
+    from tidegate.sampled import estimate, sample_join
     from tidegate.slow_cpu import SlowCPU
     from tidegate.star import star_join
     from tidegate.truncated import truncated_join
@@ -64,10 +65,12 @@ __all__ = [
     "SlowCPU",
     "TidegateError",
     "UntilExpiry",
+    "estimate",
     "join",
     "local",
     "optimal",
     "ossj",
+    "sample_join",
     "star_join",
     "truncated_join",
 ]
@@ -79,9 +82,11 @@ _HOMES = {
     "Result": "local",
     "SlowCPU": "slow_cpu",
     "TidegateError": "errors",
+    "estimate": "sampled",
     "join": "joins",
     "optimal": "optimal.call",
     "ossj": "optimal.star",
+    "sample_join": "sampled",
     "star_join": "star",
     "truncated_join": "truncated",
 }

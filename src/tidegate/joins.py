@@ -137,11 +137,11 @@ def join(
             "leave shards out, or give on"
         )
     job = WindowJob(_counted(spec, left, right))
-    schema = _named(left, right, spec.names)
+    schema = named(left, right, spec.names)
     return operator.run(job, [left, right], shards=shards, most=spec.most_shards, schema=schema)
 
 
-def _named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:
+def named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:
     """The result's schema as Spark's, which says more than Arrow's."""
     from pyspark.sql.types import StructField, StructType
 

@@ -14,11 +14,14 @@ from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.engines.base import Job
 from tidegate.engines.job import WindowJob
+from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.errors import TidegateError
+from tidegate.estimates import estimated, estimation
 from tidegate.optimal import truncation
 from tidegate.policies import ByFrequency
 from tidegate.policies.base import as_table
+from tidegate.sampled_spec import sampled_join
 from tidegate.spec import WindowJoin, frequencies_of, window_join, with_frequencies
 from tidegate.star_spec import named
 from tidegate.star_spec import star_join as spec_of_star
@@ -67,12 +70,11 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     **settings
         As `tidegate.join` takes them, except `shards`: there is one.
     """
-    _check_batch_rows(batch_rows)
+    _check_batch(batch_rows)
     check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
-    job = WindowJob(_counted(spec, tables))
-    return _run(job, job.engine(1, keep_shed=True), tables, batch_rows)
+    return _run(WindowJob(_counted(spec, tables)), tables, batch_rows)
 
 
 def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
@@ -90,7 +92,7 @@ def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **setti
     **settings
         As `tidegate.star_join` takes them, except `shards`: there is one.
     """
-    _check_batch_rows(batch_rows)
+    _check_batch(batch_rows)
     check_names(settings, spec_of_star)
     tables = {name: decoded(as_table(data)) for name, data in named(streams).items()}
     facts = decoded(as_table(relation))
@@ -101,16 +103,49 @@ def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **setti
         inputs.append(facts)
     else:
         job = StarJob(spec, InHand(*in_order(facts)))
-    return _run(job, job.engine(1, keep_shed=True), inputs, batch_rows)
+    return _run(job, inputs, batch_rows)
 
 
-def _check_batch_rows(batch_rows: Any) -> None:
-    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
-        raise TidegateError(f"batch_rows must be a positive number of rows, not {batch_rows!r}")
+def sample_join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+    """Sample the join of two finite streams; see `tidegate.sample_join` for the settings.
+
+    Parameters
+    ----------
+    left, right, batch_rows
+        As `join` takes them.
+    **settings
+        As `tidegate.sample_join` takes them, except `shards`: there is one.
+    """
+    _check_batch(batch_rows)
+    check_names(settings, sampled_join)
+    tables = [decoded(as_table(left)), decoded(as_table(right))]
+    spec = sampled_join(tables[0].schema, tables[1].schema, **settings)
+    return _run(SampledJob(spec), tables, batch_rows)
 
 
-def _run(job: Job, engine: Any, tables: list[pa.Table], batch_rows: int) -> Result:
-    """All rows in order of time, and the end."""
+def estimate(sample: Any, **settings: Any) -> pa.Table:
+    """Estimate aggregates of a join from a sample; see `tidegate.estimate` for the settings.
+
+    Parameters
+    ----------
+    sample
+        What `sample_join` gave, or its table (Arrow or pandas).
+    **settings
+        As `tidegate.estimate` takes them.
+    """
+    check_names(settings, estimation)
+    table = decoded(sample.table if isinstance(sample, Result) else as_table(sample))
+    return estimated(estimation(table.schema, **settings), table)
+
+
+def _check_batch(rows: Any) -> None:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise TidegateError(f"batch_rows must be a positive number of rows, not {rows!r}")
+
+
+def _run(job: WindowJob | SampledJob | StarJob, tables: list[pa.Table], batch_rows: int) -> Result:
+    """Feed a new engine all rows."""
+    engine = job.engine(1, keep_shed=True)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):

@@ -32,7 +32,7 @@ FLOWS = (
 #: What is true now.
 GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes", "facts")
 #: The same, as real numbers.
-MEASURES = ("importance",)
+MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
 
 #: How far each stream has come; None where nothing is known.
 Clocks = Sequence[int | float | None]

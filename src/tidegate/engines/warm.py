@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
+from tidegate.engines.sampled import SampledEngine
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.engines.window import WindowEngine
+from tidegate.sampled_spec import sampled_join
 from tidegate.spec import window_join
 from tidegate.star_spec import star_join
 
@@ -36,6 +38,9 @@ def compile_all() -> None:
         restored.restore(engine.snapshot())
         for _ in restored.finish():
             pass
+    sampled = SampledEngine(sampled_join(schema, schema, on="k", time="t", within=5, memory=2))
+    for _ in sampled.feed(inputs, clocks=(2, 2)):
+        pass
     _compile_star(schema)
 
 

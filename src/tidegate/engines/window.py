@@ -163,7 +163,7 @@ class WindowEngine:
         given = [[self._open[s], *inputs[s]] for s in range(2)]
         if not any(b.num_rows for side in given for b in side):
             return
-        first = [self._payload[s].add([_payload_of(b) for b in given[s]]) for s in range(2)]
+        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
         batch, order, left = self._batch(given, waiting, first)
         core = self._tables.core
         opened = _opened(batch)
@@ -207,7 +207,7 @@ class WindowEngine:
         time, side, key, tie = time[order], side[order], key[order], tie[order]
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
-            weights = [sizes(_payload_of(b)) for s in given for b in s]
+            weights = [sizes(payload_of(b)) for s in given for b in s]
             size = TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4
             size = np.minimum(size, np.iinfo(np.int32).max)
         self._tables.make_room(len(order), late)
@@ -248,8 +248,10 @@ class WindowEngine:
             np.empty(n, np.bool_),
         )
 
-    def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
-        """The pairs as rows, less those whose keys only had the same hash, and by `where`."""
+    def _paired(
+        self, left: NDArray[np.int64], right: NDArray[np.int64]
+    ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
+        """The pairs' columns, and which of them join: not those whose hashes only were equal."""
         a, b = self._payload[0].take(left), self._payload[1].take(right)
         same = np.ones(len(left), np.bool_)
         for x, y in zip(self.spec.left.keys, self.spec.right.keys, strict=True):
@@ -259,9 +261,12 @@ class WindowEngine:
             same &= equal(a.column(at), b.column(other))
         if self._where is not None:
             same &= self._where.mask(a, b)
-        result = pa.RecordBatch.from_arrays(
-            [*a.columns, *b.columns], schema=self.spec.result_schema
-        )
+        return [*a.columns, *b.columns], same
+
+    def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
+        """The pairs as rows."""
+        columns, same = self._paired(left, right)
+        result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
         if not same.all():
             result = result.filter(pa.array(same))
         self._flows["results"] += result.num_rows
@@ -337,7 +342,7 @@ class WindowEngine:
     ) -> None:
         """Take down prepared rows that never reached the join."""
         times = np.array(when, self.spec.unit.dtype)
-        self._depart(side, _payload_of(batch), times, np.full(batch.num_rows, why))
+        self._depart(side, payload_of(batch), times, np.full(batch.num_rows, why))
 
     def _depart(
         self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
@@ -563,7 +568,7 @@ def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
         held[name][at[known]] = learned.column(name).to_numpy()[known]
 
 
-def _payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The input's own columns of a prepared batch."""
     return pa.RecordBatch.from_arrays(
         batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])

@@ -1,0 +1,463 @@
+"""The sampled join: a random sample of a bounded window join's results.
+
+Section 4 of paper 2 (Srivastava, Widom). Around another loop it is the window engine: held tuples,
+their rows, late streams and the log of changes are that one's. What is planned anew now and then,
+from the memory and from what the streams have taught, is with which probability lots win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.engines.core import Tables
+from tidegate.engines.prepare import TIE, prepare
+from tidegate.engines.records import from_bytes
+from tidegate.engines.window import WindowEngine, payload_of
+from tidegate.kernel import layout, sampled
+from tidegate.kernel.hashing import fold
+from tidegate.kernel.rates import ELAPSED, UNSEEN
+from tidegate.models import sampling
+from tidegate.models.sampling import Side
+from tidegate.policies import Age
+from tidegate.sampled_spec import SampledJoin
+
+#: Pairs found before results are handed over.
+_ROOM = 1 << 18
+#: Keys that hold no tuple and are still counted, where memory sets no limit.
+_KEYS = 1 << 20
+#: How many tuples are monitored at the most.
+_MONITORS = 512
+#: After so many windows, what monitors have found counts half.
+_HALFLIFE = 8.0
+#: Arrivals before the first plan, and between two at the least, once they are many.
+_FIRST, _APART = 16, 8192
+#: UNIFORM is an option for "auto" if this many results of monitored tuples are known, and of them
+#: no more than this share would have been missed.
+_EVIDENCE, _BEYOND = 200.0, 0.01
+
+_METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
+_TICKET = ("lot", "passed", "next", "most")
+_MONITOR = ("hash", "lot", "time", "most", "found", "side")
+
+
+class SampledJob:
+    """A sampled join as something to send to where it runs."""
+
+    def __init__(self, spec: SampledJoin) -> None:
+        self.spec = spec
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, the right's, the probability and the cluster."""
+        return self.spec.result_schema
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Hash the rows of one input."""
+        return prepare(self.spec.window.sides[stream], self.spec.window.unit, batch)
+
+    def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
+        """One of several engines that share the memory equally."""
+        return SampledEngine(self.spec, shards=shards, keep_shed=keep_shed)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        return self.spec.settings()
+
+
+class SampledEngine(WindowEngine):
+    """A random sample of the join of two streams over sliding windows."""
+
+    def __init__(self, spec: SampledJoin, *, shards: int = 1, keep_shed: bool = False) -> None:
+        super().__init__(spec.window, shards=shards, keep_shed=keep_shed)
+        self.sampled, self._shards = spec, shards
+        self._rules = self._rules._replace(
+            kind=layout.NOTHING,
+            cap=min(self._rules.cap, _KEYS) if not spec.bounded else self._rules.cap,
+        )
+        dtype = spec.window.unit.dtype
+        self._tables = Tables(dtype, self._rules)
+        self._logged = ["time", "seq", "rank"] + (["size"] if spec.window.in_bytes else [])
+        self._lots = sampled.Lots(
+            ints=np.zeros(sampled.OWN_INTS, np.int64),
+            plan=np.zeros(sampled.PLAN),
+            sums=np.zeros(sampled.SUMS),
+            flows=np.zeros(sampled.FLOWS),
+            tickets=np.zeros(0, sampled.TICKET),
+            touched=np.zeros(0, np.int32),
+            is_touched=np.zeros(0, np.bool_),
+            monitors=np.zeros(_MONITORS, sampled.monitor_type(dtype)),
+            ages=np.zeros((_MONITORS, sampled.STEPS), np.int32),
+            heads=np.full(2 * _MONITORS, -1, np.int32),
+            tallies=np.zeros((2, sampled.TALLIES)),
+        )
+        self._whole = False
+        self._begin()
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def _run(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], close: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Take all ticks that are whole; the latest waits, as more of it may come."""
+        given = [[self._open[s], *inputs[s]] for s in range(2)]
+        if not any(b.num_rows for side in given for b in side):
+            return
+        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
+        batch, order, left = self._batch(given, [0, 0], first)
+        lot = self._draw(given, batch, order)
+        self._widen()
+        core, total = self._tables.core, len(order)
+        if not close and batch.time[-1] >= core.clock[0]:
+            total = int(np.searchsorted(batch.time, batch.time[-1]))
+        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
+        out = self._sample(total)
+        pairs, why = 0, layout.OUTPUT_FULL
+        while why != layout.DONE:
+            pairs, why = sampled.run(core, self._rules, self._lots, batch, lot, out, pairs, total)
+            if why == sampled.REPLAN:
+                self._replan()
+                continue
+            if why == layout.TOO_MANY_KEYS:
+                self._tables.forget()
+                continue
+            if pairs:
+                yield self._rows(out, pairs)
+                pairs = 0
+            if why == layout.PROBE_TOO_LARGE:
+                out = self._sample(total, room=2 * len(out.share))
+        self._note_shed(out.pairs)
+        self._settle(given, batch, order, left, first, close)
+
+    def _draw(
+        self, given: list[list[pa.RecordBatch]], batch: layout.Batch, order: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """The lots: by content and seed, so that no order of rows and no cut matters.
+
+        Rows that are alike are told apart by their number in the tick, or if they are late by
+        their number in the stream.
+        """
+        tie = np.concatenate([b.column(TIE).to_numpy() for side in given for b in side])[order]
+        at = np.arange(len(order))
+        same = np.zeros(len(order), np.bool_)
+        same[1:] = (batch.hash[1:] == batch.hash[:-1]) & (tie[1:] == tie[:-1])
+        same[1:] &= (batch.time[1:] == batch.time[:-1]) & (batch.side[1:] == batch.side[:-1])
+        number = at - np.maximum.accumulate(np.where(same, 0, at))
+        core = self._tables.core
+        late = batch.time < core.heard[batch.side]
+        number[late] = core.ints[layout.SEQ] + at[late] + len(order)
+        lot = np.full(len(order), self.spec.seed % 2**64, np.uint64)
+        for words in (batch.side, batch.hash, tie, number):
+            fold(lot, words.astype(np.uint64))
+        return lot
+
+    def _sample(self, newcomers: int, room: int = _ROOM) -> sampled.Sample:
+        return sampled.Sample(
+            self._output(newcomers, room=room), np.empty(room), np.empty(room, np.uint64)
+        )
+
+    def _rows(self, out: sampled.Sample, pairs: int) -> pa.RecordBatch:
+        """The sampled pairs as rows."""
+        columns, same = self._paired(out.pairs.left[:pairs], out.pairs.right[:pairs])
+        columns += [pa.array(out.share[:pairs]), pa.array(out.unit[:pairs].view(np.int64))]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.sampled.result_schema)
+        if not same.all():
+            rows = rows.filter(pa.array(same))
+        self._flows["results"] += rows.num_rows
+        self._importance += rows.num_rows
+        return rows
+
+    def _widen(self) -> None:
+        """Have a ticket for every slot."""
+        lots, slots = self._lots, len(self._tables.core.slots)
+        old = len(lots.tickets)
+        if old == slots:
+            return
+        tickets, touched = np.zeros(slots, sampled.TICKET), np.zeros(slots, np.int32)
+        is_touched = np.zeros(slots, np.bool_)
+        tickets[:old], touched[:old], is_touched[:old] = lots.tickets, lots.touched, lots.is_touched
+        self._lots = lots._replace(tickets=tickets, touched=touched, is_touched=is_touched)
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Also what the models foresaw, and what monitors saw of it."""
+        names = ("foreseen", "missed", "monitored", "beyond")
+        flows = dict(zip(names, self._lots.flows.tolist(), strict=True))
+        self._lots.flows[:] = 0.0
+        return super().take_counters() | flows
+
+    # ---- the plan -----------------------------------------------------------------------------
+
+    @property
+    def fraction(self) -> float:
+        """The sampling fraction now; under PPS-CLUSTER, the share of results that it foresees."""
+        plan = self._lots.plan
+        if plan[sampled.METHOD] != sampled.PPS:
+            return float(plan[sampled.SHARE])
+        sides = self._sides()
+        shares = [np.minimum(plan[sampled.CONSTANT] * side.sizes, 1.0) for side in sides]
+        total = sum(float(side.tuples @ side.matches) for side in sides)
+        kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
+        return float(sum(kept)) / total if total else 1.0
+
+    @property
+    def method(self) -> str:
+        """The method now."""
+        number = int(self._lots.plan[sampled.METHOD])
+        return next(name for name, code in _METHODS.items() if code == number)
+
+    def _begin(self) -> None:
+        """Plan with what is known: nothing, unless the model is given."""
+        spec, plan = self.sampled, self._lots.plan
+        budget = float(self._rules.budgets[0, 0])
+        plan[sampled.BY_AGE] = float(spec.by_age)
+        plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
+        plan[sampled.REACH] = spec.reach
+        plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
+        plan[sampled.METHOD] = sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER
+        if spec.fraction is None:
+            plan[sampled.RESERVE] = budget / 2
+        self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
+        if self._rates(given=True) is not None and not self._rules.learn:
+            self._plan(self._sides())
+
+    def _replan(self) -> None:
+        """Take in what monitors have found, and plan with what is known by now."""
+        core, lots = self._tables.core, self._lots
+        sampled.tidy(core, self._rules, lots)
+        now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
+        since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
+        lots.tallies[:] *= 2.0 ** -(since / (_HALFLIFE * self._span))
+        lots.plan[sampled.PLANNED] = now
+        if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
+            lots.ints[sampled.THINNED] -= 1
+        lots.ints[sampled.REPLAN_AT] = seen + 1
+        if core.model[ELAPSED] <= 0.0:
+            return
+        sides = self._sides()
+        self._plan(sides)
+        rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
+        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self._span / 16)
+        lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
+
+    def _plan(self, sides: list[Side]) -> None:
+        """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
+        spec, plan = self.sampled, self._lots.plan
+        for at, side in enumerate(sides):
+            plan[sampled.MEAN + at] = _rounded(side.mean)
+            plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
+        memory = math.inf
+        if spec.fraction is None:
+            budget, size = float(self._rules.budgets[0, 0]), self._size
+            memory = sampling.target(budget / size, spec.margin) * size
+            plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
+        method = _METHODS.get(spec.method, sampled.PPS)
+        if spec.method == "auto" and self._is_sound and self._drawing_pays(sides, memory):
+            method = sampled.UNIFORM
+        plan[sampled.METHOD] = method
+        if method == sampled.PPS:
+            plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
+        elif spec.fraction is None:
+            uniform = method == sampled.UNIFORM
+            share = (
+                sampling.uniform_fraction(sides, memory, spec.reach)
+                if uniform
+                else sampling.cluster_fraction(sides, memory)
+            )
+            plan[sampled.SHARE] = _rounded(share)
+
+    def _constant(self, sides: list[Side], memory: float) -> float:
+        if self.sampled.fraction is None:
+            return sampling.pps_for_memory(sides, memory)
+        return sampling.pps_for_fraction(sides, self.sampled.fraction)
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether it is known that UNIFORM would miss hardly anything."""
+        tallies = self._lots.tallies.sum(axis=0)
+        found, over = tallies[sampled.FOUND], tallies[sampled.OVER]
+        return bool(found >= _EVIDENCE and over <= _BEYOND * found)
+
+    def _drawing_pays(self, sides: list[Side], memory: float) -> bool:
+        """Whether UNIFORM promises a smaller variance than PPS-CLUSTER (section 4.3.2)."""
+        spec = self.sampled
+        share = spec.fraction
+        if share is None:
+            share = sampling.uniform_fraction(sides, memory, spec.reach)
+        constant = self._constant(sides, memory)
+        pairs = [np.full(len(side.tuples), share) for side in sides]
+        clusters = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        drawn = sampling.variance(sides, pairs, None)
+        return drawn < sampling.variance(sides, clusters, spec.alike)
+
+    @property
+    def _span(self) -> float:
+        return max(float(self._rules.window_left), float(self._rules.window_right))
+
+    @property
+    def _size(self) -> float:
+        """What a tuple takes on average."""
+        arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
+        return float(sizes / arrived) if arrived > 0 else 1.0
+
+    def _rates(self, *, given: bool = False) -> list[float] | None:
+        """Arrivals in a unit of time, by side; None if only those that were given count."""
+        spec = self.spec
+        if spec.frequencies is not None:
+            return [float(f.sum()) / self._shards for f in spec.frequencies[1:]]
+        policy = spec.policy
+        if isinstance(policy, Age) and policy.curve is not None and policy.rates is not None:
+            return [rate / spec.second / self._shards for rate in policy.both_rates]
+        if given:
+            return None
+        arrived = self._lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
+        return learned
+
+    def _sides(self) -> list[Side]:
+        """What both windows have, by the model."""
+        rates = self._rates()
+        assert rates is not None
+        windows = (float(self._rules.window_left), float(self._rules.window_right))
+        sides = []
+        for at, (rate, window) in enumerate(zip(rates, windows, strict=True)):
+            load = window * self._size
+            if self.sampled.by_age:
+                curve = self._curve(at)
+                sides.append(Side(np.array([rate * load]), np.array([curve.sum()]), curve))
+                continue
+            own, matches = self._by_key(at, rate, window)
+            sides.append(Side(*sampling.classes(load * own, matches)))
+        return sides
+
+    def _by_key(
+        self, side: int, rate: float, window: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Arrivals of a side in a unit of time, and their partners, by key in a fixed order."""
+        given = self.spec.frequencies
+        if given is not None:
+            own, other = (given.left, given.right) if side == 0 else (given.right, given.left)
+            return own / self._shards, other * window
+        core = self._tables.core
+        elapsed, used = float(core.model[ELAPSED]), int(core.ints[layout.ENTRIES])
+        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * self._weight
+        own, other = counts[:, side] / elapsed, counts[:, 1 - side]
+        unknown = max(rate - float(own.sum()), 0.0)
+        own, other = np.append(own, unknown), np.append(other, 0.0)
+        return own, (other + UNSEEN) / (elapsed + 0.125 * self._span) * window
+
+    @property
+    def _weight(self) -> float:
+        """What a count of the first epoch weighs now; see `kernel.rates.rate_of`."""
+        core, halflife = self._tables.core, self._rules.halflife
+        if halflife <= 0 or not core.ints[layout.STARTED]:
+            return 1.0
+        return math.ldexp(1.0, -max(int(core.clock[0] // halflife - core.ints[layout.EPOCH]), 0))
+
+    def _curve(self, side: int) -> NDArray[np.float64]:
+        """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
+
+        One more tuple, with one result at any age, stands for what is not known.
+        """
+        policy = self.spec.policy
+        assert isinstance(policy, Age)
+        if policy.curve is not None:
+            return np.asarray(policy.both_curves[side], np.float64)
+        lots, core = self._lots, self._tables.core
+        steps, number = sampled.STEPS, int(lots.ints[sampled.MONITORS])
+        mine = lots.monitors["side"][:number] == side
+        window = float(self._rules.window_left if side == 0 else self._rules.window_right)
+        times = lots.monitors["time"][:number][mine]
+        lived = (float(core.clock[0]) - times.astype(np.float64)) / window * steps
+        watched = np.clip(lived[:, np.newaxis] - np.arange(steps), 0.0, 1.0).sum(axis=0)
+        watched += lots.tallies[side, sampled.WATCHED]
+        found = lots.tallies[side, :steps] + lots.ages[:number][mine].sum(axis=0)
+        curve: NDArray[np.float64] = (found + 1.0 / steps) / (watched + 1.0)
+        return curve
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def changes(self) -> bytes:
+        """What has changed since the last record was made."""
+        record = super().changes()
+        self._forget_touched()
+        return record
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        self._whole = True
+        records = super().snapshot()
+        self._whole = False
+        self._forget_touched()
+        return records
+
+    def _forget_touched(self) -> None:
+        self._lots.ints[sampled.TOUCHED] = 0
+        self._lots.is_touched[:] = False
+
+    def _head(self) -> dict[str, Any]:
+        own = {name: getattr(self._lots, name).tolist() for name in ("ints", "plan", "sums")}
+        return super()._head() | {"lots": own}
+
+    def _model(self) -> dict[str, pa.RecordBatch]:
+        """The tickets that are new or have changed, or all; monitors and what they have found."""
+        lots, slots = self._lots, self._tables.core.slots
+        if self._whole:
+            wanted = np.flatnonzero(slots["seq"][: len(lots.tickets)] >= 0)
+        else:
+            touched = lots.touched[: lots.ints[sampled.TOUCHED]].astype(np.int64)
+            wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
+        tickets = [slots["seq"][wanted], *(lots.tickets[name][wanted] for name in _TICKET)]
+        number = int(lots.ints[sampled.MONITORS])
+        ages = lots.ages[:number].ravel()
+        places = np.flatnonzero(ages)
+        return {
+            "tickets": _batch(("seq", *_TICKET), tickets),
+            "monitors": _batch(_MONITOR, [lots.monitors[name][:number] for name in _MONITOR]),
+            "ages": _batch(("place", "found"), [places, ages[places]]),
+            "tallies": _batch(("value",), [lots.tallies.ravel()]),
+        }
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        records = list(records)
+        super().restore(records)
+        self._widen()
+        lots, core = self._lots, self._tables.core
+        held = np.flatnonzero(core.slots["seq"] >= 0)
+        held = held[np.argsort(core.slots["seq"][held])]
+        known = core.slots["seq"][held]
+        for record in records:
+            head, parts = from_bytes(record)
+            if "tickets" not in parts:
+                continue
+            seq, *columns = (column.to_numpy() for column in parts["tickets"].columns)
+            at = np.searchsorted(known, seq)
+            there = at < len(known)
+            there[there] = known[at[there]] == seq[there]
+            for name, column in zip(_TICKET, columns, strict=True):
+                lots.tickets[name][held[at[there]]] = column[there]
+            for name, values in head["lots"].items():
+                getattr(lots, name)[:] = values
+            monitors = parts["monitors"]
+            for name in _MONITOR:
+                lots.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
+            places, found = (column.to_numpy() for column in parts["ages"].columns)
+            lots.ages[:] = 0
+            lots.ages.reshape(-1)[places] = found
+            lots.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
+        sampled.index_monitors(lots)
+        self._forget_touched()
+
+
+def _rounded(number: float) -> float:
+    """To nine digits: in which order keys were added up depends on how the input was cut."""
+    return float(f"{number:.9g}")
+
+
+def _batch(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column) for column in columns], list(names))

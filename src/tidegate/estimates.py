@@ -1,0 +1,282 @@
+"""Sums, counts and averages of a join, from a sample of it, with errors that are honest.
+
+Every sample of `tidegate.sample_join` is a Poisson sample of *units*: a cluster, or where pairs are
+drawn one by one, a pair. A unit is there with a probability of its own, independently of all
+others. So a total is estimated by the units' totals, each over its probability p, and its variance
+by ``sum((1 - p) / p**2 * total**2)`` (Horvitz and Thompson; Cochran, *Sampling Techniques*; section
+4.3.1 of paper 2). That rows of one cluster are alike is in it, as they are added up first. An
+average is a ratio of two such totals, with the variance of what its units leave unexplained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from tidegate.checks import check_column, check_unique, duration, time_unit
+from tidegate.columns import as_floats, decoded, hash_columns
+from tidegate.errors import TidegateError
+from tidegate.policies.base import as_table
+from tidegate.sampled_spec import CLUSTER, PROBABILITY
+from tidegate.times import TimeUnit, times
+
+Floats = NDArray[np.float64]
+
+#: The start of a window, among the columns of an estimate.
+WINDOW = "window"
+#: What is added up of units: how many, how many rows; rows and values over their probabilities;
+#: what they add to variances, and the squares of that.
+SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4")
+_ESTIMATES = ("count", "sum", "avg")
+_PARTS = ("", "_error", "_low", "_high")
+
+
+@dataclass(frozen=True)
+class Estimation:
+    """What to estimate of a sample, ready to run."""
+
+    schema: pa.Schema
+    value: str | None
+    time: tuple[str, ...]
+    per: int | float | None
+    unit: TimeUnit | None
+    by: tuple[str, ...]
+    confidence: float
+    lateness: int | float = 0
+    groups: pa.Table | None = None
+
+    @property
+    def keys(self) -> pa.Schema:
+        """What tells one estimate from another: the window's start and the group."""
+        fields = [self.schema.field(name) for name in self.by]
+        if self.time:
+            fields.insert(0, pa.field(WINDOW, self.schema.field(self.time[0]).type))
+        return pa.schema(fields)
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """Keys, then each estimate with its standard error and interval, then what it rests on."""
+        wanted = _ESTIMATES if self.value is not None else _ESTIMATES[:1]
+        numbers = [pa.field(name + part, pa.float64()) for name in wanted for part in _PARTS]
+        seen = [pa.field(name, pa.int64()) for name in SUMS[:2]]
+        return pa.schema([*self.keys, *numbers, *seen])
+
+
+def estimation(
+    schema: pa.Schema,
+    *,
+    value: str | None = None,
+    by: str | Sequence[str] | None = None,
+    time: str | Sequence[str] | None = None,
+    per: Any = None,
+    confidence: float = 0.95,
+    lateness: Any = 0,
+    groups: Any = None,
+) -> Estimation:
+    """Check what is to be estimated against the columns of a sample."""
+    check_unique(schema, "sampled")
+    for name in (PROBABILITY, CLUSTER):
+        if name not in schema.names:
+            raise TidegateError(
+                f'the sample has no column "{name}": estimate takes what sample_join gives, with '
+                "that column"
+            )
+    if value is not None:
+        _check_value(schema, value)
+    names = _names(by, "by")
+    for name in names:
+        check_column(schema, name, "the sample")
+    unit, length, of = None, None, _names(time, "time")
+    if (per is None) != (not of):
+        raise TidegateError(
+            "windows need both time (a column, or the two times of a pair, of which the later "
+            f"counts) and per (how long a window is), not time={time!r} and per={per!r}"
+        )
+    if of:
+        if len(of) > 2:
+            raise TidegateError(f"time must be one column or the two of a pair, not {time!r}")
+        sides = ("sampled", "sampled")
+        unit = time_unit(schema, schema, of[0], of[-1], sides)
+        length = duration(per, unit, "per")
+    taken = {WINDOW if of else "", *(n + p for n in _ESTIMATES for p in _PARTS), *SUMS[:2]}
+    for name in names:
+        if name in taken:
+            raise TidegateError(
+                f'"{name}" is a column of the estimates; rename that of the sample before'
+            )
+    if (
+        isinstance(confidence, bool)
+        or not isinstance(confidence, int | float)
+        or not 0 < confidence < 1
+    ):
+        raise TidegateError(f"confidence must be between 0 and 1, such as 0.95, not {confidence!r}")
+    late = 0 if unit is None else duration(lateness, unit, "lateness", zero=True)
+    found = Estimation(schema, value, of, length, unit, names, float(confidence), late)
+    return found if groups is None else replace(found, groups=_groups(found, groups))
+
+
+def estimated(spec: Estimation, sample: pa.Table) -> pa.Table:
+    """Estimate from all rows of a sample."""
+    return with_unknown(spec, concluded(spec, unit_sums(spec, sample)))
+
+
+def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
+    """By key: what `SUMS` says of the units in it."""
+    keys = [_one(sample.column(name)) for name in spec.by]
+    if spec.time:
+        keys.insert(0, starts(spec, sample))
+    group, first = _numbered(keys, len(sample))
+    unit, start = _numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
+    p = as_floats(_one(sample.column(PROBABILITY)))[start]
+    values = np.ones(len(sample))
+    if spec.value is not None:
+        values = _values(_one(sample.column(spec.value)))
+    known = ~np.isnan(values)
+    x = np.bincount(unit, known, len(start)).astype(np.float64)
+    y = np.bincount(unit, np.where(known, values, 0.0), len(start)).astype(np.float64)
+    weight = (1.0 - p) / p**2
+    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
+    parts = (np.ones(len(p)), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
+    sums = [pa.array(np.bincount(group[start], part, len(first))) for part in parts]
+    columns = [key.take(pa.array(first)) for key in keys]
+    return pa.table([*columns, *sums], names=[*spec.keys.names, *SUMS])
+
+
+def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
+    """From sums to estimates, their standard errors and intervals."""
+    clusters, rows, n, s, nn, ns, ss, n4, s4 = (as_floats(_one(sums.column(name))) for name in SUMS)
+    columns: list[pa.Array] = [sums.column(name) for name in spec.keys.names]
+    found = [(n, np.sqrt(nn), _equal_units(nn, n4))]
+    if spec.value is not None:
+        known = n > 0
+        mean = np.divide(s, n, out=np.full(len(n), np.nan), where=known)
+        left = np.maximum(ss - 2.0 * mean * ns + mean**2 * nn, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.sqrt(left * clusters / (clusters - 1.0)) / n
+        # One unit says nothing of how units differ, unless it is all there is.
+        error = np.where(clusters > 1, error, np.where(nn == 0, 0.0, np.nan))
+        found += [(s, np.sqrt(ss), _equal_units(ss, s4)), (mean, error, _equal_units(nn, n4))]
+    for estimate, error, units in found:
+        wide = student.ppf(0.5 + spec.confidence / 2.0, np.maximum(units - 1.0, 1.0))
+        for part in (estimate, error, estimate - wide * error, estimate + wide * error):
+            columns.append(pa.array(part, mask=np.isnan(part)))
+    columns += [pa.array(clusters.astype(np.int64)), pa.array(rows.astype(np.int64))]
+    return pa.table(columns, names=spec.result_schema.names)
+
+
+def _equal_units(squares: Floats, fourth: Floats) -> Floats:
+    """As how many equal units a variance is uncertain (Satterthwaite).
+
+    Where a few large clusters make up most of it, a normal interval would be too narrow.
+    """
+    units = np.full(len(squares), np.inf)
+    np.divide(squares**2, fourth, out=units, where=fourth > 0)
+    return units
+
+
+def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
+    """The same, with a row of nulls for each group (in each window) that was never sampled."""
+    if spec.groups is None:
+        return found
+    expected = spec.groups
+    if spec.time:
+        windows = found.column(WINDOW).unique().sort()
+        of, group = len(windows), len(expected)
+        expected = expected.take(pa.array(np.tile(np.arange(group), of)))
+        at = pa.array(np.repeat(np.arange(of), group))
+        expected = expected.add_column(0, WINDOW, windows.take(at))
+    keys = spec.keys.names
+    both = pa.concat_tables([found.select(keys), expected.select(keys)])
+    _, first = _numbered([_one(column) for column in both.columns], len(both))
+    missing = expected.take(pa.array(first[first >= len(found)] - len(found)))
+    empty = {
+        name: pa.nulls(len(missing), found.schema.field(name).type) for name in found.column_names
+    }
+    empty |= {name: missing.column(name) for name in keys}
+    empty |= {name: pa.array(np.zeros(len(missing), np.int64)) for name in SUMS[:2]}
+    return pa.concat_tables([found, pa.table(empty, schema=found.schema)])
+
+
+def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
+    """When the window of each row begins, as the time column has it."""
+    assert spec.unit is not None
+    assert spec.per is not None
+    every = [times(_one(sample.column(name)), spec.unit) for name in spec.time]
+    number = np.maximum(every[0], every[-1])
+    start = np.floor_divide(number, spec.per) * spec.per
+    kind = spec.keys.field(WINDOW).type
+    if spec.unit.kind == "decimal":
+        places = [Decimal(number).scaleb(-kind.scale) for number in start.tolist()]
+        return pa.array(places, kind)
+    if spec.unit.is_time:
+        per = {10**9: "s", 10**6: "ms", 10**3: "us", 1: "ns"}
+        finest = per[spec.unit.per_unit.denominator]
+        if pa.types.is_date(kind):
+            return pa.array(start, pa.int64()).cast(pa.timestamp("us")).cast(kind, safe=False)
+        return (
+            pa.array(start, pa.int64()).cast(pa.timestamp(finest, kind.tz)).cast(kind, safe=False)
+        )
+    return pa.array(start).cast(kind)
+
+
+def _numbered(columns: list[pa.Array], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The number of each row's kind, in order of first appearance; and the first of each kind."""
+    hashes = hash_columns(columns, rows)
+    _, first, kind = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[kind], first[order]
+
+
+def _values(column: pa.Array) -> Floats:
+    """Numbers, with NaN for a null: it counts for nothing, as in SQL."""
+    return as_floats(column.fill_null(math.nan) if pa.types.is_floating(column.type) else column)
+
+
+def _one(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _check_value(schema: pa.Schema, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TidegateError(f"value must be the name of a column of the sample, not {value!r}")
+    check_column(schema, value, "the sample")
+    kind = schema.field(value).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise TidegateError(
+            f'sums and averages are of numbers, and column "{value}" is {kind}; cast it, or leave '
+            "value out to count"
+        )
+
+
+def _names(given: Any, name: str) -> tuple[str, ...]:
+    names = () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(each, str) for each in names):
+        raise TidegateError(f"{name} must be a column name or several, not {given!r}")
+    return names
+
+
+def _groups(spec: Estimation, groups: Any) -> pa.Table:
+    """The groups that there are, as the sample has them."""
+    if not spec.by:
+        raise TidegateError("groups says which groups there are, and there is no by to group by")
+    table = decoded(as_table(groups))
+    for name in spec.by:
+        check_column(table.schema, name, "the table of groups")
+    try:
+        table = table.select(list(spec.by)).cast(pa.schema([spec.schema.field(n) for n in spec.by]))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TidegateError(
+            f"groups must have the types that the sample has: {error}; cast its columns"
+        ) from None
+    _, first = _numbered([_one(column) for column in table.columns], len(table))
+    return table.take(pa.array(first))

@@ -1,0 +1,223 @@
+"""How much of a join can be sampled in a memory: section 4 of paper 2 (Srivastava, Widom).
+
+A side's window is a few *classes* of tuples: how many there are of each, and how many partners
+each is expected to find. Under the frequency model a class is a key (theorem 4.2), under the age
+model all tuples are of one class and a curve says when partners come (theorem 4.3).
+
+UNIFORM keeps a tuple until the last of its matches that the coin chose. With `most` flips for a
+tuple, that one lies after the j-th match with a chance of ``1 - q**(most - j)``. So what a tuple
+takes is the sum, over j, of that chance times how long the tuple has just j matches behind it. The
+theorems take matches as evenly spaced (frequency) or as the curve has them to the letter (age);
+`reach` above 0 takes them as random, as real ones are, and flips coins for more of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import gammainc, gammaln
+
+Floats = NDArray[np.float64]
+
+#: Above so many partners they come as evenly as makes no difference.
+_MANY = 64.0
+#: The smallest share that is sampled: below it an estimate would say nothing.
+_LEAST = 1e-9
+#: Points in time at which a curve is looked at, in each of its steps.
+_FINE = 8
+#: No tuple's size counts for less than this part of the mean one: where a frequency was misjudged,
+#: a weight of 1/probability would otherwise drown all others.
+FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tuples that one side's window has, by class.
+
+    Attributes
+    ----------
+    tuples
+        How much memory those of each class would take, were all of them kept.
+    matches
+        How many partners each is expected to find.
+    curve
+        Under the age model, when: matches by age, from 0 to the window's end in equal steps.
+    """
+
+    tuples: Floats
+    matches: Floats
+    curve: Floats | None = None
+
+    @property
+    def mean(self) -> float:
+        """Partners that a tuple is expected to find, on average over all classes."""
+        total = float(self.tuples.sum())
+        return float(self.tuples @ self.matches) / total if total > 0 else 0.0
+
+    @property
+    def sizes(self) -> Floats:
+        """What PPS-CLUSTER takes as the sizes of clusters."""
+        return np.maximum(self.matches, FLOOR * self.mean)
+
+
+def most_matches(matches: Floats, reach: float) -> Floats:
+    """For how many matches of a tuple UNIFORM flips coins: `reach` deviations above the mean."""
+    most: Floats = np.ceil(matches + reach * np.sqrt(matches))
+    return most
+
+
+def target(memory: float, margin: float) -> float:
+    """The mean from which a memory is `margin` standard deviations away.
+
+    What is held are many tuples that were kept independently of each other, so that its variance
+    is at most its mean (section 4.2.2: so that overflow is improbable).
+    """
+    return ((math.sqrt(margin**2 + 4.0 * memory) - margin) / 2.0) ** 2
+
+
+def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats]:
+    """Say for which part of its window UNIFORM keeps a tuple, by the sampling fraction.
+
+    With a `reach` of 0 this is what theorem 4.2 sums up.
+    """
+    most = matches if reach == 0 else most_matches(matches, reach)
+    even = (matches > _MANY) if reach > 0 else np.ones(len(matches), np.bool_)
+    terms = np.arange(float(most[~even].max(initial=0.0)))
+    few = np.maximum(matches[~even], 1e-12)
+    # A Poisson process of `few` points in a window has j of them behind it for this part of it.
+    stays = gammainc(terms + 1.0, few[:, np.newaxis]) / few[:, np.newaxis]
+    left = np.maximum(most[~even][:, np.newaxis] - terms, 0.0)
+
+    def kept(p: float) -> Floats:
+        q, found = 1.0 - p, np.empty(len(matches))
+        n = np.maximum(matches[even], 1e-12)
+        found[even] = 1.0 - q ** (most[even] - matches[even] + 1.0) * (1.0 - q**n) / (p * n)
+        found[~even] = ((1.0 - q**left) * stays).sum(axis=1)
+        return found
+
+    return kept
+
+
+def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
+    """Say the same of a tuple whose matches come by age.
+
+    With a `reach` of 0 this is theorem 4.3, without the rate of arrivals.
+    """
+    total = np.concatenate([[0.0], np.cumsum(curve)])
+    most = float(most_matches(total[-1:], reach)[0])
+    terms = np.arange(most)
+    if reach == 0:
+        # The inverse of C: the first age at which so many matches are behind.
+        passed, first = np.unique(total, return_index=True)
+        stays = np.diff(np.interp(np.arange(most + 1.0), passed, first / len(curve), right=1.0))
+    else:
+        steps = len(curve) * _FINE
+        middle = (np.arange(steps) + 0.5) / steps
+        passed = np.interp(middle, np.linspace(0.0, 1.0, len(total)), total)
+        log = np.log(np.maximum(passed, 1e-300))
+        chance = np.exp(terms[:, np.newaxis] * log - passed - gammaln(terms + 1.0)[:, np.newaxis])
+        stays = chance.mean(axis=1)
+
+    def kept(p: float) -> Floats:
+        return np.array([((1.0 - (1.0 - p) ** (most - terms)) * stays).sum()])
+
+    return kept
+
+
+def uniform_memory(sides: Sequence[Side], reach: float) -> Callable[[float], float]:
+    """Expected memory of UNIFORM by its sampling fraction (theorems 4.2 and 4.3)."""
+    parts = [
+        (
+            side.tuples,
+            kept_by_frequency(side.matches, reach)
+            if side.curve is None
+            else kept_by_age(side.curve, reach),
+        )
+        for side in sides
+    ]
+    return lambda p: float(sum((tuples * kept(p)).sum() for tuples, kept in parts))
+
+
+def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> float:
+    """The sampling fraction with which UNIFORM takes this memory, by root finding."""
+    needed = uniform_memory(sides, reach)
+    if needed(1.0) <= memory:
+        return 1.0
+    if needed(_LEAST) >= memory:
+        return _LEAST
+    return float(brentq(lambda p: needed(p) - memory, _LEAST, 1.0, xtol=1e-15, rtol=1e-12))
+
+
+def cluster_fraction(sides: Sequence[Side], memory: float) -> float:
+    """The share of clusters that EQ-CLUSTER can keep to their end (strategy 2)."""
+    window = sum(float(side.tuples.sum()) for side in sides)
+    return min(max(memory / window, _LEAST), 1.0) if window > 0 else 1.0
+
+
+def pps_constant(sizes: Floats, costs: Floats, budget: float) -> float:
+    """The constant c with which clusters cost a budget that are kept with probability c * size.
+
+    No probability passes 1 (footnote 2 of the paper): clusters for which it would are certain, and
+    cost all they can, so that more is left to the others than was thought; and so on, until no
+    more become certain.
+    """
+    used = sizes > 0
+    sizes, costs = sizes[used], costs[used]
+    if budget >= costs.sum() or not len(sizes):
+        return math.inf
+    certain = np.zeros(len(sizes), np.bool_)
+    while True:
+        rest = float((costs * sizes)[~certain].sum())
+        constant = max(budget - float(costs[certain].sum()), 0.0) / rest if rest > 0 else math.inf
+        over = ~certain & (constant * sizes >= 1.0)
+        if not over.any():
+            return max(constant, _LEAST / float(sizes.max()))
+        certain |= over
+
+
+def pps_for_memory(sides: Sequence[Side], memory: float) -> float:
+    """The constant with which PPS-CLUSTER takes this memory (strategy 3)."""
+    sizes = np.concatenate([side.sizes for side in sides])
+    return pps_constant(sizes, np.concatenate([side.tuples for side in sides]), memory)
+
+
+def pps_for_fraction(sides: Sequence[Side], fraction: float) -> float:
+    """The constant with which PPS-CLUSTER samples this share of all results."""
+    sizes = np.concatenate([side.sizes for side in sides])
+    results = np.concatenate([side.tuples * side.matches for side in sides])
+    return pps_constant(sizes, results, fraction * float(results.sum()))
+
+
+def variance(
+    sides: Sequence[Side], shares: Sequence[Floats], alike: Sequence[float] | None
+) -> float:
+    """The variance of an estimated total, in units of that of one value (section 4.3.2).
+
+    `shares` are the inclusion probabilities by class, of the tuples' clusters, or of pairs where
+    `alike` is None. `alike` says for each side how far the values of a cluster are the same: all
+    (1), where the value is the side's own or only counted, or not at all (0).
+    """
+    total = 0.0
+    for at, (side, share) in enumerate(zip(sides, shares, strict=True)):
+        square = 0.0 if alike is None else alike[at] * side.matches**2
+        total += float((side.tuples * (1.0 / share - 1.0) * (side.matches + square)).sum())
+    return total
+
+
+def classes(tuples: Floats, matches: Floats, most: int = 64) -> tuple[Floats, Floats]:
+    """Put keys with about as many partners into one class, where there are many of them."""
+    used = tuples > 0
+    tuples, matches = tuples[used], matches[used]
+    if len(tuples) <= most:
+        return tuples, matches
+    level = np.floor(4.0 * np.log2(np.maximum(matches, 2.0**-12))).astype(np.int64)
+    level = np.minimum(level - level.min(), 4 * 64)
+    total = np.bincount(level, tuples).astype(np.float64)
+    weighted = np.bincount(level, tuples * matches)
+    filled = total > 0
+    return total[filled], weighted[filled] / total[filled]

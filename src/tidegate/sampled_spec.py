@@ -1,0 +1,198 @@
+"""What a sampled join is: settings, checked once, before any data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.checks import check_column, one_of
+from tidegate.errors import TidegateError
+from tidegate.policies import Age, ByFrequency, Prob
+from tidegate.policies.base import at_least
+from tidegate.schedules import is_schedule
+from tidegate.spec import Frequencies, WindowJoin, window_join
+
+Method = Literal["uniform", "cluster", "pps", "auto"]
+METHODS: tuple[Method, ...] = ("uniform", "cluster", "pps", "auto")
+MODELS = ("frequency", "age")
+
+#: Columns of the result beside those of the inputs.
+PROBABILITY, CLUSTER = "sample_probability", "sample_cluster"
+
+#: A memory that nothing fills.
+_NO_BOUND = 2**60
+
+
+@dataclass(frozen=True)
+class SampledJoin:
+    """A random sample of a bounded join, ready to run."""
+
+    window: WindowJoin
+    method: Method
+    fraction: float | None
+    margin: float
+    reach: float
+    #: For each side, whether the values of one of its tuples' pairs are all the same.
+    alike: tuple[float, float]
+    bounded: bool
+
+    @property
+    def by_age(self) -> bool:
+        """Whether partners depend on a tuple's age, and not on its key."""
+        return isinstance(self.window.policy, Age)
+
+    @property
+    def most_shards(self) -> int | None:
+        """How many shards there can be."""
+        return self.window.most_shards if self.bounded else None
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, the right's, and how each row came into the sample."""
+        more = [pa.field(PROBABILITY, pa.float64()), pa.field(CLUSTER, pa.int64())]
+        return pa.schema([*self.window.result_schema, *more])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values: a checkpoint depends on each."""
+        return self.window.settings() | {
+            "method": self.method,
+            "fraction": self.fraction,
+            "margin": self.margin,
+            "reach": self.reach,
+            "alike": list(self.alike),
+        }
+
+
+def sampled_join(
+    left: pa.Schema,
+    right: pa.Schema,
+    *,
+    on: str | Sequence[str] | Mapping[str, str],
+    time: str | tuple[str, str],
+    within: Any,
+    where: str | None = None,
+    memory: Any = None,
+    fraction: float | None = None,
+    method: str = "auto",
+    model: Any = "frequency",
+    value: str | None = None,
+    margin: float = 3.0,
+    reach: float = 3.0,
+    lateness: Any = 0,
+    suffixes: tuple[str, str] = ("_left", "_right"),
+    seed: int = 0,
+) -> SampledJoin:
+    """Check the settings of a sampled join against the schemas of its inputs."""
+    if on is None:
+        raise TidegateError("a sampled join needs on, the columns that must be equal, not None")
+    if memory is None and fraction is None:
+        raise TidegateError(
+            "a sampled join needs memory (how much to hold), from which the fraction follows, or "
+            "fraction (how much of the result to sample), or both"
+        )
+    for given, name in ((memory, "memory"), (within, "within")):
+        sides = given if isinstance(given, tuple | list) else (given,)
+        if is_schedule(given) or any(map(is_schedule, sides)):
+            raise TidegateError(
+                f"{name} of a sampled join must not change, not {given!r}: probabilities follow "
+                "from what is held over a whole window"
+            )
+    policy = _model(model)
+    window = window_join(
+        left,
+        right,
+        on=on,
+        time=time,
+        within=within,
+        where=where,
+        memory=_NO_BOUND if memory is None else memory,
+        policy=policy,
+        lateness=lateness,
+        suffixes=suffixes,
+        seed=seed,
+    )
+    if None in (window.left.window, window.right.window):
+        raise TidegateError(
+            f"a sampled join needs windows that end, not {within!r}: how many partners a tuple "
+            "will find is foreseen over its window"
+        )
+    for name in (PROBABILITY, CLUSTER):
+        if name in window.names:
+            raise TidegateError(
+                f'the result has a column "{name}" of its own, and so has an input; rename that one'
+            )
+    at_least(margin, 0, "margin")
+    at_least(reach, 0, "reach")
+    return SampledJoin(
+        window=_in_time(window),
+        method=one_of(method, METHODS, "method"),
+        fraction=_fraction(fraction),
+        margin=float(margin),
+        reach=float(reach),
+        alike=_alike(window, value),
+        bounded=memory is not None,
+    )
+
+
+def _in_time(window: WindowJoin) -> WindowJoin:
+    """The same join with given frequencies as arrivals in one of the kernel's units of time."""
+    given = window.frequencies
+    if given is None:
+        return window
+    rates = Frequencies(given.keys, given.left / window.second, given.right / window.second)
+    return replace(window, frequencies=rates)
+
+
+def _model(model: Any) -> Age | Prob:
+    if isinstance(model, str) and model in MODELS:
+        return Age() if model == "age" else Prob()
+    if isinstance(model, Prob) and model.whole:
+        raise TidegateError(
+            "a sampled join does not count its inputs first: give Prob() to learn frequencies, or "
+            'Prob(table) with arrivals in a unit of time, not Prob("whole")'
+        )
+    if isinstance(model, Age | Prob):
+        return model
+    raise TidegateError(
+        'model must be "frequency" or "age" to be learned, or known: tidegate.Prob(table) with '
+        "arrivals of each key in a unit of time, or tidegate.Age(curve, rates=...), not "
+        f"{model!r}"
+    )
+
+
+def _fraction(value: Any) -> float | None:
+    if value is None:
+        return None
+    if (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and 0 < value <= 1
+    ):
+        return float(value)
+    raise TidegateError(
+        f"fraction must be above 0 and at most 1, as in 0.05 for a twentieth of the result, not "
+        f"{value!r}"
+    )
+
+
+def _alike(window: WindowJoin, value: Any) -> tuple[float, float]:
+    """Where the value that will be aggregated is a side's own, a cluster of its has one value."""
+    if value is None:
+        return 1.0, 1.0
+    if not isinstance(value, str):
+        raise TidegateError(f"value must be the name of a column of the result, not {value!r}")
+    check_column(window.result_schema, value, "the result")
+    of_left = window.names.index(value) < len(window.left.schema)
+    return (1.0, 0.0) if of_left else (0.0, 1.0)
+
+
+def is_learned(spec: SampledJoin) -> bool:
+    """Whether the model is learned while running."""
+    policy = spec.window.policy
+    if isinstance(policy, ByFrequency):
+        return policy.learned
+    return isinstance(policy, Age) and policy.curve is None

@@ -1,0 +1,145 @@
+"""Estimates on Spark: rows are added up by cluster, clusters by window and group.
+
+Spark does both, as one aggregation after the other, which in append mode it can do on streams too:
+a window is over when the watermark passes its end. What comes of the sums is computed as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
+
+from tidegate.errors import TidegateError
+from tidegate.estimates import SUMS, WINDOW, Estimation, concluded, starts
+from tidegate.sampled_spec import CLUSTER, PROBABILITY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def run(spec: Estimation, sample: DataFrame) -> DataFrame:
+    """Estimate from a sample: all of it, or window by window as a stream brings it."""
+    if sample.isStreaming:
+        _check_streaming(spec)
+    keys = [f"k{i}" for i in range(len(spec.keys))]
+    rows = _windowed(spec, _rows(spec, sample), sample.isStreaming)
+    units = rows.groupBy(*keys, "unit", "p").agg(
+        F.count("v").cast("double").alias("x"), F.coalesce(F.sum("v"), F.lit(0.0)).alias("y")
+    )
+    p, x, y = F.col("p"), F.col("x"), F.col("y")
+    weight = (1 - p) / (p * p)
+    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
+    parts = (F.lit(1.0), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
+    sums = units.groupBy(*keys).agg(
+        *(F.sum(part).alias(name) for part, name in zip(parts, SUMS, strict=True))
+    )
+    if sample.isStreaming:
+        sums = sums.withColumn("k0", F.col("k0.start"))
+    found = sums.mapInArrow(_conclude(spec), _schema(spec, sample))
+    return found if spec.groups is None else _with_unknown(spec, found)
+
+
+def _check_streaming(spec: Estimation) -> None:
+    if spec.unit is None or spec.unit.kind not in ("timestamp", "local timestamp"):
+        raise TidegateError(
+            "a stream is estimated window by window, and Spark knows that a window is over by a "
+            "watermark on timestamps: give time (a timestamp column) and per (how long a window "
+            "is), or estimate what was written as a batch"
+        )
+    if spec.groups is not None:
+        raise TidegateError(
+            "groups is for batch samples: on a stream, a group that was not sampled in a window "
+            "has no row there"
+        )
+
+
+def _rows(spec: Estimation, sample: DataFrame) -> DataFrame:
+    """What matters of each row, under plain names: times, groups, unit, probability, value."""
+    value: Column = F.lit(1.0)
+    if spec.value is not None:
+        given = F.col(_quoted(spec.value)).cast("double")
+        value = F.when(~F.isnan(given), given)
+    times = [F.col(_quoted(name)).alias(f"t{i}") for i, name in enumerate(spec.time)]
+    first = int(bool(spec.time))
+    groups = [F.col(_quoted(name)).alias(f"k{i + first}") for i, name in enumerate(spec.by)]
+    unit, p = F.col(CLUSTER).alias("unit"), F.col(PROBABILITY).alias("p")
+    return sample.select(*times, *groups, unit, p, value.alias("v"))
+
+
+def _windowed(spec: Estimation, rows: DataFrame, streaming: bool) -> DataFrame:
+    """The same with the window that each row is in, as `k0`."""
+    if not spec.time:
+        return rows
+    if streaming:
+        assert spec.unit is not None
+        assert spec.per is not None
+        micro = 1000 * spec.unit.per_unit
+        at = F.greatest("t0", "t1") if len(spec.time) > 1 else F.col("t0")
+        timed = rows.withColumn("at", at).withWatermark(
+            "at", f"{int(spec.lateness / micro)} microseconds"
+        )
+        return timed.withColumn("k0", F.window("at", f"{int(spec.per / micro)} microseconds"))
+    named = [f"t{i}" for i in range(len(spec.time))]
+    rest = [name for name in rows.columns if name not in named]
+    fields = [StructField("k0", rows.schema["t0"].dataType), *(rows.schema[n] for n in rest)]
+
+    def start(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            times = table.select(named).rename_columns(list(spec.time))
+            columns = [starts(spec, times), *(table.column(name) for name in rest)]
+            yield from pa.table(columns, names=["k0", *rest]).to_batches()
+
+    return rows.mapInArrow(start, StructType(fields))
+
+
+def _conclude(
+    spec: Estimation,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def conclude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = [*spec.keys.names, *SUMS]
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).rename_columns(names)
+            yield from concluded(spec, table).to_batches()
+
+    return conclude
+
+
+def _schema(spec: Estimation, sample: DataFrame) -> StructType:
+    keys = [sample.schema[name] for name in spec.by]
+    if spec.time:
+        keys.insert(0, StructField(WINDOW, sample.schema[spec.time[0]].dataType))
+    numbers = [f for f in spec.result_schema if f.name not in spec.keys.names]
+    kinds = {pa.float64(): DoubleType(), pa.int64(): LongType()}
+    return StructType([*keys, *(StructField(f.name, kinds[f.type]) for f in numbers)])
+
+
+def _with_unknown(spec: Estimation, found: DataFrame) -> DataFrame:
+    """The same, with a row of nulls for each group (in each window) that was never sampled."""
+    assert spec.groups is not None
+    expected = found.sparkSession.createDataFrame(spec.groups)
+    if spec.time:
+        expected = found.select(WINDOW).distinct().crossJoin(expected)
+    missing = expected.alias("e").join(
+        found.alias("f"),
+        [
+            F.col(f"e.{_quoted(name)}").eqNullSafe(F.col(f"f.{_quoted(name)}"))
+            for name in spec.keys.names
+        ],
+        "left_anti",
+    )
+    empty = {
+        field.name: (F.lit(0) if field.name in SUMS else F.lit(None)).cast(field.dataType)
+        for field in found.schema
+        if field.name not in spec.keys.names
+    }
+    return found.unionByName(missing.withColumns(empty))
+
+
+def _quoted(name: str) -> str:
+    """A column name as Spark takes it, dots and all."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,146 @@
+"""Samples and estimates on Spark are the local ones, also after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import tidegate as tg
+from tidegate.streams import cut_by_time, zipf
+
+from .workloads import Pair, bag, counters, delivered, start, total, write_files
+
+JOIN: dict[str, Any] = {"on": "key", "time": "ts", "within": ("40 s", "25 s")}
+WINDOWS: dict[str, Any] = {"time": ("ts_left", "ts_right"), "per": "100 seconds"}
+
+
+def streams(n: int = 600) -> tuple[pa.Table, pa.Table]:
+    """Timestamps, and a last row on each side that closes every tick before."""
+    tables = []
+    for key, table in zip((-1, -2), zipf(n, domain=20, skew=0.7, seed=5), strict=True):
+        last = pa.table({"key": [key], "time": [n + 200], "value": [0.0]}, table.schema)
+        table = pa.concat_tables([table, last])
+        seconds = pc.multiply(table["time"], 1_000_000).cast(pa.timestamp("us", "UTC"))
+        tables.append(table.set_column(1, "ts", seconds))
+    return tables[0], tables[1]
+
+
+def rounded(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows in a fixed order, with numbers that were added up in any order."""
+    return [
+        {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
+        for row in sorted(table.to_pylist(), key=lambda row: str(list(row.values())[:2]))
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory": 30, "method": "uniform", "seed": 3},
+        {"memory": 30, "method": "pps"},
+        {"memory": "20 kB", "method": "cluster", "model": "age"},
+        {"fraction": 0.3, "where": "l.value < r.value"},
+    ],
+    ids=["uniform", "pps", "cluster", "fraction"],
+)
+def test_a_sample_is_the_local_one(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    left, right = streams()
+    local = tg.local.sample_join(left, right, **JOIN, **settings)
+    assert local.results > 50
+    pair = Pair(spark, tmp_path, ("ts", "ts"))
+    pair.write(left, right, 4, 1)
+    all_settings: dict[str, Any] = JOIN | settings | {"shards": 1}
+    archived = tg.sample_join(*pair.batch(), **all_settings)
+    assert bag(archived.toArrow().cast(local.table.schema)) == bag(local.table)
+
+    query = start(tg.sample_join(*pair.stream(), **all_settings), tmp_path)
+    assert bag(delivered(spark, tmp_path).cast(local.table.schema)) == bag(local.table)
+    counts = counters(query)
+    for name in ("results", "rejected", "foreseen", "missed"):
+        assert total(counts, name) == pytest.approx(local.counters[name], rel=0.02)
+    if settings.get("memory") == 30:
+        assert 10 < max(count["held"] for count in counts) <= 30
+
+
+def test_a_stopped_query_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Started twice from one checkpoint, sample and estimates are as in one go."""
+    left, right = streams()
+    pieces = [cut_by_time(table, time="ts", batches=4) for table in (left, right)]
+    settings: dict[str, Any] = JOIN | {"memory": 40, "method": "uniform"}
+    whole = tg.local.sample_join(left, right, **settings)
+    for done in (0, 2):
+        for name, own in zip(("left", "right"), pieces, strict=True):
+            write_files(own[done : done + 2], tmp_path / name, first=done)
+        pair = Pair(spark, tmp_path, ("ts", "ts"))
+        sample = tg.sample_join(*pair.stream(), **settings, shards=1)
+        start(sample, tmp_path / "sample")
+        sample = tg.sample_join(*pair.stream(), **settings, shards=1)
+        start(tg.estimate(sample, value="value_right", **WINDOWS), tmp_path / "windows")
+    found = delivered(spark, tmp_path / "sample").cast(whole.table.schema)
+    assert len(found) > 50
+    assert bag(found) == bag(whole.table)
+    windows = rounded(delivered(spark, tmp_path / "windows"))
+    expected = rounded(tg.local.estimate(whole, value="value_right", **WINDOWS))
+    assert len(windows) >= 4
+    assert windows == expected[: len(windows)]
+
+
+def test_windows_of_a_stream_are_those_of_the_whole_sample(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left, right = streams()
+    settings: dict[str, Any] = {**JOIN, "memory": 30, "method": "pps"}
+    local = tg.local.sample_join(left, right, **settings)
+    expected = rounded(tg.local.estimate(local, value="value_right", by="key_left", **WINDOWS))
+    pair = Pair(spark, tmp_path, ("ts", "ts"))
+    pair.write(left, right, 4, 1)
+    sample = tg.sample_join(*pair.stream(), **settings, shards=1)
+    start(tg.estimate(sample, value="value_right", by="key_left", **WINDOWS), tmp_path)
+    found = rounded(delivered(spark, tmp_path))
+    # The last windows that the watermark has not passed are still open.
+    last = max(row["window"] for row in found)
+    assert len({row["window"] for row in found}) >= 4
+    assert found == [row for row in expected if row["window"] <= last]
+
+
+def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> None:
+    left, right = streams(200)
+    local = tg.local.sample_join(left, right, **JOIN, fraction=0.2, method="cluster")
+    frame = spark.createDataFrame(local.table)
+    groups = pa.table({"key_left": [1, 2, 77]})
+    for given in (groups, spark.createDataFrame(groups)):
+        found = tg.estimate(frame, value="value_left", by="key_left", groups=given).toArrow()
+        expected = tg.local.estimate(local, value="value_left", by="key_left", groups=groups)
+        assert rounded(found) == rounded(expected)
+        [unknown] = [row for row in found.to_pylist() if row["key_left"] == 77]
+        assert unknown["clusters"] == 0
+        assert unknown["count"] is unknown["sum"] is unknown["avg"] is None
+    whole = tg.estimate(frame.withColumn("n", F.col("key_right") * 2), value="n", by=[]).toArrow()
+    assert len(whole) == 1
+    in_windows = tg.estimate(frame, by="key_left", groups=groups, **WINDOWS).toArrow()
+    assert rounded(in_windows) == rounded(
+        tg.local.estimate(local, by="key_left", groups=groups, **WINDOWS)
+    )
+
+
+def test_what_a_stream_cannot_have(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = streams(50)
+    pair = Pair(spark, tmp_path, ("ts", "ts"))
+    pair.write(left, right, 1)
+    sample = tg.sample_join(*pair.stream(), **JOIN, fraction=0.5)
+    with pytest.raises(tg.TidegateError, match=r"window by window.*time \(a timestamp column\)"):
+        tg.estimate(sample)
+    with pytest.raises(tg.TidegateError, match="groups is for batch samples"):
+        tg.estimate(sample, by="key_left", groups={"key_left": [1]}, **WINDOWS)
+    with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.sample_join"):
+        tg.sample_join(left, right, **JOIN, fraction=0.5)
+    with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.estimate"):
+        tg.estimate(left)
