@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and how hard hypothesis tries."""
+"""One Spark session for all tests, beside which the others run; how hard hypothesis tries."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ settings.register_profile("quick", _patient, max_examples=40)
 settings.register_profile("ci", _patient, max_examples=40, derandomize=True)
 settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process take all that need Spark, from the start, and the other begin the rest."""
+    for item in items:
+        if "spark" in item.path.parts or "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,17 @@ their own, which is compiled when they are first met.
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
+from tidegate.engines.base import Engine, Job
 from tidegate.engines.job import WindowJob
-from tidegate.engines.sampled import SampledEngine
+from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
-from tidegate.engines.window import WindowEngine
 from tidegate.sampled_spec import sampled_join
 from tidegate.spec import window_join
 from tidegate.star_spec import star_join
@@ -22,45 +25,49 @@ from tidegate.star_spec import star_join
 #: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
 _POLICIES = ("prob", "fifo", "life", "heeb")
 
+_SCHEMA = pa.schema([("k", pa.string()), ("t", pa.int64())])
 
-def compile_all() -> None:
-    """Take a few rows through everything an engine does."""
-    schema = pa.schema([("k", pa.string()), ("t", pa.int64())])
+
+def window() -> None:
+    """Compile the window join, and what the others share with it."""
     settings: list[dict[str, Any]] = [{"memory": 2, "policy": policy} for policy in _POLICIES]
     for more in ({"memory": None}, *settings):
-        spec = window_join(schema, schema, on="k", time="t", within=5, **more)
-        rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=schema)
-        inputs = [[WindowJob(spec).prepare(side, rows)[0]] for side in range(2)]
-        engine = WindowEngine(spec)
-        for _ in engine.feed(inputs, clocks=(2, 2)):
-            pass
-        restored = WindowEngine(spec)
-        restored.restore(engine.snapshot())
-        for _ in restored.finish():
-            pass
-    sampled = SampledEngine(sampled_join(schema, schema, on="k", time="t", within=5, memory=2))
-    for _ in sampled.feed(inputs, clocks=(2, 2)):
-        pass
-    _compile_star(schema)
+        job = WindowJob(window_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, **more))
+        _try_out(job, (job.engine(1), job.engine(1)))
 
 
-def _compile_star(schema: pa.Schema) -> None:
-    """The same for joins through a relation."""
-    rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=schema)
+def others() -> None:
+    """Compile the other joins."""
+    sampled = SampledJob(sampled_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, memory=2))
+    _try_out(sampled, (sampled.engine(1), sampled.engine(1)))
     facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
-    streams = {"r": schema, "s": schema}
+    streams = {"r": _SCHEMA, "s": _SCHEMA}
     settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}
     spec = star_join(streams, facts.schema, **settings, interval=("begin", "end"))
-    job = StarJob(spec, InHand(*in_order(facts)))
-    engine, restored = job.engine_at(0, 2), job.engine_at(0, 2)
+    star = StarJob(spec, InHand(*in_order(facts)))
+    inputs = _try_out(star, (star.engine_at(0, 2), star.engine_at(0, 2)))
+    star.route(0, inputs[0][0], 2)
+
+
+def _try_out(job: Job, engines: Sequence[Engine]) -> list[list[pa.RecordBatch]]:
+    """Take a few rows through everything that an engine does."""
+    rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=_SCHEMA)
     inputs = [[job.prepare(stream, rows)[0]] for stream in range(2)]
-    job.route(0, inputs[0][0], 2)
+    engine, restored = engines
     for _ in engine.feed(inputs, clocks=(2, 2)):
         pass
     restored.restore(engine.snapshot())
     for _ in restored.finish():
         pass
+    return inputs
+
+
+def main() -> None:
+    """Compile all, side by side."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for compiled in [pool.submit(window), pool.submit(others)]:
+            compiled.result()
 
 
 if __name__ == "__main__":
-    compile_all()
+    main()
