@@ -24,11 +24,23 @@ FLOWS = (
     "expired",
     "results",
     "queue_shed",
+    "eliminated",
+    "violations",
 )
 #: What is true now.
-GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes")
+GAUGES = (
+    "held",
+    "held_left",
+    "held_right",
+    "held_yes",
+    "held_no",
+    "held_unknown",
+    "waiting",
+    "queued",
+    "bytes",
+)
 #: The same, as real numbers.
-MEASURES = ("importance",)
+MEASURES = ("importance", "missed")
 
 #: How far each stream has come; None where nothing is known.
 Clocks = Sequence[int | float | None]
