@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tidegate import local
+from tidegate.constrained import constrained_join
+from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
@@ -31,7 +33,11 @@ from tidegate.truncated import truncated_join
 __version__ = "0.1.0"
 
 __all__ = [
+    "CA",
     "DGL",
+    "OAC",
+    "OAP",
+    "RIDS",
     "Age",
     "DimpProb",
     "Fifo",
@@ -40,17 +46,20 @@ __all__ = [
     "Heeb",
     "IJoin",
     "Life",
+    "Monitor",
     "Optimal",
     "Policy",
     "Prob",
     "Rand",
     "Result",
+    "Rows",
     "Simp",
     "SimpProb",
     "Size",
     "SlowCPU",
     "TidegateError",
     "UntilExpiry",
+    "constrained_join",
     "join",
     "local",
     "optimal",

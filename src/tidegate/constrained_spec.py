@@ -29,7 +29,7 @@ from tidegate.times import TimeUnit
 MOST_STREAMS = 16
 _NAME = r"(?:\w+|`[^`]+`)"
 _ATTRIBUTE = re.compile(rf"\s*({_NAME})\s*\.\s*({_NAME})\s*")
-_JOIN = re.compile(rf"(.*?)(<->|->|<-|=)(.*)", re.DOTALL)  # noqa: RUF039
+_JOIN = re.compile(r"(.*?)(<->|->|<-|=)(.*)", re.DOTALL)
 _FILTER = re.compile(
     rf"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
     | (?P<stream>{_NAME})\s*\.\s*(?P<column>{_NAME})
@@ -199,8 +199,7 @@ class ConstrainedJoin:
                         if same.get(e.child) == b:
                             same.setdefault(e.parent, a)
             shared = len(same) == len(self.streams) and all(
-                (same[e.parent], same[e.child])
-                in zip(e.parent_keys, e.child_keys, strict=True)
+                (same[e.parent], same[e.child]) in zip(e.parent_keys, e.child_keys, strict=True)
                 for e in self.graph.edges
             )
             if shared:
@@ -236,8 +235,12 @@ class ConstrainedJoin:
                 for s in self.streams
             ],
             "joins": [
-                [self.streams[e.parent].name, list(e.parent_keys)]
-                + [self.streams[e.child].name, list(e.child_keys)]
+                [
+                    self.streams[e.parent].name,
+                    list(e.parent_keys),
+                    self.streams[e.child].name,
+                    list(e.child_keys),
+                ]
                 for e in self.graph.edges
             ],
             "constraints": [[c.text, c.k, c.in_time] for c in self.constraints],
@@ -441,9 +444,7 @@ def _held(
 
 
 def _ends(edge: Edge) -> list[tuple[int, str]]:
-    return [(edge.parent, k) for k in edge.parent_keys] + [
-        (edge.child, k) for k in edge.child_keys
-    ]
+    return [(edge.parent, k) for k in edge.parent_keys] + [(edge.child, k) for k in edge.child_keys]
 
 
 def _other_end(edge: Edge, known: Known) -> tuple[int, str]:
@@ -466,8 +467,7 @@ def _attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple
     stream, column = _plain(match[1]), _plain(match[2])
     if stream not in schemas:
         raise TidegateError(
-            f"{whole!r} names a stream {stream!r} that there is not; there are "
-            f"{', '.join(schemas)}"
+            f"{whole!r} names a stream {stream!r} that there is not; there are {', '.join(schemas)}"
         )
     check_column(schemas[stream], column, f"the stream {stream}")
     return list(schemas).index(stream), column
@@ -485,14 +485,13 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema]) -> tuple[Edge, ...]:
         parts = _JOIN.fullmatch(join)
         if parts is None:
             raise TidegateError(
-                f'the join {join!r} must be many-one, "S1.a -> S2.a", or one-one, '
-                '"S1.a <-> S2.a"'
+                f'the join {join!r} must be many-one, "S1.a -> S2.a", or one-one, "S1.a <-> S2.a"'
             )
         if parts[2] == "=":
             raise TidegateError(
                 f"the join {join!r} does not say which side is unique: write -> from the many to "
-                "the one, or <-> where both are. A many-many join cannot shed state by constraints: "
-                "tidegate.join takes it, two streams at a time"
+                "the one, or <-> where both are. A many-many join cannot shed state by "
+                "constraints: tidegate.join takes it, two streams at a time"
             )
         one = _attribute(parts[1], schemas, join)
         other = _attribute(parts[3], schemas, join)
@@ -534,9 +533,7 @@ def _apart(graph: Graph, names: list[str]) -> str:
 # ---- constraints ------------------------------------------------------------------------------
 
 
-def _known(
-    given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit
-) -> Known:
+def _known(given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit) -> Known:
     if not isinstance(given, RIDS | CA | OAP | OAC):
         raise TidegateError(
             'a constraint must be one of RIDS("S1 -> S2", k=10), CA("S1.a", k=10), '

@@ -331,9 +331,7 @@ class Example:
             at = [s.name for s in self.spec.streams].index(name)
             schema = self.spec.streams[at].schema
             row = dict(zip(schema.names, (*values, self.time), strict=True))
-            inputs[at].append(
-                self.job.prepare(at, pa.RecordBatch.from_pylist([row], schema))[0]
-            )
+            inputs[at].append(self.job.prepare(at, pa.RecordBatch.from_pylist([row], schema))[0])
             told = [self.time + 1] * len(inputs)
             for batch in self.engine.feed(inputs, told):
                 found += [tuple(r.values()) for r in batch.to_pylist()]
@@ -345,9 +343,7 @@ class Example:
 
 def figure_2a(*constraints: Constraint) -> Example:
     """The join graph and synopses of figure 2(a); S3's tuples in the order of example F.1."""
-    example = Example(
-        FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints
-    )
+    example = Example(FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints)
     example.arrive("S2", (6, 20), (4, 15))
     example.arrive("S3", (7, 9), (5, 3), (10, 12))
     return example
@@ -410,9 +406,7 @@ def test_example_5_1() -> None:
 )
 def test_example_8_1(constraints: list[Constraint], unknown: int, in_s2: int) -> None:
     # OAC(0) on S3.B wants its tuples in order.
-    example = Example(
-        FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints
-    )
+    example = Example(FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints)
     example.arrive("S2", (6, 20), (4, 15))
     example.arrive("S3", (5, 3), (7, 9), (10, 12))
     assert example.arrive("S1", (4, 5), (6, 8)) == [(4, 5, 15, 3)]

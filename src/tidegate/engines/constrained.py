@@ -155,7 +155,8 @@ def order_of(column: pa.Array) -> NDArray[np.int64]:
         column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     values = np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
     # Within half of what fits, so that sums with any k do; the order of the far ends is lost.
-    return np.clip(values, -(2**61), 2**61).astype(np.int64)
+    clipped: NDArray[np.int64] = np.clip(values, -(2**61), 2**61).astype(np.int64)
+    return clipped
 
 
 class ConstrainedEngine:
@@ -252,7 +253,12 @@ class ConstrainedEngine:
             if side.stream.window is not None:
                 end[mine] = time[mine] + side.stream.window
         return layout.Batch(
-            stream[order], time[order], end[order], row[order], bits[order], hashes[order],
+            stream[order],
+            time[order],
+            end[order],
+            row[order],
+            bits[order],
+            hashes[order],
             values[order],
         )
 
@@ -316,6 +322,11 @@ class ConstrainedEngine:
         return pa.RecordBatch.from_pylist([], self._sides[stream].schema)
 
     # ---- counters -----------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """How many tuples are held, in all components."""
+        return self._tables.held
 
     @property
     def adherence(self) -> dict[str, int | None]:
@@ -491,9 +502,7 @@ class ConstrainedEngine:
         loop.load_group(
             tables.core, tables.plan, edges, hashed, table[:, 0].copy(), table[:, 1].copy()
         )
-        loop.load_slots(
-            tables.core, tables.plan, slots[order], links[order], hashes[order]
-        )
+        loop.load_slots(tables.core, tables.plan, slots[order], links[order], hashes[order])
         tables.core.ints[layout.SEQ] = max(int(tables.core.ints[layout.SEQ]), head["seq"])
         self._logged_rows = kept.rows
         tables.mark()

@@ -31,10 +31,7 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
     of = {kind: _by_edge(spec, kind) for kind in ("RIDS", "CA", "OAP", "OAC")}
     timers = _Numbers()
     window_timer = np.array(
-        [
-            timers.next() if s.by is None and (s.rows or s.window) else -1
-            for s in spec.streams
-        ]
+        [timers.next() if s.by is None and (s.rows or s.window) else -1 for s in spec.streams]
     )
     edge_timer = {
         kind: np.array([timers.next() if c >= 0 else -1 for c in of[kind]]) for kind in of
@@ -272,16 +269,17 @@ class Tables:
         short = np.flatnonzero(core.timer_size + rows > core.timer_room)
         if len(short) == 0:
             return
-        for timer in short:
-            loop.tidy_timer(core, self.plan, int(timer), int(timer) in self._of_groups)
+        for each in short.tolist():
+            loop.tidy_timer(core, self.plan, each, each in self._of_groups)
         room = core.timer_room.copy()
-        for timer in short:
-            room[timer] = _power(max(int(core.timer_size[timer]) * 2, int(core.timer_size[timer]) + rows))
+        for short_one in short:
+            size = int(core.timer_size[short_one])
+            room[short_one] = _power(max(2 * size, size + rows))
         starts = np.concatenate([[0], np.cumsum(room)])
         timers = np.zeros(int(starts[-1]), layout.TIMER)
-        for timer, size in enumerate(core.timer_size):
+        for timer, many in enumerate(core.timer_size):
             old = core.timer_at[timer]
-            timers[starts[timer] : starts[timer] + size] = core.timers[old : old + size]
+            timers[starts[timer] : starts[timer] + many] = core.timers[old : old + many]
         self.core = core._replace(
             timers=timers, timer_at=starts[:-1].astype(np.int64), timer_room=room
         )

@@ -217,7 +217,7 @@ def _can_join(core: Core, plan: Plan, slot: int) -> bool:
     status = core.slots[slot].status
     if plan.covering[core.slots[slot].stream]:
         return bool(status == YES)
-    return bool(status == YES or status == UNKNOWN or status == RISING)
+    return bool(status in (YES, UNKNOWN, RISING))
 
 
 @inlined
@@ -583,9 +583,7 @@ def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     if core.groups[group].clustered == 0:
         core.groups[group].clustered = 1
         core.groups[group].ca = time if plan.timed[c] else count
-        add_timer(
-            core, plan.ca_timer[edge], core.groups[group].ca, core.groups[group].stamp, group
-        )
+        add_timer(core, plan.ca_timer[edge], core.groups[group].ca, core.groups[group].stamp, group)
         return
     if plan.timed[c]:
         _observe(core, plan, c, time - core.groups[group].ca)

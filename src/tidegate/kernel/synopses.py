@@ -13,12 +13,12 @@ from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.constrained_layout import (
     CHANGED,
     CHILD,
+    DEPARTED,
+    DEPARTED_GROUPS,
     EMPTY,
     FREE,
     FREE_GROUPS,
-    DEPARTED,
     GONE,
-    DEPARTED_GROUPS,
     GROUPS,
     HELD_ROWS,
     MARK,
@@ -367,4 +367,4 @@ def note_changed(core: Core, slot: int) -> None:
 @inlined
 def stands(status: int) -> bool:
     """Whether a tuple is in Yes."""
-    return bool(status == YES or status == RISING)
+    return bool(status in (YES, RISING))
