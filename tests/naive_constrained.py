@@ -196,20 +196,21 @@ class Synopses:
             at = todo.pop()
             for join in self._below(at.stream):
                 child = self._child(at, join)
-                if child is None:
+                if join.child in known:
+                    if not join.holds(at, known[join.child]):
+                        return "no"
+                elif child is None:
                     if self.status[at] == "yes":
                         return "no"
                     missing = True
                 elif self.status[child] == "no":
                     return "no"
-                elif join.child not in known:
+                else:
                     known[join.child] = child
                     todo.append(child)
-                elif known[join.child] is not child:
-                    return "no"
         return "unknown" if missing else "yes"
 
-    def _is_tree(self, stream: str) -> bool:
+    def is_tree(self, stream: str) -> bool:
         reach = self._reach(stream)
         return sum(j.parent in reach for j in self.joins) == len(reach) - 1
 
@@ -282,7 +283,7 @@ class Synopses:
     def _classify(self) -> bool:
         for tup, state in list(self.status.items()):
             if state == "unknown":
-                tree = self._is_tree(tup.stream)
+                tree = self.is_tree(tup.stream)
                 verdict = self._tree_verdict(tup) if tree else self._verdict(tup)
                 if verdict != "unknown":
                     self.status[tup] = verdict

@@ -29,6 +29,7 @@ def constrained_join(
     monitor: Monitor | None = None,
     lateness: Any = 0,
     lag: Any = None,
+    choose: bool = True,
     shards: int | None = None,
 ) -> DataFrame:
     """Join streams many-one, and hold only what can still matter.
@@ -69,6 +70,9 @@ def constrained_join(
     lag
         How far a stream may be behind the others; None for any, so that nothing is forgotten while
         one of the streams is silent.
+    choose
+        Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
+        and OAC allow, or kept. False always drops it, as the paper does.
     shards
         In how many parts the join is run, by a key that all joins share. One, if there is no such
         key, or if a window or a constraint counts tuples.
@@ -104,6 +108,7 @@ def constrained_join(
         monitor=monitor,
         lateness=lateness,
         lag=lag,
+        choose=choose,
     )
     frames = list(streams.values())
     for at, frame in enumerate(frames):

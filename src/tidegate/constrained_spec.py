@@ -177,6 +177,8 @@ class ConstrainedJoin:
     monitor: Monitor
     #: Whether tuples are sampled to see what constraints cost.
     watched: bool
+    #: Whether what a constraint costs decides how it is used.
+    choose: bool
     selected: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
 
@@ -248,6 +250,7 @@ class ConstrainedJoin:
             "select": [[self.streams[s].name, column] for s, column in self.selected],
             "lateness": self.lateness,
             "lag": self.lag,
+            "choose": self.choose,
         }
 
 
@@ -263,6 +266,7 @@ def constrained_join(
     monitor: Monitor | None = None,
     lateness: Any = 0,
     lag: Any = None,
+    choose: bool = True,
 ) -> ConstrainedJoin:
     """Check the settings of a constrained join against the schemas of its streams."""
     names = list(schemas)
@@ -310,6 +314,7 @@ def constrained_join(
         constraints=known,
         monitor=monitor or Monitor(),
         watched=monitor is not None or any(c.k is None for c in known),
+        choose=_flag(choose),
         selected=selected,
         names=tuple(by_column[each] for each in selected),
     )
@@ -613,6 +618,12 @@ def _check_order(column: pa.Field, text: str) -> None:
             f"{text} needs an attribute of numbers or times, whose order is that of its values, "
             f"and {column.name!r} is {kind}; cast it"
         )
+
+
+def _flag(choose: Any) -> bool:
+    if not isinstance(choose, bool):
+        raise TidegateError(f"choose must be True or False, not {choose!r}")
+    return choose
 
 
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:

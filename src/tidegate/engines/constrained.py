@@ -46,7 +46,7 @@ _COUNTED = {
 }
 #: What is written of a tuple, besides its links and its payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
-_STATE = ("counts", "clock", "low", "k", "used", "seen", "since")
+_STATE = ("counts", "clock", "low", "k", "used", "seen", "since", "keep", "cost", "judged")
 
 
 class ConstrainedJob:

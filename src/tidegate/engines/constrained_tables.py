@@ -97,6 +97,7 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         threshold=sample_threshold(spec.monitor.p) if watched else np.uint64(0),
         watch=spec.monitor.window,
         slack=float(spec.monitor.c),
+        choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
     )
 
 
@@ -168,6 +169,13 @@ def _parent_covers(spec: ConstrainedJoin, stream: int) -> list[int]:
     ]
 
 
+def _choosable(spec: ConstrainedJoin, stream: int) -> bool:
+    """Whether No may be kept or not, and one key says which tuples are concerned."""
+    ups = spec.graph.parents(stream)
+    told = {e for c in spec.constraints if c.kind in ("RIDS", "OAC") for e in c.edges}
+    return len(ups) == 1 and ups[0] in told
+
+
 def _ragged(rows: Any) -> NDArray[np.int64]:
     table = np.zeros((len(rows), max(1, *(len(row) for row in rows))), np.int64)
     for i, row in enumerate(rows):
@@ -215,6 +223,10 @@ class Tables:
             used=np.array(known, np.int64),
             seen=np.zeros(constraints, np.int64),
             since=np.zeros(constraints, np.int64),
+            keep=np.zeros(n, np.int8),
+            trial=np.zeros((n, 2), np.int64),
+            cost=np.zeros((n, 2), np.int64),
+            judged=np.zeros(n, np.int64),
             assign=np.zeros(n, np.int32),
             cursor=np.zeros(max(1, len(spec.graph.edges)), np.int8),
         )

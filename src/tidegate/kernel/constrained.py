@@ -57,7 +57,9 @@ from tidegate.kernel.synopses import (
     mixed,
     need_group,
     new_slot,
+    no_on_trial,
     note_changed,
+    on_trial,
     push,
     remove,
     set_status,
@@ -153,6 +155,13 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
         parent = assign[plan.parent[edge]]
         if parent == -1:
             continue
+        known = assign[plan.child[edge]]
+        if known != -1:
+            # Another way to a stream must lead to the same tuple: one that has the same key.
+            here = core.links[parent, plan.at_parent[edge]].group
+            if here != core.links[known, plan.at_child[edge]].group:
+                return NO
+            continue
         child = child_of(core, plan, parent, edge)
         if child == -1:
             if stands(core.slots[parent].status):
@@ -160,10 +169,8 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
             missing = True
         elif core.slots[child].status == NO:
             return NO
-        elif assign[plan.child[edge]] == -1:
+        else:
             assign[plan.child[edge]] = child
-        elif assign[plan.child[edge]] != child:
-            return NO
     return UNKNOWN if missing else RISING
 
 
@@ -252,7 +259,7 @@ def _settle(core: Core, plan: Plan) -> None:
             remove(core, plan, slot)
         elif status == NO or (status == YES and plan.single[stream]):
             # Spent: in a cycle, a tuple that has given its one result is to its parents as No is.
-            if keeps_no(core, plan, stream):
+            if keeps_no(core, plan, slot):
                 keep_as_no(core, plan, slot)
                 list_one(core, slot)
             else:
@@ -288,6 +295,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
                 _record(core, plan, c, batch.values[i, plan.ordered[c]])
             if plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
                 _adopt(core, plan, c)
+    _judge(core, plan, stream)
     if not bits & KEYED:
         ints[NULL_KEYS] += 1
         return
@@ -314,6 +322,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         rank = core.slots[slot].num if plan.rows[stream] > 0 else core.slots[slot].end
         add_timer(core, plan.window_timer[stream], rank, core.slots[slot].seq, slot)
     if not passes:
+        no_on_trial(core, plan, slot, 1)
         push(core, slot)
         return
     verdict = evaluate(core, plan, slot)
@@ -337,6 +346,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             core.links[slot, j].value = batch.values[i, plan.link_value[stream, j]]
         if role == PARENT:
             core.groups[group].unknowns += 1
+            on_trial(core, plan, group, 1)
             rids = plan.rids[edge]
             if rids >= 0:
                 timed = plan.timed[rids]
@@ -415,6 +425,8 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
         return
     if status == UNKNOWN:
         leave_unknown(core, plan, slot)
+    elif status == NO:
+        no_on_trial(core, plan, slot, -1)
     core.held[stream, status] -= 1
     core.held[stream, GONE] += 1
     core.slots[slot].status = GONE
@@ -674,6 +686,24 @@ def _adopt(core: Core, plan: Plan, c: int) -> None:
     core.seen[c] = 0
 
 
+@inner
+def _judge(core: Core, plan: Plan, stream: int) -> None:
+    """See whether keeping No makes the state smaller or larger (section 8).
+
+    A sixteenth of the keys keeps No and another does not, whatever the rest does. What is compared
+    is what they hold over time: No itself, and the parents that wait.
+    """
+    for s in range(core.keep.shape[0]):
+        if plan.choosable[s]:
+            core.cost[s, 0] += core.trial[s, 0]
+            core.cost[s, 1] += core.trial[s, 1]
+    if plan.choosable[stream] and core.counts[stream] - core.judged[stream] >= plan.watch:
+        core.keep[stream] = 1 if core.cost[stream, 0] < core.cost[stream, 1] else 0
+        core.judged[stream] = core.counts[stream]
+        core.cost[stream, 0] //= 2
+        core.cost[stream, 1] //= 2
+
+
 # ---- state ------------------------------------------------------------------------------------
 
 
@@ -740,9 +770,12 @@ def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Arra
             core.links[slot, j].value = links[i, j].value
             if role == PARENT and status == UNKNOWN:
                 core.groups[group].unknowns += 1
+                on_trial(core, plan, group, 1)
             if role == CHILD and plan.oap_timer[edge] >= 0:
                 add_timer(core, plan.oap_timer[edge], links[i, j].value, loaded[i].seq, slot)
             link(core, slot, j, group, role)
+        if status == NO:
+            no_on_trial(core, plan, slot, 1)
         if plan.window_timer[stream] >= 0:
             rank = loaded[i].num if plan.rows[stream] > 0 else loaded[i].end
             add_timer(core, plan.window_timer[stream], rank, loaded[i].seq, slot)

@@ -142,6 +142,7 @@ class Plan(NamedTuple):
     threshold: np.uint64  # keys whose hash is below are sampled
     watch: int  # tuples after which a smaller k is adopted
     slack: float  # k_e over k_u
+    choosable: Array  # by stream: whether to keep its No is decided by what it costs
 
 
 class Core(NamedTuple):
@@ -176,6 +177,10 @@ class Core(NamedTuple):
     used: Array  # by constraint: k_u
     seen: Array  # by constraint: the largest distance in this window of watching
     since: Array  # by constraint: where that began
+    keep: Array  # by stream: whether its No is kept though it need not be
+    trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
+    cost: Array  # by stream: the same, added up over arrivals
+    judged: Array  # by stream: when these were last compared
     assign: Array  # by stream, for walks
     cursor: Array
 

@@ -37,6 +37,9 @@ from tidegate.kernel.constrained_layout import (
 )
 from tidegate.kernel.heap import drop_top, put, sift_up
 
+#: The first of the two sixteenths of keys that are on trial.
+_TRIALS = 14
+
 
 @inlined
 def mixed(key: Any, edge: int) -> Any:
@@ -197,6 +200,22 @@ def list_one(core: Core, slot: int) -> None:
         core.ints[RECHECK] += 1
 
 
+@inlined
+def trial_of(core: Core, plan: Plan, group: int) -> int:
+    """Whether a key is on trial: 0 for keeping No, 1 for not, -1 if it is not."""
+    if not plan.choosable[plan.child[core.groups[group].edge]]:
+        return -1
+    return int(np.int64(core.groups[group].hash >> np.uint64(60)) - _TRIALS)
+
+
+@inner
+def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
+    """Count a tuple that is held, or no more, because of how No is treated."""
+    trial = trial_of(core, plan, group)
+    if trial >= 0:
+        core.trial[plan.child[core.groups[group].edge], trial] += change
+
+
 @inner
 def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
     """Count a tuple out of the Unknown parents of its children."""
@@ -205,6 +224,7 @@ def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
         edge = plan.down[stream, i]
         group = core.links[slot, plan.at_parent[edge]].group
         core.groups[group].unknowns -= 1
+        on_trial(core, plan, group, -1)
         if core.groups[group].unknowns == 0 and core.groups[group].closed == 1:
             list_children(core, plan, group)
 
@@ -216,6 +236,8 @@ def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
     stream = core.slots[slot].stream
     if old == UNKNOWN:
         leave_unknown(core, plan, slot)
+    if status == NO:
+        no_on_trial(core, plan, slot, 1)
     core.held[stream, old] -= 1
     core.held[stream, status] += 1
     core.slots[slot].status = status
@@ -251,6 +273,8 @@ def remove(core: Core, plan: Plan, slot: int) -> None:
     stream, status = core.slots[slot].stream, core.slots[slot].status
     if status == UNKNOWN:
         leave_unknown(core, plan, slot)
+    if status == NO:
+        no_on_trial(core, plan, slot, -1)
     core.held[stream, status] -= 1
     for at in range(plan.degree[stream]):
         unlink(core, slot, at, plan.link_role[stream, at])
@@ -270,6 +294,8 @@ def remove(core: Core, plan: Plan, slot: int) -> None:
 def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
     """Hold of a tuple only what its parents need: that nothing comes of it (section 3.3.2)."""
     stream, status = core.slots[slot].stream, core.slots[slot].status
+    if status != NO:
+        no_on_trial(core, plan, slot, 1)
     core.held[stream, status] -= 1
     core.held[stream, NO] += 1
     core.slots[slot].status = NO
@@ -283,8 +309,26 @@ def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
 
 
 @inner
-def keeps_no(core: Core, plan: Plan, stream: int) -> bool:
-    """Whether a stream's No is worth keeping: some parent has no other way to learn of it."""
+def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
+    """Count a tuple in No, or no more, where that is on trial."""
+    stream = core.slots[slot].stream
+    if plan.choosable[stream]:
+        on_trial(core, plan, core.links[slot, plan.at_child[plan.up[stream, 0]]].group, change)
+
+
+@inner
+def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
+    """Whether a tuple is kept in No.
+
+    It must be if some parent has no other way to learn of it (section 4.1). Otherwise it may be,
+    where that makes the state smaller (example 8.2).
+    """
+    stream = core.slots[slot].stream
+    if plan.choosable[stream]:
+        group = core.links[slot, plan.at_child[plan.up[stream, 0]]].group
+        trial = trial_of(core, plan, group)
+        if trial == 0 or (trial != 1 and core.keep[stream] == 1):
+            return True
     for i in range(plan.ups[stream]):
         edge = plan.up[stream, i]
         rids, oac = plan.rids[edge], plan.oac[edge]
