@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate import local
 from tidegate.constrained import constrained_join
 from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
+from tidegate.cql import cql
 from tidegate.errors import TidegateError
 from tidegate.joins import join
 from tidegate.local import Result
@@ -60,6 +61,7 @@ __all__ = [
     "TidegateError",
     "UntilExpiry",
     "constrained_join",
+    "cql",
     "join",
     "local",
     "optimal",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.constrained_spec import constrained_join as checked
 from tidegate.constraints import Constraint, Monitor
+from tidegate.engines.aggregated import AggregatedJob
 from tidegate.engines.constrained import ConstrainedJob
 from tidegate.errors import TidegateError
 from tidegate.spec import check_collations
@@ -85,7 +86,7 @@ def constrained_join(
         `tidegate.join`: ``held_yes``, ``held_no`` and ``held_unknown`` say what is held,
         ``violations`` how many tuples had the key of another where the join says there is one.
     """
-    from tidegate.spark import operator, packing
+    from tidegate.spark import packing
 
     if not isinstance(streams, Mapping):
         raise TidegateError(
@@ -110,20 +111,31 @@ def constrained_join(
         lag=lag,
         choose=choose,
     )
-    frames = list(streams.values())
+    return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards)
+
+
+def on_frames(
+    job: ConstrainedJob | AggregatedJob,
+    spec: ConstrainedJoin,
+    frames: Sequence[DataFrame],
+    shards: int | None,
+) -> DataFrame:
+    """Run a constrained join, or aggregates of one, on DataFrames."""
+    from tidegate.spark import operator
+
     for at, frame in enumerate(frames):
         keys = {k for e in spec.graph.edges if e.parent == at for k in e.parent_keys}
         keys |= {k for e in spec.graph.edges if e.child == at for k in e.child_keys}
         check_collations(frame, tuple(keys))
-    why = spec.one_shard
+    plain = isinstance(job, ConstrainedJob)
+    why = spec.one_shard if plain else "aggregates are of all results"
     if why is not None and shards not in (None, 1):
         raise TidegateError(
             f"a join in several shards is not possible here, because {why}; leave shards out"
         )
     most = None if why is None else 1
-    return operator.run(
-        ConstrainedJob(spec), frames, shards=shards, most=most, schema=_named(frames, spec)
-    )
+    schema = _named(frames, spec) if plain else None
+    return operator.run(job, frames, shards=shards, most=most, schema=schema)
 
 
 def _named(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> StructType:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.constrained_spec import constrained_join as spec_of_constrained
+from tidegate.engines.aggregated import AggregatedJob
 from tidegate.engines.base import Job
 from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.job import WindowJob
@@ -155,12 +156,18 @@ def constrained_join(
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
-    job = ConstrainedJob(spec)
+    return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+
+
+def run_streams(
+    job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int = 1 << 20
+) -> Result:
+    """Run a constrained join, or aggregates of one, on tables."""
     engine = job.engine(1)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     peak = 0
-    for inputs in _in_step(job, list(tables.values()), batch_rows, counters):
+    for inputs in _in_step(job, tables, batch_rows, counters):
         found += engine.feed(inputs)
         peak = max(peak, engine.held)
     found += engine.finish()
@@ -169,10 +176,11 @@ def constrained_join(
     counters["peak_held"] = peak
     for text, k in engine.adherence.items():
         counters[f"k of {text}"] = math.inf if k is None else k
+    table = pa.Table.from_batches(found, job.result_schema)
     return Result(
-        table=pa.Table.from_batches(found, spec.result_schema),
-        results=int(counters["results"]),
-        importance=float(counters["importance"]),
+        table=table,
+        results=table.num_rows,
+        importance=float(table.num_rows),
         counters=counters,
         shed=pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())}),
     )

@@ -329,6 +329,16 @@ class ConstrainedEngine:
         return self._tables.held
 
     @property
+    def settled(self) -> int:
+        """A time before which no result will come any more."""
+        return int(self._tables.core.horizon.min())
+
+    @property
+    def latest(self) -> int:
+        """The largest time that was taken."""
+        return int(self._tables.core.clock.max())
+
+    @property
     def adherence(self) -> dict[str, int | None]:
         """The k of each constraint that is used now; None for one that is not."""
         used = self._tables.core.used.tolist()
