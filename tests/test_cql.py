@@ -75,14 +75,9 @@ def test_aggregates_by_group_are_those_of_the_windows(
 ) -> None:
     many = [(t, k, g, v) for t, (s, k, g, v) in enumerate(given_rows) if s]
     one = {k: t for t, (s, k, _, _) in reversed([*enumerate(given_rows)]) if not s}
-    a = pa.table(
-        {n: pa.array(c, pa.int64()) for n, c in zip("tkgv", zip(*many), strict=False)}
-        if many
-        else {n: pa.array([], pa.int64()) for n in "tkgv"}
-    )
-    b = pa.table(
-        {"k": pa.array(list(one), pa.int64()), "t": pa.array(list(one.values()), pa.int64())}
-    )
+    columns = list(zip(*many, strict=True)) if many else [()] * 4
+    a = pa.table({n: pa.array(c, pa.int64()) for n, c in zip("tkgv", columns, strict=True)})
+    b = pa.table({"k": pa.array(list(one), pa.int64()), "t": pa.array([*one.values()], pa.int64())})
     text = (
         f"Select A.g, count(*), sum(v) as total, avg(v) From A [Range {length}], B [Unbounded] "
         "Where A.k = B.k Group By A.g"

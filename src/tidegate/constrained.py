@@ -31,6 +31,7 @@ def constrained_join(
     lateness: Any = 0,
     lag: Any = None,
     choose: bool = True,
+    eliminate: bool = True,
     shards: int | None = None,
 ) -> DataFrame:
     """Join streams many-one, and hold only what can still matter.
@@ -74,6 +75,10 @@ def constrained_join(
     choose
         Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
         and OAC allow, or kept. False always drops it, as the paper does.
+    eliminate
+        False holds every tuple that passes its filter for its window, the paper's sliding window
+        join: to compare with, or for joins that are many-many, which are then written
+        ``"S1.a = S2.a"``.
     shards
         In how many parts the join is run, by a key that all joins share. One, if there is no such
         key, or if a window or a constraint counts tuples.
@@ -110,6 +115,7 @@ def constrained_join(
         lateness=lateness,
         lag=lag,
         choose=choose,
+        eliminate=eliminate,
     )
     return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards)
 

@@ -179,6 +179,8 @@ class ConstrainedJoin:
     watched: bool
     #: Whether what a constraint costs decides how it is used.
     choose: bool
+    #: Whether tuples are dropped before their windows end; if not, this is SWJ (section 1.4).
+    eliminate: bool
     selected: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
 
@@ -251,6 +253,7 @@ class ConstrainedJoin:
             "lateness": self.lateness,
             "lag": self.lag,
             "choose": self.choose,
+            "eliminate": self.eliminate,
         }
 
 
@@ -267,6 +270,7 @@ def constrained_join(
     lateness: Any = 0,
     lag: Any = None,
     choose: bool = True,
+    eliminate: bool = True,
 ) -> ConstrainedJoin:
     """Check the settings of a constrained join against the schemas of its streams."""
     names = list(schemas)
@@ -279,7 +283,7 @@ def constrained_join(
         check_carried(schema, name)
     times = _by_stream(time, names, "time", str, "a column name")
     unit = _unit(schemas, times)
-    graph = Graph(len(names), _edges(joins, schemas))
+    graph = Graph(len(names), _edges(joins, schemas, many=eliminate is False))
     if not graph.connected:
         raise TidegateError(_apart(graph, names))
     wheres = {} if filters is None else filters
@@ -288,6 +292,10 @@ def constrained_join(
         _stream(name, schemas[name], times[name], windows, wheres.get(name), unit, names)
         for name in names
     )
+    if eliminate is False and constraints:
+        raise TidegateError(
+            "constraints are for a join that eliminates tuples; leave out eliminate=False, or them"
+        )
     listed = (constraints,) if isinstance(constraints, Constraint) else tuple(constraints)
     known = tuple(_known(c, graph, streams, unit) for c in listed)
     for i, one in enumerate(known):
@@ -314,7 +322,8 @@ def constrained_join(
         constraints=known,
         monitor=monitor or Monitor(),
         watched=monitor is not None or any(c.k is None for c in known),
-        choose=_flag(choose),
+        choose=_flag(choose, "choose"),
+        eliminate=_flag(eliminate, "eliminate"),
         selected=selected,
         names=tuple(by_column[each] for each in selected),
     )
@@ -478,7 +487,8 @@ def _attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple
     return list(schemas).index(stream), column
 
 
-def _edges(joins: Any, schemas: Mapping[str, pa.Schema]) -> tuple[Edge, ...]:
+def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple[Edge, ...]:
+    """The joins; many-many ones too, if nothing is to be concluded from what they are."""
     listed = [joins] if isinstance(joins, str) else list(joins)
     if not listed or not all(isinstance(join, str) for join in listed):
         raise TidegateError(
@@ -492,11 +502,12 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema]) -> tuple[Edge, ...]:
             raise TidegateError(
                 f'the join {join!r} must be many-one, "S1.a -> S2.a", or one-one, "S1.a <-> S2.a"'
             )
-        if parts[2] == "=":
+        if parts[2] == "=" and not many:
             raise TidegateError(
                 f"the join {join!r} does not say which side is unique: write -> from the many to "
                 "the one, or <-> where both are. A many-many join cannot shed state by "
-                "constraints: tidegate.join takes it, two streams at a time"
+                "constraints: tidegate.join takes it, two streams at a time, and here "
+                "eliminate=False does, which holds every tuple for its window"
             )
         one = _attribute(parts[1], schemas, join)
         other = _attribute(parts[3], schemas, join)
@@ -511,7 +522,12 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema]) -> tuple[Edge, ...]:
             other[1],
             (names[one[0]], names[other[0]]),
         )
-        ways = {"->": [(one, other)], "<-": [(other, one)], "<->": [(one, other), (other, one)]}
+        ways = {
+            "->": [(one, other)],
+            "=": [(one, other)],
+            "<-": [(other, one)],
+            "<->": [(one, other), (other, one)],
+        }
         for parent, child in ways[parts[2]]:
             found = pairs.setdefault((parent[0], child[0]), [])
             if (parent[1], child[1]) not in found:
@@ -620,10 +636,10 @@ def _check_order(column: pa.Field, text: str) -> None:
         )
 
 
-def _flag(choose: Any) -> bool:
-    if not isinstance(choose, bool):
-        raise TidegateError(f"choose must be True or False, not {choose!r}")
-    return choose
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TidegateError(f"{name} must be True or False, not {value!r}")
+    return value
 
 
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:

@@ -150,6 +150,19 @@ def test_without_constraints_it_is_the_sliding_window_join(
     assert engine.take_counters()["violations"] == 0
 
 
+@given(cases(), st.integers(1, 25), st.integers(1, 3))
+def test_with_nothing_eliminated_joins_may_be_many_many(case: Case, cut: int, fold: int) -> None:
+    folded = [
+        Tup(t.stream, t.time, t.uid, tuple((n, v // fold) for n, v in t.values), t.passes)
+        for t in case.arrivals
+    ]
+    case = Case(case.columns, case.joins, folded, case.windows)
+    found, engine = run(case, case.spec(eliminate=False), cut)
+    assert found == case.exact()
+    held = engine.components()
+    assert all(c["no"] == c["unknown"] == 0 for c in held.values())
+
+
 @given(cases(windows=False))
 def test_components_are_those_of_the_definition(case: Case) -> None:
     twin = naive.Synopses(case.names, case.joins)

@@ -56,12 +56,12 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         deep=np.array([not graph.is_tree(s) for s in range(n)]),
         walks=np.array([len(graph.walk(s)) for s in range(n)]),
         walk=_ragged([graph.walk(s) for s in range(n)]),
-        covering=np.array([s in chosen for s in range(n)]),
-        single=np.array([(s,) in graph.minimal_covers for s in range(n)]),
+        covering=np.array([s in chosen or not spec.eliminate for s in range(n)]),
+        single=np.array([spec.eliminate and (s,) in graph.minimal_covers for s in range(n)]),
         steps=np.array(list(map(len, steps))),
         step_up=_ragged([[int(up) for up, _ in s] for s in steps]),
         step_edge=_ragged([[edge for _, edge in s] for s in steps]),
-        branches=np.array([any(up for up, _ in s) for s in steps]),
+        branches=np.array([not spec.eliminate or any(up for up, _ in s) for s in steps]),
         covers=np.array(list(map(len, covers))),
         cover=_ragged(covers),
         rows=np.array([s.rows or 0 for s in spec.streams]),
@@ -97,6 +97,7 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         threshold=sample_threshold(spec.monitor.p) if watched else np.uint64(0),
         watch=spec.monitor.window,
         slack=float(spec.monitor.c),
+        whole=not spec.eliminate,
         choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
     )
 

@@ -204,16 +204,25 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int, write: b
                 above = core.links[above, plan.at_parent[edge]].next
             assign[parent] = above
             forward = above != -1
+        elif forward and assign[plan.child[edge]] != -1:
+            here = core.links[assign[plan.parent[edge]], plan.at_parent[edge]].group
+            known = assign[plan.child[edge]]
+            forward = here == core.links[known, plan.at_child[edge]].group
+            cursor[at] = 0
         elif forward:
             child = child_of(core, plan, assign[plan.parent[edge]], edge)
-            known = assign[plan.child[edge]]
             forward = child != -1 and core.slots[child].status != NO
-            forward = forward and (known == -1 or known == child)
-            cursor[at] = forward and known == -1
-            if cursor[at]:
+            cursor[at] = forward
+            if forward:
                 assign[plan.child[edge]] = child
         elif cursor[at]:
-            assign[plan.child[edge]] = -1
+            child = -1
+            if plan.whole:
+                child = core.links[assign[plan.child[edge]], plan.at_child[edge]].next
+                while child != -1 and core.slots[child].status != YES:
+                    child = core.links[child, plan.at_child[edge]].next
+            assign[plan.child[edge]] = child
+            forward = child != -1
         at += 1 if forward else -1
     return results
 
@@ -305,7 +314,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
             if plan.ca[edge] >= 0:
                 _cluster(core, plan, edge, batch.hashes[i, j], time)
     passes = bits & PASSES
-    if not passes and plan.ups[stream] == 0:
+    if not passes and (plan.ups[stream] == 0 or plan.whole):
         return
     slot = new_slot(core)
     core.slots[slot].stream = stream
@@ -325,7 +334,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         no_on_trial(core, plan, slot, 1)
         push(core, slot)
         return
-    verdict = evaluate(core, plan, slot)
+    verdict = RISING if plan.whole else evaluate(core, plan, slot)
     if verdict != UNKNOWN:
         set_status(core, plan, slot, verdict)
     else:
@@ -353,7 +362,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
                 core.links[slot, j].base = base
         elif role == CHILD:
-            if core.groups[group].child != -1:
+            if core.groups[group].child != -1 and not plan.whole:
                 core.ints[VIOLATIONS] += 1
             _watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:

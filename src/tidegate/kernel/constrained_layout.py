@@ -142,6 +142,7 @@ class Plan(NamedTuple):
     threshold: np.uint64  # keys whose hash is below are sampled
     watch: int  # tuples after which a smaller k is adopted
     slack: float  # k_e over k_u
+    whole: bool  # every tuple is held for its window: SWJ
     choosable: Array  # by stream: whether to keep its No is decided by what it costs
 
 
