@@ -115,7 +115,7 @@ def _count_status(core: Core, slot: int) -> None:
     core.held[stream, YES] += 1
 
 
-@inner
+@inlined
 def _spread(core: Core, plan: Plan, slot: int) -> None:
     """Tell the parents of a tuple what has become of it (figures 14 and 15)."""
     status, stream = core.slots[slot].status, core.slots[slot].stream
@@ -134,7 +134,7 @@ def _spread(core: Core, plan: Plan, slot: int) -> None:
             above = core.links[above, plan.at_parent[edge]].next
 
 
-@inner
+@inlined
 def evaluate(core: Core, plan: Plan, slot: int) -> int:
     """Which component a tuple belongs to: theorems 3.1 and 3.2, figures 13, 18 and 19."""
     stream = core.slots[slot].stream
@@ -174,7 +174,7 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
     return UNKNOWN if missing else RISING
 
 
-@inner
+@inlined
 def generate(core: Core, plan: Plan, slot: int, out: Array, found: int, write: bool) -> int:
     """Join a tuple of the cover that has come into Yes with all others; how many results."""
     assign, cursor = core.assign, core.cursor
@@ -256,7 +256,7 @@ def _write(core: Core, out: Array, at: int) -> None:
     core.ints[KEPT_RESULTS] += kept
 
 
-@inner
+@inlined
 def _settle(core: Core, plan: Plan) -> None:
     """Forget what was decided: theorem 3.5, section 3.3.1, and theorem 5.1."""
     ints = core.ints
@@ -286,7 +286,7 @@ def _settle(core: Core, plan: Plan) -> None:
 # ---- arrival ----------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
     """A tuple arrives."""
     ints = core.ints
@@ -341,7 +341,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         _wait(core, plan, slot)
 
 
-@inner
+@inlined
 def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
     """Put a newcomer into the lists of its keys."""
     stream = core.slots[slot].stream
@@ -373,7 +373,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
         link(core, slot, j, group, role)
 
 
-@inner
+@inlined
 def _wait(core: Core, plan: Plan, slot: int) -> None:
     """Set the timers of an Unknown tuple, for each child that is not there."""
     stream, seq = core.slots[slot].stream, core.slots[slot].seq
@@ -390,7 +390,7 @@ def _wait(core: Core, plan: Plan, slot: int) -> None:
 # ---- windows ----------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def _look_ahead(core: Core, plan: Plan) -> None:
     """Reckon for each stream how early a tuple may still come."""
     latest = core.clock[0]
@@ -403,7 +403,7 @@ def _look_ahead(core: Core, plan: Plan) -> None:
         core.horizon[s] = ahead - plan.lateness
 
 
-@inner
+@inlined
 def _expire(core: Core, plan: Plan) -> None:
     """Let go of what has dropped out of its window: of no use to any tuple that comes."""
     for s in range(core.clock.shape[0]):
@@ -426,7 +426,7 @@ def _expire(core: Core, plan: Plan) -> None:
             drop_timer(core, timer)
 
 
-@inner
+@inlined
 def _leave_window(core: Core, plan: Plan, slot: int) -> None:
     """A tuple drops out: those above that wait for others can no longer be complete."""
     stream, status = core.slots[slot].stream, core.slots[slot].status
@@ -463,7 +463,7 @@ def _push_out(core: Core, plan: Plan, stream: int, key: int) -> None:
 # ---- constraints ------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def _timers(core: Core, plan: Plan) -> bool:
     """See to what constraints have settled; whether anything was."""
     for c in range(plan.axis.shape[0]):
@@ -491,7 +491,7 @@ def _over(core: Core, plan: Plan, c: int, since: int) -> bool:
     return bool(since + core.k[c] <= core.counts[plan.axis[c]])
 
 
-@inner
+@inlined
 def _give_up(core: Core, plan: Plan, slot: int, edge: int) -> None:
     """The child tuple of an Unknown tuple will not come (sections 4.2 and F.2)."""
     if child_of(core, plan, slot, edge) != -1:
@@ -503,7 +503,7 @@ def _give_up(core: Core, plan: Plan, slot: int, edge: int) -> None:
         set_status(core, plan, slot, NO)
 
 
-@inner
+@inlined
 def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
     """RIDS: k tuples of the child stream have come."""
     timer, c = plan.rids_timer[edge], plan.rids[edge]
@@ -517,7 +517,7 @@ def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
         drop_timer(core, timer)
 
 
-@inner
+@inlined
 def _passed_children(core: Core, plan: Plan, edge: int) -> None:
     """OAC: the child stream has passed a value."""
     timer, c = plan.oac_timer[edge], plan.oac[edge]
@@ -533,7 +533,7 @@ def _passed_children(core: Core, plan: Plan, edge: int) -> None:
         drop_timer(core, timer)
 
 
-@inner
+@inlined
 def _end_of_cluster(core: Core, plan: Plan, edge: int) -> None:
     """CA: more than k other values have come since the first of a value."""
     timer, c = plan.ca_timer[edge], plan.ca[edge]
@@ -572,7 +572,7 @@ def _keep_group(core: Core, plan: Plan, group: int) -> None:
         child = core.links[child, plan.at_child[edge]].next
 
 
-@inner
+@inlined
 def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
     """OAP: the parent stream has passed a value."""
     timer, c = plan.oap_timer[edge], plan.oap[edge]
@@ -594,7 +594,7 @@ def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
         drop_timer(core, timer)
 
 
-@inner
+@inlined
 def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     """CA: another tuple of a value (section 5.2)."""
     c = plan.ca[edge]
@@ -613,7 +613,7 @@ def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
         _observe(core, plan, c, count - core.groups[group].ca)
 
 
-@inner
+@inlined
 def _record(core: Core, plan: Plan, c: int, value: int) -> None:
     """OA: keep the running maximum (section 6.2), and see how far out of order a value is."""
     first, size = core.record_at[c] + core.record_first[c], core.record_size[c]
@@ -639,7 +639,7 @@ def _record(core: Core, plan: Plan, c: int, value: int) -> None:
     _observe(core, plan, c, now - core.records[first + low].at)
 
 
-@inner
+@inlined
 def _raise_low(core: Core, plan: Plan, c: int) -> None:
     """OA: what is k tuples back is a lower bound on all to come."""
     while core.record_size[c] > 0:
@@ -670,7 +670,7 @@ def _watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> Non
         above = core.links[above, at].next
 
 
-@inner
+@inlined
 def _observe(core: Core, plan: Plan, c: int, distance: int) -> None:
     """Take in a distance: one beyond k stops the use of the constraint at once."""
     if not plan.detected[c]:
@@ -695,7 +695,7 @@ def _adopt(core: Core, plan: Plan, c: int) -> None:
     core.seen[c] = 0
 
 
-@inner
+@inlined
 def _judge(core: Core, plan: Plan, stream: int) -> None:
     """See whether keeping No makes the state smaller or larger (section 8).
 

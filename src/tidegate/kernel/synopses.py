@@ -50,7 +50,7 @@ def mixed(key: Any, edge: int) -> Any:
     return h ^ (h >> np.uint64(32))
 
 
-@inner
+@inlined
 def find_group(core: Core, hashed: Any) -> int:
     """The group of a mixed hash; -1 if there is none."""
     mask = np.uint64(core.table.shape[0] - 1)
@@ -63,7 +63,7 @@ def find_group(core: Core, hashed: Any) -> int:
     return -1
 
 
-@inner
+@inlined
 def need_group(core: Core, hashed: Any, edge: int) -> int:
     """The group of a mixed hash, made if there is none."""
     ints = core.ints
@@ -95,7 +95,7 @@ def need_group(core: Core, hashed: Any, edge: int) -> int:
     return int(made)
 
 
-@inner
+@inlined
 def maybe_free_group(core: Core, group: int) -> None:
     """Forget a group that has no tuples and of whose key nothing need be known."""
     g = core.groups[group]
@@ -128,7 +128,7 @@ def maybe_free_group(core: Core, group: int) -> None:
     ints[FREE_GROUPS] += 1
 
 
-@inner
+@inlined
 def link(core: Core, slot: int, at: int, group: int, role: int) -> None:
     """Put a tuple at the head of one of its group's lists."""
     head = core.groups[group].child if role == CHILD else core.groups[group].parents
@@ -143,7 +143,7 @@ def link(core: Core, slot: int, at: int, group: int, role: int) -> None:
         core.groups[group].parents = slot
 
 
-@inner
+@inlined
 def unlink(core: Core, slot: int, at: int, role: int) -> None:
     """Take a tuple out of one of its lists."""
     group = core.links[slot, at].group
@@ -172,7 +172,7 @@ def child_of(core: Core, plan: Plan, slot: int, edge: int) -> int:
     return int(child)
 
 
-@inner
+@inlined
 def push(core: Core, slot: int) -> None:
     """Have what follows from a new status seen to."""
     if core.slots[slot].pending == 0:
@@ -191,7 +191,7 @@ def list_children(core: Core, plan: Plan, group: int) -> None:
         child = core.links[child, plan.at_child[edge]].next
 
 
-@inner
+@inlined
 def list_one(core: Core, slot: int) -> None:
     """Have a tuple looked at."""
     if core.slots[slot].listed == 0:
@@ -208,7 +208,7 @@ def trial_of(core: Core, plan: Plan, group: int) -> int:
     return int(np.int64(core.groups[group].hash >> np.uint64(60)) - _TRIALS)
 
 
-@inner
+@inlined
 def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
     """Count a tuple that is held, or no more, because of how No is treated."""
     trial = trial_of(core, plan, group)
@@ -216,7 +216,7 @@ def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
         core.trial[plan.child[core.groups[group].edge], trial] += change
 
 
-@inner
+@inlined
 def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
     """Count a tuple out of the Unknown parents of its children."""
     stream = core.slots[slot].stream
@@ -229,7 +229,7 @@ def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
             list_children(core, plan, group)
 
 
-@inner
+@inlined
 def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
     """Move a tuple from one component to another, and have the effects seen to."""
     old = core.slots[slot].status
@@ -245,7 +245,7 @@ def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
     push(core, slot)
 
 
-@inner
+@inlined
 def new_slot(core: Core) -> int:
     """Room for a tuple."""
     ints = core.ints
@@ -266,7 +266,7 @@ def new_slot(core: Core) -> int:
     return int(slot)
 
 
-@inner
+@inlined
 def remove(core: Core, plan: Plan, slot: int) -> None:
     """Forget a tuple."""
     ints = core.ints
@@ -290,7 +290,7 @@ def remove(core: Core, plan: Plan, slot: int) -> None:
     ints[FREE] += 1
 
 
-@inner
+@inlined
 def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
     """Hold of a tuple only what its parents need: that nothing comes of it (section 3.3.2)."""
     stream, status = core.slots[slot].stream, core.slots[slot].status
@@ -308,7 +308,7 @@ def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
         core.ints[HELD_ROWS] -= 1
 
 
-@inner
+@inlined
 def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
     """Count a tuple in No, or no more, where that is on trial."""
     stream = core.slots[slot].stream
@@ -316,7 +316,7 @@ def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
         on_trial(core, plan, core.links[slot, plan.at_child[plan.up[stream, 0]]].group, change)
 
 
-@inner
+@inlined
 def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
     """Whether a tuple is kept in No.
 
@@ -337,7 +337,7 @@ def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
     return False
 
 
-@inner
+@inlined
 def useless(core: Core, plan: Plan, slot: int) -> bool:
     """Whether no future result can have a child tuple (theorem 5.1, and section 5.1 for No)."""
     stream = core.slots[slot].stream
@@ -383,7 +383,7 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
     return gone
 
 
-@inner
+@inlined
 def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
     """Have something looked at when a value is passed."""
     heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
@@ -393,7 +393,7 @@ def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
     sift_up(heap, size)
 
 
-@inner
+@inlined
 def drop_timer(core: Core, timer: int) -> None:
     """Remove the first of a timer."""
     heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
@@ -401,7 +401,7 @@ def drop_timer(core: Core, timer: int) -> None:
     core.timer_size[timer] -= 1
 
 
-@inner
+@inlined
 def note_changed(core: Core, slot: int) -> None:
     """Remember to settle a tuple when all effects are seen to."""
     core.changed[core.ints[CHANGED]] = slot
