@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    constrained,
     growth,
     kernel,
     measure,
@@ -37,6 +38,9 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
+    "constrained": lambda quick, step: constrained.run(
+        constrained.QUICK if quick else constrained.FULL, step
+    ),
 }
 OUTPUT = Path("BENCHMARKS.md")
 
