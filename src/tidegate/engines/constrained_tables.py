@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.constrained_spec import ConstrainedJoin, Graph
+from tidegate.constrained_spec import ConstrainedJoin
+from tidegate.join_graph import Graph
 from tidegate.kernel import constrained as loop
 from tidegate.kernel import constrained_layout as layout
 

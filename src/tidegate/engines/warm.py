@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.constrained_spec import constrained_join
+from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.job import WindowJob
 from tidegate.engines.window import WindowEngine
 from tidegate.spec import window_join
@@ -34,6 +36,20 @@ def compile_all() -> None:
         restored.restore(engine.snapshot())
         for _ in restored.finish():
             pass
+    _compile_constrained(schema)
+
+
+def _compile_constrained(schema: pa.Schema) -> None:
+    """The same for constrained joins, which have one loop for all settings."""
+    spec = constrained_join({"A": schema, "B": schema}, joins="A.k -> B.k", time="t", windows=9)
+    job = ConstrainedJob(spec)
+    rows = pa.record_batch([["a", "b"], [0, 1]], schema=schema)
+    inputs = [[job.prepare(stream, rows)[0]] for stream in range(2)]
+    engine = job.engine(1)
+    for _ in engine.feed(inputs, clocks=(2, 2)):
+        pass
+    restored = job.engine(1)
+    restored.restore(engine.snapshot())
 
 
 if __name__ == "__main__":

@@ -699,7 +699,7 @@ def _adopt(core: Core, plan: Plan, c: int) -> None:
 def _judge(core: Core, plan: Plan, stream: int) -> None:
     """See whether keeping No makes the state smaller or larger (section 8).
 
-    A sixteenth of the keys keeps No and another does not, whatever the rest does. What is compared
+    A small part of the keys keeps No and another does not, whatever the rest does. What is compared
     is what they hold over time: No itself, and the parents that wait.
     """
     for s in range(core.keep.shape[0]):

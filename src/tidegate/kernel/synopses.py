@@ -37,8 +37,8 @@ from tidegate.kernel.constrained_layout import (
 )
 from tidegate.kernel.heap import drop_top, put, sift_up
 
-#: The first of the two sixteenths of keys that are on trial.
-_TRIALS = 14
+#: Of 64 parts of the keys, the first of the two that are on trial.
+_TRIALS = 62
 
 
 @inlined
@@ -205,7 +205,7 @@ def trial_of(core: Core, plan: Plan, group: int) -> int:
     """Whether a key is on trial: 0 for keeping No, 1 for not, -1 if it is not."""
     if not plan.choosable[plan.child[core.groups[group].edge]]:
         return -1
-    return int(np.int64(core.groups[group].hash >> np.uint64(60)) - _TRIALS)
+    return int(np.int64(core.groups[group].hash >> np.uint64(58)) - _TRIALS)
 
 
 @inlined
