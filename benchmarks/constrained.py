@@ -107,7 +107,7 @@ def ran(tables: dict[str, pa.Table], batch: int, **settings: Any) -> Ran:
 
 def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
     """State and cost for each k, with the sliding window join beside (figures 4, 6, 8 and 20)."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for at, k in enumerate(scale.ks):
         step(f"{kind.upper()}, k={k:,}")
         tables = many_one(scale.children, kind=kind, k=k, seed=at + 1)

@@ -155,3 +155,24 @@ def test_a_violated_join_is_reported(spark: SparkSession, tables: dict[str, pa.T
     found = tg.local.constrained_join(twice, **settings())
     assert found.counters["violations"] >= 5
     assert not bag(found.table) - bag(native(spark, twice).toArrow())
+
+
+def test_a_query_as_text_gives_on_a_stream_what_it_gives_on_tables(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    text = f"""
+      Select sum(C.size) as traffic, count(*)
+      From C [Range {WINDOW}], B [Range {WINDOW}], O [Range {WINDOW}]
+      Where C.pid = B.pid and B.pid = O.pid and B.size > 100
+    """
+    more: dict[str, Any] = {
+        "time": "ts",
+        "unique": [f"{name}.pid" for name in NAMES],
+        "constraints": CONSTRAINTS,
+    }
+    written(tables, tmp_path, 3, slice(0, 3))
+    query = start(tg.cql(text, streams(spark, tmp_path), **more), tmp_path)
+    assert {c["shards"] for c in counters(query)} == {1}
+    local = tg.cql(text, tables, **more)
+    assert local.results > 50
+    assert bag(delivered(spark, tmp_path)) == bag(local.table)
