@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import constrained
+from tidegate.constraints import Monitor
 
 TINY = constrained.Scale(300, 200, (0, 20), 150, 600, 20, 700, 1)
 
@@ -16,7 +17,7 @@ def test_state_and_cost_against_k() -> None:
 
 
 def test_a_changing_k_is_followed() -> None:
-    found = constrained.tracked("oap", TINY)
+    found = constrained.tracked("oap", Monitor(), TINY)
     assert 0 <= found.missing <= found.worst_block <= 1
     assert 0 <= found.in_use <= 1
 

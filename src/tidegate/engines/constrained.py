@@ -46,7 +46,8 @@ _COUNTED = {
 }
 #: What is written of a tuple, besides its links and its payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
-_STATE = ("counts", "clock", "low", "k", "used", "seen", "since", "keep", "cost", "judged")
+_WATCHED = ("k", "used", "seen", "since", "opened", "begun")
+_STATE = (*_WATCHED, "counts", "clock", "low", "keep", "cost", "judged")
 
 
 class ConstrainedJob:

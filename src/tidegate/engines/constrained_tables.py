@@ -225,6 +225,8 @@ class Tables:
             used=np.array(known, np.int64),
             seen=np.zeros(constraints, np.int64),
             since=np.zeros(constraints, np.int64),
+            opened=np.zeros(constraints, np.int64),
+            begun=np.zeros(constraints, np.int64),
             keep=np.zeros(n, np.int8),
             trial=np.zeros((n, 2), np.int64),
             cost=np.zeros((n, 2), np.int64),

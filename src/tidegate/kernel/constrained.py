@@ -302,7 +302,10 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         if plan.axis[c] == stream:
             if plan.ordered[c] >= 0 and bits & KEYED:
                 _record(core, plan, c, batch.values[i, plan.ordered[c]])
-            if plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
+            if plan.detected[c] and core.counts[stream] == 1:
+                _watch_anew(core, plan, c)
+                core.begun[c] = core.opened[c]
+            elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
                 _adopt(core, plan, c)
     _judge(core, plan, stream)
     if not bits & KEYED:
@@ -679,19 +682,32 @@ def _observe(core: Core, plan: Plan, c: int, distance: int) -> None:
     if distance > core.used[c]:
         core.used[c] = NEVER
         core.k[c] = NEVER
-        core.since[c] = core.counts[plan.axis[c]]
-        core.seen[c] = 0
+        _watch_anew(core, plan, c)
+        core.begun[c] = core.opened[c]
         if plan.ordered[c] >= 0:
             core.low[c] = -NEVER
 
 
 @inner
 def _adopt(core: Core, plan: Plan, c: int) -> None:
-    """A window of watching is over: take its largest distance for k, if that is less."""
-    if core.seen[c] < core.used[c]:
+    """A window of watching is over: take its largest distance for k, if that is less.
+
+    While a constraint is not used, longer distances than since when it is so cannot be seen: one
+    that is nearly as long says nothing yet.
+    """
+    unseen = core.used[c] == NEVER and core.seen[c] > core.opened[c] - core.begun[c]
+    if core.seen[c] < core.used[c] and not unseen:
         core.used[c] = core.seen[c]
         core.k[c] = int(core.seen[c] * plan.slack)
-    core.since[c] = core.counts[plan.axis[c]]
+    _watch_anew(core, plan, c)
+
+
+@inlined
+def _watch_anew(core: Core, plan: Plan, c: int) -> None:
+    """Begin a window of watching."""
+    count = core.counts[plan.axis[c]]
+    core.since[c] = count
+    core.opened[c] = core.clock[plan.axis[c]] if plan.timed[c] else count
     core.seen[c] = 0
 
 

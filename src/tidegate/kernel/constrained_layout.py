@@ -177,7 +177,9 @@ class Core(NamedTuple):
     k: Array  # by constraint: what is reckoned with; NEVER if it is not used
     used: Array  # by constraint: k_u
     seen: Array  # by constraint: the largest distance in this window of watching
-    since: Array  # by constraint: where that began
+    since: Array  # by constraint: the tuple with which that began
+    opened: Array  # by constraint: the same in its own measure, tuples or time
+    begun: Array  # by constraint: since when everything is kept that shows its k
     keep: Array  # by stream: whether its No is kept though it need not be
     trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
     cost: Array  # by stream: the same, added up over arrivals

@@ -49,7 +49,8 @@ def many_one(
         The constraint.
     k
         Its adherence, one for all of the stream or (share, k) pairs: at that share of the stream it
-        is k, and between two it changes evenly. Two pairs of one share are a sudden change.
+        is k, and between two it changes evenly. Two pairs of one share are a sudden change. It
+        holds for the tuples that come then.
     multiplicity
         Tuples of a parent stream for each of the child stream.
     dangling
@@ -68,7 +69,7 @@ def many_one(
     many = np.repeat(values, multiplicity)
     places: dict[str, Places]
     if kind == "rids":
-        distance = np.minimum(moving.integers(0, bound[many] + 1), many)
+        distance = _within(np.minimum(moving.integers(0, bound[many] + 1), many), many, bound)
         jitter = moving.random(len(many)) / 4
         places = {"S2": values + 0.0, "S3": values + 0.25, "S1": many - distance + 0.5 + jitter}
     elif kind == "oac":
@@ -104,6 +105,13 @@ def _schedule(k: Any, n: int) -> Numbers:
         raise TidegateError(f"the shares of k must ascend, not {list(shares)!r}")
     found: Numbers = np.interp(np.arange(n) / n, shares, bounds).astype(np.int64)
     return found
+
+
+def _within(distance: Numbers, child: Numbers, bound: Numbers) -> Numbers:
+    """Distances that keep to the bound of when a parent comes, not of when its child does."""
+    while (distance > bound[child - distance]).any():
+        distance = np.minimum(distance, bound[child - distance])
+    return distance
 
 
 def _ranked(keys: Numbers, rng: np.random.Generator) -> Places:
