@@ -243,8 +243,9 @@ def run(scale: Scale, step: Step) -> Section:
                 for name, each in found.items()
             ),
             f"k holds still, rises and falls slowly, and jumps up and down, up to "
-            f"{scale.watched_k:,}; c, p and W are the paper's, and in the last row tidegate's. Blocks are of {scale.batch:,} "
-            "tuples; the paper's worst one misses 2.3 %. k used is the median over blocks.",
+            f"{scale.watched_k:,}; c, p and W are the paper's, and in the last row tidegate's. "
+            f"Blocks are of {scale.batch:,} tuples; the paper's worst one misses 2.3 %. "
+            "k used is the median over blocks.",
         ),
         Table(
             "The motivating query (section 1.1)",

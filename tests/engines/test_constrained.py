@@ -10,14 +10,17 @@ from typing import Any
 
 import naive_constrained as naive
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive_constrained import Join, Tup, Window
 
+from tidegate import local
 from tidegate.constrained_spec import ConstrainedJoin, constrained_join
 from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
+from tidegate.streams import many_one
 
 
 @dataclass(frozen=True)
@@ -527,7 +530,7 @@ def _waits(distances: list[int]) -> Case:
 
 
 def test_k_is_found_and_a_rise_stops_its_use() -> None:
-    case = _waits([3] * 60 + [8] * 30)
+    case = _waits([3] * 60 + [8] * 80)
     spec = case.spec([RIDS("A -> B")], monitor=Monitor(c=1.0, p=1.0, window=20))
     job = ConstrainedJob(spec)
     engine = job.engine(1)
@@ -543,6 +546,45 @@ def test_k_is_found_and_a_rise_stops_its_use() -> None:
     assert rise >= 120  # not before the distances have grown
     assert seen[-1] is not None
     assert seen[-1] > min(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "joins", "constraint"),
+    [
+        ("rids", ["S1.A -> S2.A", "S1.B -> S3.B"], RIDS("S1 -> S2")),
+        ("ca", ["S1.A -> S3.A", "S2.A -> S3.A"], CA("S1.A")),
+        ("oap", ["S1.A -> S3.A", "S2.A -> S3.A"], OAP("S1.A", within="detect")),
+        ("oac", ["S1.A -> S2.A"], OAC("S2.A")),
+    ],
+)
+def test_every_kind_of_k_is_found(kind: str, joins: list[str], constraint: Constraint) -> None:
+    streams = many_one(600, kind=kind, k=20, seed=4)
+    settings: dict[str, Any] = {"joins": joins, "time": "t", "windows": Rows(500)}
+    exact = local.constrained_join(streams, **settings)
+    schemas = {name: table.schema for name, table in streams.items()}
+    monitor = Monitor(c=1.5, window=100)
+    more: dict[str, Any] = {"constraints": constraint, "monitor": monitor, "lag": 0}
+    job = ConstrainedJob(constrained_join(schemas, **settings, **more))
+    engine = job.engine(1)
+    found, ks = 0, []
+    last = sum(map(len, streams.values()))
+    for at in range(0, last, 100):
+        pieces = [
+            table.filter((pc.field("t") >= at) & (pc.field("t") < at + 100)).combine_chunks()
+            for table in streams.values()
+        ]
+        inputs = [
+            [job.prepare(s, batch)[0] for batch in piece.to_batches()]
+            for s, piece in enumerate(pieces)
+        ]
+        found += sum(batch.num_rows for batch in engine.feed(inputs))
+        ks += [k for k in engine.adherence.values() if k is not None]
+    found += sum(batch.num_rows for batch in engine.finish())
+    assert found == exact.results > 1_000
+    assert ks
+    per_tuple = 11 / 5 if constraint.within else 1  # `t` counts the tuples of all streams
+    assert 0.25 * 20 <= max(ks) <= 20 * per_tuple * 1.5
+    assert engine.take_counters()["missed"] == 0
 
 
 def test_what_was_missed_is_estimated() -> None:
