@@ -46,6 +46,7 @@ _COUNTED = {
 }
 #: What is written of a tuple, besides its links and its payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
+_MOVED = ("seq", "status", "kept", "bare", "base")
 _WATCHED = ("k", "used", "seen", "since", "opened", "begun")
 _STATE = (*_WATCHED, "counts", "clock", "low", "keep", "cost", "judged")
 
@@ -542,18 +543,9 @@ class ConstrainedEngine:
                 links["base"][mine, j] = batch.column(f"b{j}").to_numpy()
                 links["value"][mine, j] = batch.column(f"v{j}").to_numpy()
         slots["stream"] = stream
-        by = int(self._tables.plan.by[stream])
-        for i, seq in enumerate(slots["seq"].tolist()):
-            if seq in kept.moved:
-                status, was_kept, is_bare, base = kept.moved[seq]
-                slots["status"][i], slots["kept"][i] = status, was_kept
-                bare[i] |= is_bare
-                if by >= 0:
-                    links["base"][i, by] = base
-                if is_bare:
-                    roles = self._tables.plan.link_role[stream]
-                    links["group"][i, roles == layout.PARENT] = -1
-        live = ~np.isin(slots["seq"], np.fromiter(kept.gone, np.int64, len(kept.gone)))
+        for moved in kept.moved:
+            self._move(stream, moved, slots, links, bare)
+        live = ~np.isin(slots["seq"], np.concatenate(kept.gone))
         rows = np.flatnonzero(live & ~bare)
         slots["row"] = -1
         slots["row"][rows] = np.arange(len(rows))
@@ -566,37 +558,62 @@ class ConstrainedEngine:
             payload.add([stored.take(rows)])
         return slots[live], links[live], hashes[live]
 
+    def _move(
+        self,
+        stream: int,
+        moved: pa.RecordBatch,
+        slots: NDArray[Any],
+        links: NDArray[Any],
+        bare: NDArray[np.bool_],
+    ) -> None:
+        """Take in what a later record says of tuples of one stream."""
+        told = {name: moved.column(name).to_numpy(zero_copy_only=False) for name in _MOVED}
+        _, at, here = np.intersect1d(
+            slots["seq"], told["seq"], assume_unique=True, return_indices=True
+        )
+        told = {name: column[here] for name, column in told.items()}
+        slots["status"][at], slots["kept"][at] = told["status"], told["kept"]
+        by = int(self._tables.plan.by[stream])
+        if by >= 0:
+            links["base"][at, by] = told["base"]
+        bare[at] |= told["bare"]
+        roles = self._tables.plan.link_role[stream]
+        for j in np.flatnonzero(roles == layout.PARENT):
+            links["group"][at[told["bare"]], j] = -1
+
 
 class _Kept:
     """What records say, the later over the earlier."""
 
     def __init__(self, streams: int) -> None:
         self.held: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
-        self.moved: dict[int, tuple[int, int, bool, int]] = {}
-        self.gone: set[int] = set()
+        self.moved: list[pa.RecordBatch] = []
+        self.gone = [np.empty(0, np.int64)]
         self.groups: dict[tuple[int, int], tuple[int, int]] = {}
         self.records: dict[int, pa.RecordBatch] = {}
         self.rows = 0
 
     def take(self, parts: dict[str, pa.RecordBatch]) -> None:
+        if "gone" in parts:
+            self.gone.append(parts["gone"].column("seq").to_numpy())
+        if "moved" in parts:
+            self.moved.append(parts["moved"])
+        if "lost" in parts:
+            for key in zip(*_lists(parts["lost"]), strict=True):
+                self.groups.pop(key, None)
+        if "groups" in parts:
+            for edge, h, ca, bits in zip(*_lists(parts["groups"]), strict=True):
+                self.groups[edge, h] = ca, bits
         for name, batch in parts.items():
-            columns = [column.to_pylist() for column in batch.columns]
-            if name == "gone":
-                self.gone.update(columns[0])
-            elif name == "lost":
-                for key in zip(*columns, strict=True):
-                    self.groups.pop(key, None)
-            elif name == "groups":
-                self.groups |= {
-                    (edge, h): (ca, bits) for edge, h, ca, bits in zip(*columns, strict=True)
-                }
-            elif name == "moved":
-                self.moved |= {seq: tuple(rest) for seq, *rest in zip(*columns, strict=True)}
-            elif name.startswith("records"):
+            if name.startswith("records"):
                 self.records[int(name.removeprefix("records"))] = batch
             elif name.startswith("held"):
                 self.held[int(name.removeprefix("held"))].append(batch)
                 self.rows += batch.num_rows
+
+
+def _lists(batch: pa.RecordBatch) -> list[list[int]]:
+    return [column.to_pylist() for column in batch.columns]
 
 
 def _take_or_null(payload: Payload, rows: NDArray[np.int64]) -> pa.RecordBatch:
