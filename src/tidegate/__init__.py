@@ -1,35 +1,44 @@
-"""tidegate joins data streams on Apache Spark in a fixed amount of memory."""
+"""tidegate joins data streams on Apache Spark in a fixed amount of memory.
+
+Names are loaded when they are first asked for: Spark starts processes that need none of them, and
+would wait for all.
+"""
 
 from __future__ import annotations
 
-from tidegate import local
-from tidegate.constrained import constrained_join
-from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
-from tidegate.cql import cql
-from tidegate.errors import TidegateError
-from tidegate.joins import join
-from tidegate.local import Result
-from tidegate.optimal import Optimal, optimal
-from tidegate.policies import (
-    DGL,
-    Age,
-    DimpProb,
-    Fifo,
-    Greedy,
-    GreedyDual,
-    Heeb,
-    IJoin,
-    Life,
-    Policy,
-    Prob,
-    Rand,
-    Simp,
-    SimpProb,
-    Size,
-    UntilExpiry,
-)
-from tidegate.slow_cpu import SlowCPU
-from tidegate.truncated import truncated_join
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate import local
+    from tidegate.constrained import constrained_join
+    from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
+    from tidegate.cql.call import cql
+    from tidegate.errors import TidegateError
+    from tidegate.joins import join
+    from tidegate.local import Result
+    from tidegate.optimal.call import Optimal, optimal
+    from tidegate.policies import (
+        DGL,
+        Age,
+        Auto,
+        DimpProb,
+        Fifo,
+        Greedy,
+        GreedyDual,
+        Heeb,
+        IJoin,
+        Life,
+        Policy,
+        Prob,
+        Rand,
+        Simp,
+        SimpProb,
+        Size,
+        UntilExpiry,
+    )
+    from tidegate.slow_cpu import SlowCPU
+    from tidegate.truncated import truncated_join
 
 __version__ = "0.1.0"
 
@@ -40,6 +49,7 @@ __all__ = [
     "OAP",
     "RIDS",
     "Age",
+    "Auto",
     "DimpProb",
     "Fifo",
     "Greedy",
@@ -67,3 +77,42 @@ __all__ = [
     "optimal",
     "truncated_join",
 ]
+
+#: Where they are: policies in `policies`, and the others here.
+_HOMES = {
+    "CA": "constraints",
+    "Monitor": "constraints",
+    "OAC": "constraints",
+    "OAP": "constraints",
+    "Optimal": "optimal.call",
+    "RIDS": "constraints",
+    "Result": "local",
+    "Rows": "constraints",
+    "SlowCPU": "slow_cpu",
+    "TidegateError": "errors",
+    "constrained_join": "constrained",
+    "cql": "cql.call",
+    "join": "joins",
+    "optimal": "optimal.call",
+    "truncated_join": "truncated",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "local":
+        return importlib.import_module("tidegate.local")
+    home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
+    globals()[name] = getattr(home, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# Loaded later, a package would take the place of the function of the same name.
+for _name in ("cql", "optimal"):
+    importlib.import_module(f"tidegate.{_name}")
+    del globals()[_name]

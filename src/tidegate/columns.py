@@ -21,8 +21,8 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def as_floats(column: pa.Array) -> NDArray[np.float64]:
-    """A column of numbers, decimals included, as floating point numbers."""
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    """A column of numbers, decimals included, as the floating point numbers next to them."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def decoded(table: pa.Table) -> pa.Table:

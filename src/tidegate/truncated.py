@@ -45,7 +45,8 @@ def truncated_join(
         ``"ndg"``, a greedy way that loses at most twice what must be lost. With a budget for each
         of two, the search for the optimum is given up if it takes too long, and a warning says how
         far from it the join may be. For m inputs, m more than two, ``"independent"``, the default,
-        or ``"ndg"``: they lose at most m times the results that must be lost.
+        or ``"ndg"``: they lose at most m times the results that must be lost (``"independent"``
+        may be asked for two as well).
     time, per
         To join by tumbling windows: the time column, one name or one for each input, and how long
         a window is, such as ``"1 hour"`` (a number where times are numbers). Tuples join within

@@ -60,6 +60,8 @@ RIGHT = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
         ({"gap": 0.1}, "there is no setting 'gap'; there are on, .*memory, within, count_from"),
         ({"shards": 2}, "there is no setting 'shards'; there are on, time"),
         ({"split": "fixed", "memory": 1}, "at least 2 tuples"),
+        ({"split": "predicted"}, "the optimum has no policy: give the left's share"),
+        ({"cpu": tg.SlowCPU(rate=1, queue=1)}, "there is no setting 'cpu'"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -259,7 +261,7 @@ def test_paper_1_figure_19() -> None:
 
 
 @pytest.mark.parametrize("moment", ["probe-first", "evict-first", "shed-first"])
-@pytest.mark.parametrize("unit", [1e-300, 1e-30, 1e30, 1e300])
+@pytest.mark.parametrize("unit", [1e-280, 1e-30, 1e30, 1e300])
 def test_the_size_of_importance_plays_no_part(moment: str, unit: float) -> None:
     def found(importance: float) -> tg.Optimal:
         left = pa.table({"k": [1, 1, 2, 1], "t": [0, 1, 2, 3], "i": [importance] * 4})
@@ -274,3 +276,21 @@ def test_the_size_of_importance_plays_no_part(moment: str, unit: float) -> None:
     assert scaled.importance <= scaled.upper_bound == pytest.approx(one.upper_bound * unit)
     with pytest.raises(tg.TidegateError, match="divide the column by a constant"):
         found(1e308)
+    with pytest.raises(tg.TidegateError, match="multiply the column by a constant"):
+        found(1e-305)
+
+
+def test_large_whole_importance_is_rounded() -> None:
+    weighed = LEFT.append_column("i", pa.array([2**53 + 1] * len(LEFT)))
+    best = tg.optimal(weighed, weighed, **JOIN, importance="i")
+    assert best.importance == best.results * 2.0**53
+
+
+def test_memory_beyond_the_window_changes_nothing() -> None:
+    left, right = zipf(300, domain=9, skew=1.0, seed=1)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20}
+    for moment in ("probe-first", "evict-first"):
+        exact = tg.local.join(left, right, **settings, moment=moment).results
+        for memory in (40, 10**9, None, [(0, 40), (100, None)]):
+            best = tg.optimal(left, right, **settings, moment=moment, memory=memory)
+            assert best.results == best.upper_bound == exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,26 @@ def zipf_counts(skew: float, seed: int) -> Counts:
     """Section 5.1: two relations of 50,000 tuples and 1,000 values."""
     tables = zipf(50_000, domain=1_000, skew=skew, seed=seed)
     return np.stack([np.bincount(t["key"].to_numpy(), minlength=1_000) for t in tables])
+
+
+def test_two_budgets_allow_no_more_than_one_as_large() -> None:
+    """Here the bound of the linear programme stays above the optimum, and this one proves it."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(20, 24, (2, 3_000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = optimal_each(counts, (5_000, 4_999))
+    assert results(kept) == results(optdp(counts, 9_999))
+
+
+def test_the_searches_of_one_call_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static_each, "_EFFORT", 0.01)
+    counts, searches = zipf_counts(0.0, seed=0), static_each.Searches()
+    for _ in range(3):
+        check(counts, searches.optimal(counts, (2_500, 2_500)), (2_500, 2_500))
+    with pytest.warns(UserWarning, match="in 3 of 3 windows") as warned:
+        searches.warn()
+    assert len(warned) == 1
 
 
 def test_a_search_that_is_given_up_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,1 @@
-"""Continuous queries as text: `tg.cql`."""
-
-from __future__ import annotations
-
-from tidegate.cql.call import cql
-
-__all__ = ["cql"]
+"""Continuous queries as text: `tidegate.cql` is the function in `call`."""

@@ -76,3 +76,31 @@ def best_parts(
             if gain > gains[i]:
                 gains[i] = gain
                 parts[i] = part
+
+
+@entry_point
+def keep_each(counts: Array, best: Array, kept: Array) -> None:
+    """What to keep of each value with a budget for each side: `counts` and `kept` [side, value].
+
+    best[v, x, y] becomes the most results of the first v values with x tuples of the left and y of
+    the right; its first row is zeros.
+    """
+    values, rows, columns = counts.shape[1], best.shape[1], best.shape[2]
+    for v in range(values):
+        for x in range(rows):
+            for y in range(columns):
+                most = best[v, x, y]
+                for a in range(1, min(counts[0, v], x) + 1):
+                    for b in range(1, min(counts[1, v], y) + 1):
+                        most = max(most, best[v, x - a, y - b] + a * b)
+                best[v + 1, x, y] = most
+    x, y = rows - 1, columns - 1
+    for v in range(values - 1, -1, -1):
+        if best[v, x, y] == best[v + 1, x, y]:
+            continue
+        for a in range(1, min(counts[0, v], x) + 1):
+            for b in range(1, min(counts[1, v], y) + 1):
+                if best[v, x - a, y - b] + a * b == best[v + 1, x, y]:
+                    kept[0, v], kept[1, v] = a, b
+        x -= kept[0, v]
+        y -= kept[1, v]

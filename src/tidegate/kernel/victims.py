@@ -131,16 +131,26 @@ def prune(core: Core, rules: Rules, pool: int) -> None:
 
 
 @inner
-def rerank(core: Core, rules: Rules, pool: int) -> None:
-    """Look up the ranks of all in `far`."""
+def renew(core: Core, rules: Rules, pool: int) -> None:
+    """Drop the dead from `far` and look up the ranks of the others."""
+    n = 0
     far = core.far[pool]
-    for i in range(core.ints[FAR + pool]):
-        fetch(core, rules, far, i + AHEAD, core.ints[FAR + pool])
-        if rules.kind == BY_LIFE and i + AHEAD // 2 < core.ints[FAR + pool]:
-            prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
-        if rules.kind == BY_SCORE and i + AHEAD // 2 < core.ints[FAR + pool]:
-            prefetch(core.groups, core.slots[far[i + AHEAD // 2].item].group)
-        far[i].rank, far[i].seq = rank_of(core, rules, far[i].item)
+    total = core.ints[FAR + pool]
+    for i in range(total):
+        fetch(core, rules, far, i + AHEAD, total)
+        if moves(rules) and i + AHEAD // 2 < total:
+            if of_tuples(rules):
+                prefetch(core.groups, core.slots[far[i + AHEAD // 2].item].group)
+            else:
+                prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
+        item = far[i].item
+        if alive(core, rules, item, far[i].seq):
+            rank, seq = rank_of(core, rules, item)
+            put(far, n, rank, seq, item)
+            n += 1
+        elif not of_tuples(rules):
+            core.groups[item].queued = 0
+    core.ints[FAR + pool] = n
 
 
 @inner
@@ -153,11 +163,10 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
     ints = core.ints
     near, far = core.near[pool], core.far[pool]
     if moves(rules):
-        prune(core, rules, pool)
-        rerank(core, rules, pool)
+        renew(core, rules, pool)
     n = ints[FAR + pool]
-    # Ranks that move must be looked up again soon, so fewer of them are sorted.
-    k = min(n, max(_FEW, n >> 3) if moves(rules) else max(SMALL_HEAP, n >> 3))
+    # To look up ranks that move costs more than to sort, but they must be looked up soon again.
+    k = min(n, max(_FEW, n >> 2) if moves(rules) else max(SMALL_HEAP, n >> 3))
     if k < n:
         select(far, n, k)
     core.edge[pool].rank = np.inf
@@ -271,6 +280,7 @@ def requeue(core: Core, rules: Rules, fallen: bool) -> None:
     if rules.kind == BY_KEY or moves(rules):
         for pool in range(rules.pools):
             spread(core, pool)
-            prune(core, rules, pool)
             if fallen:
-                rerank(core, rules, pool)
+                renew(core, rules, pool)
+            else:
+                prune(core, rules, pool)

@@ -40,7 +40,8 @@ class Optimal:
         ``rejected`` those that left, at once or later, with results still to come.
     keep_until
         For every tuple that is kept at all: its ``side``, its ``row`` number in the input, and
-        ``keep_until``, the last time at which it must be in memory to be probed.
+        ``keep_until``, the last time at which it must be in memory to be probed. Rows of a Spark
+        DataFrame have no fixed order: to find the tuples again, give what ``toArrow()`` gives.
     upper_bound
         No policy has a higher importance. Equal to `importance` where that is optimal.
     """
@@ -96,8 +97,8 @@ def optimal(
     count_from
         Results before this time do not count and are left out: a warm-up.
     **settings
-        As `tidegate.join` takes them, except `policy` and `shards`. `lateness` and `seed` play no
-        part.
+        As `tidegate.join` takes them, except `policy`, `cpu` and `shards`, and ``"predicted"`` as
+        a split. `lateness` and `seed` play no part.
 
     Returns
     -------
@@ -109,7 +110,12 @@ def optimal(
             f"the optimum takes no policy, and policy={settings['policy']!r} was given: leave it "
             "out, and compare it with tidegate.local.join"
         )
-    check_names(settings, window_join, own=optimal, without=("policy",))
+    check_names(settings, window_join, own=optimal, without=("policy", "cpu"))
+    if settings.get("split") == "predicted":
+        raise TidegateError(
+            'split="predicted" goes by what a policy expects, and the optimum has no policy: give '
+            "the left's share as a number, or leave split out for one memory"
+        )
     left_schema, left_table = _opened(left, "left")
     right_schema, right_table = _opened(right, "right")
     if within is None:

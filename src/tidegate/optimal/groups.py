@@ -18,6 +18,8 @@ from tidegate.spec import COMBINES
 
 #: Importance is rounded to whole numbers, of which no plan can earn more than this.
 _LARGEST = 2**58
+#: Below this the importance of all results cannot be multiplied to such numbers.
+_SMALLEST = 2.0**-960
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,27 @@ def _merged(
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     worth = np.concatenate([g.worth for g in grouped])
+    arrive = np.concatenate(
+        [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
+    )
+    expire = np.concatenate([g.expire for g in grouped])
     return Chains(
         members=offsets([g.members for g in grouped]),
-        arrive=np.concatenate(
-            [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
-        ),
-        expire=np.concatenate([g.expire for g in grouped]),
+        arrive=arrive,
+        expire=expire,
         gains=offsets([g.gains for g in grouped]),
         at=np.concatenate([g.at for g in grouped]),
         worth=np.rint(worth * unit).astype(np.int64),
-        memory=places,
+        memory=np.minimum(places, _most_alive(arrive, expire)),
         late=late,
     )
+
+
+def _most_alive(arrive: Whole, expire: Whole) -> int:
+    """How many members there are at once, at the most: a larger memory would only be empty."""
+    last = int(expire.max(initial=0)) + 2
+    change = np.bincount(arrive, minlength=last) - np.bincount(expire + 1, minlength=last)
+    return int(np.cumsum(change).max(initial=0))
 
 
 def _unit(grouped: list[Grouped]) -> float:
@@ -106,6 +117,11 @@ def _unit(grouped: list[Grouped]) -> float:
         )
     if total == 0.0:
         return 1.0
+    if total < _SMALLEST:
+        raise TidegateError(
+            f"the importance of all results together is too small for a number, with none above "
+            f"{float(worth.max())!r}; multiply the column by a constant"
+        )
     for digits in range(7):
         if total * 10.0**digits >= _LARGEST:
             break
@@ -113,8 +129,7 @@ def _unit(grouped: list[Grouped]) -> float:
         near = np.abs(finer - np.rint(finer)) <= 1e-9 * np.abs(finer)
         if near.all():
             return 10.0**digits
-    # No more than a floating point number can be multiplied by.
-    return float(2.0 ** min(np.floor(np.log2(_LARGEST) - np.log2(total)), 1000.0))
+    return float(2.0 ** np.floor(np.log2(_LARGEST) - np.log2(total)))
 
 
 def _by_group(sides: Sides, side: int, late: int) -> Grouped:

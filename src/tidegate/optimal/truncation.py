@@ -15,7 +15,7 @@ from tidegate.columns import equal, hash_columns, whole
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
-from tidegate.optimal.static_each import optimal_each
+from tidegate.optimal.static_each import Searches
 from tidegate.times import TimeUnit, times
 from tidegate.truncated_spec import Relation, TruncatedJoin
 
@@ -53,9 +53,11 @@ def plan(spec: TruncatedJoin, values: Values) -> Counts:
     kept = np.zeros_like(values.counts)
     order = np.argsort(values.windows, kind="stable")
     windows, starts = np.unique(values.windows[order], return_index=True)
+    searches = Searches()
     for window, those in zip(windows, np.split(order, starts[1:]), strict=False):
         budget = _to_keep(spec, values.totals[:, window])
-        kept[:, those] = _planned(spec.method, values.counts[:, those], budget)
+        kept[:, those] = _planned(spec.method, values.counts[:, those], budget, searches)
+    searches.warn()
     return kept
 
 
@@ -70,11 +72,13 @@ def _to_keep(spec: TruncatedJoin, totals: Counts) -> int | tuple[int, ...]:
     )
 
 
-def _planned(method: str, counts: Counts, budget: int | tuple[int, ...]) -> Counts:
+def _planned(
+    method: str, counts: Counts, budget: int | tuple[int, ...], searches: Searches
+) -> Counts:
     if isinstance(budget, int):
         return {"optimal": static.optdp, "adg": static.adg}[method](counts, budget)
     if method == "optimal":
-        return optimal_each(counts, (budget[0], budget[1]))
+        return searches.optimal(counts, (budget[0], budget[1]))
     return {"ndg": static.ndg, "independent": static.independent}[method](counts, budget)
 
 

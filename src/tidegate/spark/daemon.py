@@ -58,7 +58,17 @@ def preload() -> bool:
             importlib.import_module(name)
     except ImportError:
         return False
+    _load_the_rest_of_numba()
     return len(list(_THREADS.iterdir())) == 1
+
+
+def _load_the_rest_of_numba() -> None:
+    """Call something compiled: only then does numba load what its compiled code may need."""
+    import pyarrow as pa
+
+    from tidegate.columns import hash_columns
+
+    hash_columns([pa.array([0]), pa.array([""])], 1)
 
 
 def without_zips(path: list[str], spark_home: str | None) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
@@ -143,11 +143,35 @@ class _Shard:
         return packing.pack_results(results, self.job.result_schema)
 
 
+class _Sealed:
+    """A shard that is sent as bytes and read when it is needed.
+
+    Spark's driver starts a process to look at the state that a stateful operator declares, which
+    would otherwise load an engine and all that is compiled.
+    """
+
+    def __init__(self, shard: _Shard) -> None:
+        self._shard: _Shard | bytes = shard
+
+    def __getstate__(self) -> bytes:
+        pickle: Any = cloudpickle
+        return bytes(pickle.dumps(self.open()))
+
+    def __setstate__(self, state: bytes) -> None:
+        self._shard = state
+
+    def open(self) -> _Shard:
+        if isinstance(self._shard, bytes):
+            self._shard = cloudpickle.loads(self._shard)
+        assert isinstance(self._shard, _Shard)
+        return self._shard
+
+
 class _StreamingShard(StatefulProcessor):
     """The stateful operator: one call a shard and batch."""
 
     def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
-        self._shard = shard
+        self._sealed = _Sealed(shard)
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
 
@@ -162,12 +186,13 @@ class _StreamingShard(StatefulProcessor):
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         """Feed the shard's engine and write down what changed."""
-        inbox = _Inbox(self._shard.streams)
+        shard = self._sealed.open()
+        inbox = _Inbox(shard.streams)
         for frame in rows:
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
                 inbox.add(*row)
-        opened = self._log.open(self._settings, _place(self._operator, key[0]), self._shard.engine)
-        for data in self._shard.packed(inbox.feed(opened.engine)):
+        opened = self._log.open(self._settings, _place(self._operator, key[0]), shard.engine)
+        for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
         yield _frame(b"", inbox.counters(opened.engine, carrier))
