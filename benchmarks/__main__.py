@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    constrained,
     growth,
     kernel,
     measure,
@@ -43,6 +44,9 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
         paper2_sampling.QUICK if quick else paper2_sampling.FULL, step
     ),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
+    "constrained": lambda quick, step: constrained.run(
+        constrained.QUICK if quick else constrained.FULL, step
+    ),
 }
 OUTPUT = Path("BENCHMARKS.md")
 

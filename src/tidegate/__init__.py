@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate import local
+    from tidegate.constrained import constrained_join
+    from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
+    from tidegate.cql.call import cql
     from tidegate.errors import TidegateError
     from tidegate.joins import join
     from tidegate.local import Result
@@ -43,8 +46,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CA",
     "DGL",
+    "OAC",
+    "OAP",
     "OSSJ",
+    "RIDS",
     "Age",
     "Auto",
     "DimpProb",
@@ -54,17 +61,21 @@ __all__ = [
     "Heeb",
     "IJoin",
     "Life",
+    "Monitor",
     "Optimal",
     "Policy",
     "Prob",
     "Rand",
     "Result",
+    "Rows",
     "Simp",
     "SimpProb",
     "Size",
     "SlowCPU",
     "TidegateError",
     "UntilExpiry",
+    "constrained_join",
+    "cql",
     "estimate",
     "join",
     "local",
@@ -77,11 +88,19 @@ __all__ = [
 
 #: Where they are: policies in `policies`, and the others here.
 _HOMES = {
+    "CA": "constraints",
+    "Monitor": "constraints",
+    "OAC": "constraints",
+    "OAP": "constraints",
     "OSSJ": "optimal.star",
     "Optimal": "optimal.call",
+    "RIDS": "constraints",
     "Result": "local",
+    "Rows": "constraints",
     "SlowCPU": "slow_cpu",
     "TidegateError": "errors",
+    "constrained_join": "constrained",
+    "cql": "cql.call",
     "estimate": "sampled",
     "join": "joins",
     "optimal": "optimal.call",
@@ -106,6 +125,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Loaded later, the package would take the place of the function of the same name.
-importlib.import_module("tidegate.optimal")
-del globals()["optimal"]
+# Loaded later, a package would take the place of the function of the same name.
+for _name in ("cql", "optimal"):
+    importlib.import_module(f"tidegate.{_name}")
+    del globals()[_name]

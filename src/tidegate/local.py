@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
+from tidegate.constrained_spec import constrained_join as spec_of_constrained
+from tidegate.engines.aggregated import AggregatedJob
 from tidegate.engines.base import Job
+from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.job import WindowJob
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
@@ -202,6 +206,62 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
     )
 
 
+def constrained_join(
+    streams: Mapping[str, Any], *, batch_rows: int = 1 << 20, **settings: Any
+) -> Result:
+    """Join finite streams many-one; see `tidegate.constrained_join` for the settings.
+
+    Parameters
+    ----------
+    streams
+        Arrow tables or pandas DataFrames by name, in any order of rows.
+    batch_rows
+        How many rows are taken at once; the answer does not depend on it.
+    **settings
+        As `tidegate.constrained_join` takes them, except `shards`: there is one. Streams are taken
+        in step, so `lag` is 0 by default.
+
+    Returns
+    -------
+    Result
+        Its counters also have what k each constraint ended with (infinity for one that is not
+        used), and ``peak_held``, the most tuples that were held after any batch.
+    """
+    _check_batch(batch_rows)
+    check_names(settings, spec_of_constrained)
+    tables = {name: decoded(as_table(data)) for name, data in streams.items()}
+    schemas = {name: table.schema for name, table in tables.items()}
+    spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
+    return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+
+
+def run_streams(
+    job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int = 1 << 20
+) -> Result:
+    """Run a constrained join, or aggregates of one, on tables."""
+    engine = job.engine(1)
+    counters: dict[str, int | float] = {}
+    found: list[pa.RecordBatch] = []
+    peak = 0
+    for inputs in _in_step(job, tables, batch_rows, counters):
+        found += engine.feed(inputs)
+        peak = max(peak, engine.held)
+    found += engine.finish()
+    for name, value in engine.take_counters().items():
+        counters[name] = counters.get(name, 0) + value
+    counters["peak_held"] = peak
+    for text, k in engine.adherence.items():
+        counters[f"k of {text}"] = math.inf if k is None else k
+    table = pa.Table.from_batches(found, job.result_schema)
+    return Result(
+        table=table,
+        results=table.num_rows,
+        importance=float(table.num_rows),
+        counters=counters,
+        shed=pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())}),
+    )
+
+
 def relations(left: Any, right: Any) -> list[Any]:
     """The inputs of a truncated join: two, or a list of two and more."""
     given = left if right is None else [left, right]
@@ -238,7 +298,7 @@ def _departed(
 def _in_step(
     job: Job, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
 ) -> Iterator[list[list[pa.RecordBatch]]]:
-    """The rows of both tables in order of time, some at once."""
+    """The rows of all tables in order of time, some at once."""
     prepared = []
     for stream, table in enumerate(tables):
         batch, dropped = job.prepare(stream, _single(table))

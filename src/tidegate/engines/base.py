@@ -28,9 +28,22 @@ FLOWS = (
     "expired",
     "results",
     "queue_shed",
+    "eliminated",
+    "violations",
 )
 #: What is true now.
-GAUGES = ("held", "held_left", "held_right", "waiting", "queued", "bytes", "facts")
+GAUGES = (
+    "held",
+    "held_left",
+    "held_right",
+    "held_yes",
+    "held_no",
+    "held_unknown",
+    "waiting",
+    "queued",
+    "bytes",
+    "facts",
+)
 #: The same, as real numbers.
 MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
 

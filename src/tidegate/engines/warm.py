@@ -14,7 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.constrained_spec import constrained_join
 from tidegate.engines.base import Engine, Job
+from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.job import WindowJob
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
@@ -40,6 +42,9 @@ def others() -> None:
     """Compile the other joins."""
     sampled = SampledJob(sampled_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, memory=2))
     _try_out(sampled, (sampled.engine(1), sampled.engine(1)))
+    links = {"a": _SCHEMA, "b": _SCHEMA}
+    linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", windows=9))
+    _try_out(linked, (linked.engine(1), linked.engine(1)))
     facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
     streams = {"r": _SCHEMA, "s": _SCHEMA}
     settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}

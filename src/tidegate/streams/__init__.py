@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.streams.auctions import auctions
 from tidegate.streams.bursts import bursts, echoes
+from tidegate.streams.constrained import links, many_one
 from tidegate.streams.files import cut_by_time, read_parquet, write_parquet_batches
 from tidegate.streams.zipf import uniform, zipf
 
@@ -12,6 +13,8 @@ __all__ = [
     "bursts",
     "cut_by_time",
     "echoes",
+    "links",
+    "many_one",
     "read_parquet",
     "uniform",
     "write_parquet_batches",

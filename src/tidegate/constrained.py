@@ -1,0 +1,157 @@
+"""The friendly call for n-way joins whose state shrinks by itself, on Spark DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidegate.constrained_spec import ConstrainedJoin
+from tidegate.constrained_spec import constrained_join as checked
+from tidegate.constraints import Constraint, Monitor
+from tidegate.engines.aggregated import AggregatedJob
+from tidegate.engines.constrained import ConstrainedJob
+from tidegate.errors import TidegateError
+from tidegate.spec import check_collations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def constrained_join(
+    streams: Mapping[str, DataFrame],
+    *,
+    joins: str | Sequence[str],
+    time: str | Mapping[str, str],
+    windows: Any = None,
+    filters: Mapping[str, str] | None = None,
+    select: Sequence[str] | None = None,
+    constraints: Constraint | Sequence[Constraint] = (),
+    monitor: Monitor | None = None,
+    lateness: Any = 0,
+    lag: Any = None,
+    choose: bool = True,
+    eliminate: bool = True,
+    shards: int | None = None,
+) -> DataFrame:
+    """Join streams many-one, and hold only what can still matter.
+
+    Tuples are dropped as soon as joins and constraints show that no result can have them (Babu,
+    Srivastava, Widom, *Exploiting k-Constraints*). The result is that of the sliding window join,
+    as long as the constraints hold.
+
+    Parameters
+    ----------
+    streams
+        Spark DataFrames by name, all streaming or all batch.
+    joins
+        ``"S1.a -> S2.a"``: each tuple of S1 joins at most one of S2. ``"S1.a <-> S2.a"`` is
+        one-one. Several between the same two streams in one direction are one join by several
+        attributes. The joins must connect all streams; they may form a tree, a DAG or cycles.
+    time
+        The event time column, one name or one by stream: timestamps, dates, whole numbers or
+        decimals.
+    windows
+        How long a tuple can be joined: a duration (a number where times are numbers),
+        ``tg.Rows(n)``, ``tg.Rows(n, by="column")`` or ``"unbounded"``, the default; one for all or
+        a mapping by stream.
+    filters
+        Conditions on single streams, ``{"S2": "b > 10"}``. Windows count all rows, also those that
+        do not pass.
+    select
+        The result's columns, ``["S1.a", "S3.d"]``; all by default. Others are not held.
+    constraints
+        What is known of the streams: ``RIDS("S1 -> S2", k=100)``, ``CA("S1.a", within="5 s")``,
+        ``OAP("S1.a", k=10)``, ``OAC("S2.a", k=10)``; without k, it is found by watching. If a k is
+        too small, results are missing.
+    monitor
+        How constraints are watched, ``tg.Monitor(c=1.2, p=0.01, window=1000)``. If given, what
+        constraints with a given k cost is estimated too, in the counter ``missed``.
+    lateness
+        How far behind earlier rows of its own stream a row may come.
+    lag
+        How far a stream may be behind the others; None for any, so that nothing is forgotten while
+        one of the streams is silent.
+    choose
+        Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
+        and OAC allow, or kept. False always drops it, as the paper does.
+    eliminate
+        False holds every tuple that passes its filter for its window, the paper's sliding window
+        join: to compare with, or for joins that are many-many, which are then written
+        ``"S1.a = S2.a"``.
+    shards
+        In how many parts the join is run, by a key that all joins share. One, if there is no such
+        key, or if a window or a constraint counts tuples.
+
+    Returns
+    -------
+    DataFrame
+        The selected columns; a name that several streams have gets the stream's behind it. The
+        latest time's rows wait for a later one. Counters of every batch are reported as by
+        `tidegate.join`: ``held_yes``, ``held_no`` and ``held_unknown`` say what is held,
+        ``violations`` how many tuples had the key of another where the join says there is one.
+    """
+    from tidegate.spark import packing
+
+    if not isinstance(streams, Mapping):
+        raise TidegateError(
+            f"streams must be a mapping of DataFrames by name, not {type(streams).__name__}"
+        )
+    for name, frame in streams.items():
+        if not hasattr(frame, "mapInArrow"):
+            raise TidegateError(
+                f"the stream {name} must be a Spark DataFrame, not {type(frame).__name__}; "
+                "tidegate.local.constrained_join takes Arrow tables and pandas"
+            )
+    spec = checked(
+        {name: packing.arrow_schema(frame.schema) for name, frame in streams.items()},
+        joins=joins,
+        time=time,
+        windows=windows,
+        filters=filters,
+        select=select,
+        constraints=constraints,
+        monitor=monitor,
+        lateness=lateness,
+        lag=lag,
+        choose=choose,
+        eliminate=eliminate,
+    )
+    return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards)
+
+
+def on_frames(
+    job: ConstrainedJob | AggregatedJob,
+    spec: ConstrainedJoin,
+    frames: Sequence[DataFrame],
+    shards: int | None,
+) -> DataFrame:
+    """Run a constrained join, or aggregates of one, on DataFrames."""
+    from tidegate.spark import operator
+
+    for at, frame in enumerate(frames):
+        keys = {k for e in spec.graph.edges if e.parent == at for k in e.parent_keys}
+        keys |= {k for e in spec.graph.edges if e.child == at for k in e.child_keys}
+        check_collations(frame, tuple(keys))
+    plain = isinstance(job, ConstrainedJob)
+    why = spec.one_shard if plain else "aggregates are of all results"
+    if why is not None and shards not in (None, 1):
+        raise TidegateError(
+            f"a join in several shards is not possible here, because {why}; leave shards out"
+        )
+    most = None if why is None else 1
+    schema = _named(frames, spec) if plain else None
+    return operator.run(job, frames, shards=shards, most=most, schema=schema)
+
+
+def _named(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> StructType:
+    """The result's schema as Spark's, which says more than Arrow's."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [frames[s].schema[column] for s, column in spec.selected]
+    return StructType(
+        [
+            StructField(name, f.dataType, f.nullable, f.metadata)
+            for name, f in zip(spec.names, fields, strict=True)
+        ]
+    )

@@ -1,0 +1,148 @@
+"""k-constraints, windows of rows and how constraints are watched: what a user writes.
+
+Names follow Babu, Srivastava, Widom, *Exploiting k-Constraints to Reduce Memory Overhead in
+Continuous Queries over Data Streams*.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.errors import TidegateError
+
+#: For a k that is found by watching the streams.
+DETECT = "detect"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What is known of how streams arrive, to within an adherence parameter.
+
+    Parameters
+    ----------
+    on
+        A join such as ``"S1 -> S2"`` or a join attribute such as ``"S1.a"``.
+    k
+        The adherence in tuples: 0 holds strictly. ``"detect"``, the default, has it watched.
+    within
+        The same as a length of time, instead of `k`: a duration, a number where times are numbers,
+        or ``"detect"``. Only constraints in time can be used in several shards.
+    """
+
+    on: str
+    k: Any = None
+    within: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no stream can keep to."""
+        if not isinstance(self.on, str):
+            raise TidegateError(
+                f"{self.kind} needs a join or an attribute as text, such as "
+                f"{self.example}, not {self.on!r}"
+            )
+        if self.k is not None and self.within is not None:
+            raise TidegateError(
+                f"{self.kind}({self.on!r}) needs one of k (tuples) and within (time), not "
+                f"k={self.k!r} and within={self.within!r}"
+            )
+        k = self.k
+        counted = isinstance(k, int) and not isinstance(k, bool) and k >= 0
+        if not (k is None or k == DETECT or counted):
+            raise TidegateError(
+                f"k of {self.kind}({self.on!r}) must be a whole number of tuples that is not "
+                f'negative, or "detect", not {k!r}; a length of time is given as within='
+            )
+
+    @property
+    def kind(self) -> str:
+        """The name that the paper has for it."""
+        return type(self).__name__
+
+    @property
+    def example(self) -> str:
+        """How it is written."""
+        return f'{self.kind}("S1.a", k=10)'
+
+
+class RIDS(Constraint):
+    """Referential integrity over data streams on a join ``"S1 -> S2"`` (section 4).
+
+    When a tuple of S1 arrives, the S2 tuple that it joins has arrived, or will within k tuples of
+    S2 (or a time of `within`).
+    """
+
+    @property
+    def example(self) -> str:
+        """How it is written."""
+        return 'RIDS("S1 -> S2", k=10)'
+
+
+class CA(Constraint):
+    """Clustered arrival on a join attribute ``"S1.a"`` of a parent (section 5).
+
+    Between two tuples of one value come at most k tuples of other values (or: they are no more
+    than `within` apart).
+    """
+
+
+class OAP(Constraint):
+    """Ordered arrival on a join attribute ``"S1.a"`` of a parent (section 6).
+
+    Tuples that come out of order, ascending, are within k tuples (or a time) of each other.
+    """
+
+
+class OAC(Constraint):
+    """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F)."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A window of the last `n` tuples; with `by`, of the last `n` of each value of a column."""
+
+    n: int
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a window that nothing fits into."""
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
+            raise TidegateError(f"a window of rows needs a positive whole number, not {self.n!r}")
+        if self.by is not None and not isinstance(self.by, str):
+            raise TidegateError(f"a window of rows is by one column name, not {self.by!r}")
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """How constraints are watched whose k is to be detected (sections 4.3, 5.3, 6.3).
+
+    Parameters
+    ----------
+    c
+        State is kept as if k were `c` times what was seen, so that a rise within it costs nothing.
+    p
+        The share of values whose tuples are kept to the end of their window whatever k is: they
+        show a rise beyond that, and how many results were missed.
+    window
+        A smaller k is adopted after so many tuples of a stream. A larger one is never: the
+        constraint is left unused until the next such window ends.
+    """
+
+    c: float = 1.2
+    p: float = 0.01
+    window: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be watched with."""
+        for name, least, most in (("c", 1.0, math.inf), ("p", 0.0, 1.0)):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not least <= value <= most or math.isinf(value):
+                between = "at least 1" if name == "c" else "between 0 and 1"
+                raise TidegateError(f"{name} of a monitor must be {between}, not {value!r}")
+        window = self.window
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise TidegateError(
+                f"window of a monitor must be a positive number of tuples, not {window!r}"
+            )

@@ -1,0 +1,1 @@
+"""Continuous queries as text: `tidegate.cql` is the function in `call`."""

@@ -1,0 +1,199 @@
+"""Streams that keep to a k-constraint, as in the experiments of Babu, Srivastava, Widom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.errors import TidegateError
+from tidegate.streams._checks import choice, generators, number, whole
+
+KINDS = ("rids", "ca", "oap", "oac")
+
+Numbers = npt.NDArray[np.int64]
+Places = npt.NDArray[np.floating[Any]]
+
+
+def many_one(
+    n: int,
+    *,
+    kind: str,
+    k: int | Sequence[tuple[float, float]] = 0,
+    multiplicity: int = 5,
+    dangling: float = 0.0,
+    seed: int = 0,
+) -> dict[str, pa.Table]:
+    """Generate streams whose many-one joins keep to one kind of constraint (section 3.5).
+
+    Every stream has its join attributes, ``D`` (uniform in 0..99, to filter by) and ``t``, the
+    place in the common order of arrival.
+
+    ======  ============================  ===========================================
+    kind    streams                       constraint
+    ======  ============================  ===========================================
+    rids    S1 -> S2 on A, S1 -> S3 on B  RIDS(k) on both joins
+    ca      S1 -> S3, S2 -> S3 on A       CA(k) on S1.A and S2.A; RIDS(0) on both joins
+    oap     as ca                         OAP(k) on S1.A and S2.A; RIDS(0) on both joins
+    oac     S1 -> S2 on A                 OAC(k) on S2.A
+    ======  ============================  ===========================================
+
+    Parameters
+    ----------
+    n
+        Tuples of each child stream.
+    kind
+        The constraint.
+    k
+        Its adherence, one for all of the stream or (share, k) pairs: at that share of the stream it
+        is k, and between two it changes evenly. Two pairs of one share are a sudden change. It
+        holds for the tuples that come then.
+    multiplicity
+        Tuples of a parent stream for each of the child stream.
+    dangling
+        The share of parents that have no child.
+    seed
+        The same seed gives the same tables.
+    """
+    n = whole("n", n, least=1)
+    choice("kind", kind, KINDS)
+    multiplicity = whole("multiplicity", multiplicity, least=1)
+    dangling = number("dangling", dangling, least=0.0)
+    bound = _schedule(k, n)
+    moving, naming, filling, hanging = generators(seed, 4)
+    values = np.arange(n, dtype=np.int64)
+    names = values if kind in ("oap", "oac") else naming.permutation(values)
+    many = np.repeat(values, multiplicity)
+    places: dict[str, Places]
+    if kind == "rids":
+        distance = _within(np.minimum(moving.integers(0, bound[many] + 1), many), many, bound)
+        jitter = moving.random(len(many)) / 4
+        places = {"S2": values + 0.0, "S3": values + 0.25, "S1": many - distance + 0.5 + jitter}
+    elif kind == "oac":
+        child = values + moving.integers(0, bound // 2 + 1)
+        near = moving.integers(-50, 51, len(many))
+        places = {"S2": _ranked(child, moving), "S1": many + near + moving.random(len(many))}
+    else:
+        places = {}
+        for name in ("S1", "S2"):
+            late = moving.integers(0, bound[many] // 2 + 1)
+            ranked = _ranked(np.arange(len(many)) + late, moving)
+            places[name] = ranked / multiplicity
+        # A child comes just before the first of its parents.
+        first = np.minimum(places["S1"], places["S2"]).reshape(n, multiplicity).min(axis=1)
+        places["S3"] = first - 1 / (8 * multiplicity)
+    keys = {name: names[many] if len(at) == len(many) else names for name, at in places.items()}
+    return _tables(kind, places, keys, dangling, filling, hanging)
+
+
+def _schedule(k: Any, n: int) -> Numbers:
+    """The bound that holds for each tuple of a child stream."""
+    if isinstance(k, int) and not isinstance(k, bool):
+        return np.full(n, whole("k", k, least=0), np.int64)
+    try:
+        shares, bounds = zip(*k, strict=True)
+    except (TypeError, ValueError):
+        raise TidegateError(
+            f"k must be a whole number or a list of (share, k) pairs, not {k!r}"
+        ) from None
+    for value in bounds:
+        number("k", value, least=0.0)
+    if list(shares) != sorted(shares):
+        raise TidegateError(f"the shares of k must ascend, not {list(shares)!r}")
+    found: Numbers = np.interp(np.arange(n) / n, shares, bounds).astype(np.int64)
+    return found
+
+
+def _within(distance: Numbers, child: Numbers, bound: Numbers) -> Numbers:
+    """Distances that keep to the bound of when a parent comes, not of when its child does."""
+    while (distance > bound[child - distance]).any():
+        distance = np.minimum(distance, bound[child - distance])
+    return distance
+
+
+def _ranked(keys: Numbers, rng: np.random.Generator) -> Places:
+    """The place of each tuple when all are put in order of their keys; ties as they were."""
+    places = np.empty(len(keys))
+    places[np.argsort(keys, kind="stable")] = np.arange(len(keys))
+    return places + rng.random(len(keys)) / 4
+
+
+def _tables(
+    kind: str,
+    places: dict[str, Places],
+    keys: dict[str, Numbers],
+    dangling: float,
+    filling: np.random.Generator,
+    hanging: np.random.Generator,
+) -> dict[str, pa.Table]:
+    order = np.argsort(np.concatenate(list(places.values())), kind="stable")
+    when = np.empty(len(order), np.int64)
+    when[order] = np.arange(len(order))
+    tables, start = {}, 0
+    for name, at in places.items():
+        own, key = when[start : start + len(at)], keys[name].copy()
+        start += len(at)
+        if name == "S1" and dangling:
+            lost = hanging.random(len(key)) < dangling
+            key[lost] = len(key) + np.arange(int(lost.sum()))
+        columns = {"B" if kind == "rids" and name == "S3" else "A": keys[name]}
+        if name == "S1":
+            columns = {"A": keys[name], "B": key} if kind == "rids" else {"A": key}
+        columns |= {"D": filling.integers(0, 100, len(at)), "t": own}
+        tables[name] = pa.table(columns).sort_by("t")
+    return dict(sorted(tables.items()))
+
+
+def links(
+    seconds: int,
+    *,
+    rate: int = 10,
+    delay: float = 1.0,
+    onward: float = 0.1,
+    seed: int = 0,
+) -> dict[str, pa.Table]:
+    """Generate packets on the links C, B and O of section 1.1.
+
+    Columns are ``pid``, ``ts`` in milliseconds and ``size`` in bytes. B has ten times the packets
+    of C and O.
+
+    Parameters
+    ----------
+    seconds
+        How long.
+    rate
+        Packets a second on C and on O.
+    delay
+        Seconds that a packet takes from C to B, and from B to O, at the most.
+    onward
+        The share of C's packets that go on to B, and of B's that go on to O.
+    seed
+        The same seed gives the same tables.
+    """
+    seconds = whole("seconds", seconds, least=1)
+    rate = whole("rate", rate, least=1)
+    longest = int(number("delay", delay, least=0.0) * 1000)
+    onward = number("onward", onward, least=0.0)
+    coming, going, sizing = generators(seed, 3)
+    pid = 0
+    tables: dict[str, pa.Table] = {}
+    before: tuple[Numbers, Numbers, Numbers] | None = None
+    for name, wanted in (("C", rate), ("B", 10 * rate), ("O", rate)):
+        parts = []
+        if before is not None:
+            go = np.flatnonzero(going.random(len(before[0])) < onward)
+            late = going.integers(0, longest + 1, len(go))
+            parts.append((before[0][go], before[1][go] + late, before[2][go]))
+        count = max(wanted * seconds - (len(parts[0][0]) if parts else 0), 0)
+        own = np.arange(pid, pid + count, dtype=np.int64)
+        pid += count
+        when = coming.integers(0, seconds * 1000, count)
+        parts.append((own, when, sizing.integers(40, 1501, count)))
+        ids, times, sizes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.argsort(times, kind="stable")
+        before = ids[order], times[order], sizes[order]
+        tables[name] = pa.table(dict(zip(("pid", "ts", "size"), before, strict=True)))
+    return tables

@@ -1,0 +1,178 @@
+"""`tg.constrained_join` on Spark: Spark's own n-way join, batches, checkpoints and shards."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import tidegate as tg
+from tidegate.streams import cut_by_time
+
+from .workloads import bag, counters, delivered, start, total, write_files
+
+NAMES = ("C", "B", "O")
+WINDOW = 200
+#: A row that joins nothing and is later than all others: the latest time's rows wait for one.
+LAST = 10_000
+CONSTRAINTS = [
+    tg.RIDS("B -> C", within=0),
+    tg.RIDS("O -> B", within=0),
+    tg.RIDS("C -> B", within=30),
+    tg.RIDS("B -> O", within=30),
+]
+JOINS = ["C.pid <-> B.pid", "B.pid <-> O.pid"]
+
+
+def packets(n: int = 400, seed: int = 1) -> dict[str, pa.Table]:
+    """Packets on three links: a third of those on C are seen on B, and a half of these on O."""
+    rng = np.random.default_rng(seed)
+    pid = np.arange(n)
+    time = np.sort(rng.integers(0, 4_000, n))
+    size = rng.integers(40, 1_500, n)
+    seen = {"C": np.ones(n, np.bool_), "B": rng.random(n) < 0.4}
+    seen["O"] = seen["B"] & (rng.random(n) < 0.6)
+    late = {"C": np.zeros(n, np.int64)}
+    for before, name in itertools.pairwise(NAMES):
+        late[name] = late[before] + rng.integers(0, 31, n)
+    tables = {}
+    for at, name in enumerate(NAMES):
+        keep = seen[name] | (rng.random(n) < 0.2 * at)
+        stray = np.where(seen[name], 0, n * (at + 1))[keep]
+        order = np.argsort((time + late[name])[keep], kind="stable")
+        columns = {"pid": pid[keep] + stray, "ts": (time + late[name])[keep], "size": size[keep]}
+        table = pa.table(columns).take(pa.array(order))
+        end = pa.table({"pid": [-1 - at], "ts": [LAST], "size": [0]})
+        tables[name] = pa.concat_tables([table, end])
+    return tables
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {
+        "joins": JOINS,
+        "time": "ts",
+        "windows": WINDOW,
+        "filters": {"B": "size > 100"},
+        "constraints": CONSTRAINTS,
+        **more,
+    }
+
+
+def native(spark: SparkSession, tables: dict[str, pa.Table]) -> DataFrame:
+    for name, table in tables.items():
+        spark.createDataFrame(table).createOrReplaceTempView(name)
+    ends = " and ".join(f"greatest(C.ts, B.ts, O.ts) < {n}.ts + {WINDOW}" for n in NAMES)
+    return spark.sql(
+        "select C.*, B.*, O.* from C join B on C.pid = B.pid join O on B.pid = O.pid "
+        f"where B.size > 100 and {ends}"
+    )
+
+
+def written(tables: dict[str, pa.Table], home: Path, batches: int, parts: slice) -> None:
+    for name, table in tables.items():
+        pieces = cut_by_time(table, time="ts", batches=batches, span=(0, LAST // 2))
+        chosen = list(range(batches))[parts]
+        write_files([pieces[i] for i in chosen], home / name, first=chosen[0])
+
+
+def streams(spark: SparkSession, home: Path) -> dict[str, DataFrame]:
+    schema = "pid long, ts long, size long"
+    return {
+        name: spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(home / name))
+        for name in NAMES
+    }
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pa.Table]:
+    return packets()
+
+
+def test_batch_frames_give_sparks_own_join(
+    spark: SparkSession, tables: dict[str, pa.Table]
+) -> None:
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    expected = bag(native(spark, tables).toArrow())
+    assert expected.total() > 50
+    assert bag(tg.constrained_join(frames, **settings()).toArrow()) == expected
+    assert bag(tg.constrained_join(frames, **settings(constraints=())).toArrow()) == expected
+    assert bag(tg.local.constrained_join(tables, **settings()).table) == expected
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_holds_little(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    written(tables, tmp_path, 6, slice(0, 3))
+    query = start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
+    counts = counters(query)
+    written(tables, tmp_path, 6, slice(3, 6))
+    # Other objects: the engines of the first query are not found again, and are rebuilt.
+    query = start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
+    later = counters(query)
+    assert later[0]["rebuilt"] == 2
+    expected = bag(native(spark, tables).toArrow())
+    assert bag(delivered(spark, tmp_path)) == expected
+    assert total([*counts, *later], "results") == expected.total()
+    swj = sum((t["ts"].to_numpy() < WINDOW).sum() for t in tables.values())
+    assert max(c["held"] for c in [*counts, *later]) < swj
+    assert total([*counts, *later], "violations") == 0
+
+
+def test_counts_need_one_shard(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    counted = settings(constraints=[tg.RIDS("C -> B", k=60), tg.RIDS("B -> C", k=60)])
+    written(tables, tmp_path, 4, slice(0, 4))
+    query = start(tg.constrained_join(streams(spark, tmp_path), **counted), tmp_path)
+    assert {c["shards"] for c in counters(query)} == {1}
+    assert bag(delivered(spark, tmp_path)) == bag(native(spark, tables).toArrow())
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    with pytest.raises(tg.TidegateError, match=r"RIDS\(.* counts tuples, which needs one order"):
+        tg.constrained_join(frames, **counted, shards=2)
+
+
+def test_streams_may_be_out_of_step(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    """C is far ahead of the others: what it has is kept for them."""
+    for name, table in tables.items():
+        pieces = 2 if name == "C" else 5
+        cut = cut_by_time(table, time="ts", batches=pieces, span=(0, LAST // 2))
+        write_files(cut, tmp_path / name)
+    start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
+    assert bag(delivered(spark, tmp_path)) == bag(native(spark, tables).toArrow())
+
+
+def test_a_violated_join_is_reported(spark: SparkSession, tables: dict[str, pa.Table]) -> None:
+    twice = {**tables, "B": pa.concat_tables([tables["B"], tables["B"].slice(0, 20)])}
+    found = tg.local.constrained_join(twice, **settings())
+    assert found.counters["violations"] >= 5
+    assert not bag(found.table) - bag(native(spark, twice).toArrow())
+
+
+def test_a_query_as_text_gives_on_a_stream_what_it_gives_on_tables(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    text = f"""
+      Select sum(C.size) as traffic, count(*)
+      From C [Range {WINDOW}], B [Range {WINDOW}], O [Range {WINDOW}]
+      Where C.pid = B.pid and B.pid = O.pid and B.size > 100
+    """
+    more: dict[str, Any] = {
+        "time": "ts",
+        "unique": [f"{name}.pid" for name in NAMES],
+        "constraints": CONSTRAINTS,
+    }
+    written(tables, tmp_path, 3, slice(0, 3))
+    query = start(tg.cql(text, streams(spark, tmp_path), **more), tmp_path)
+    assert {c["shards"] for c in counters(query)} == {1}
+    local = tg.cql(text, tables, **more)
+    assert local.results > 50
+    assert bag(delivered(spark, tmp_path)) == bag(local.table)
