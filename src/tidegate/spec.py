@@ -39,7 +39,13 @@ Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
 
 MOMENTS: tuple[Moment, ...] = ("probe-first", "evict-first", "shed-first")
-COMBINES: tuple[Combine, ...] = ("min", "max", "sum", "product")
+COMBINE: dict[str, Any] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "sum": np.add,
+    "product": np.multiply,
+}
+COMBINES = tuple(COMBINE)
 #: What a shard needs to hold anything worth it, where memory is a size.
 LEAST_BYTES = 4096
 

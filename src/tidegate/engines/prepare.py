@@ -63,3 +63,10 @@ def check_importance(name: str, column: pa.Array) -> None:
             f'importance must be a finite number of at least 0, and column "{name}" has '
             f"{worst.as_py()!r}; filter such rows, or replace it with coalesce or greatest"
         )
+
+
+def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The input's own columns of a prepared batch."""
+    return pa.RecordBatch.from_arrays(
+        batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
+    )

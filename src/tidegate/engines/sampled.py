@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engines.core import Tables
-from tidegate.engines.prepare import TIE, prepare
+from tidegate.engines.prepare import TIE, payload_of, prepare
 from tidegate.engines.records import from_bytes
-from tidegate.engines.window import WindowEngine, payload_of
+from tidegate.engines.window import WindowEngine
 from tidegate.kernel import layout, sampled
 from tidegate.kernel.hashing import fold
 from tidegate.kernel.rates import ELAPSED, UNSEEN

@@ -15,12 +15,13 @@ from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.changes import ChangingRelation
 from tidegate.engines.facts import FactIndex, Known
 from tidegate.engines.payload import Payload, one_batch
-from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepared_schema
+from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.star_tables import StarTables
 from tidegate.errors import TidegateError
 from tidegate.kernel import layout, star, star_layout
 from tidegate.policies import Arrivals
+from tidegate.spec import COMBINE
 from tidegate.star_spec import StarJoin
 
 #: Results found before they are handed over.
@@ -42,12 +43,6 @@ _COUNTED = {
 _SCALARS = {"seq": star_layout.SEQ, "epoch": star_layout.EPOCH, "started": star_layout.STARTED}
 #: What a record says of a held tuple, besides its key and payload.
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
-_COMBINE: dict[str, Any] = {
-    "min": np.minimum,
-    "max": np.maximum,
-    "sum": np.add,
-    "product": np.multiply,
-}
 
 
 class StarEngine:
@@ -149,7 +144,7 @@ class StarEngine:
         given = [[self._open[s], *inputs[s]] for s in streams]
         if not any(b.num_rows for stream in given for b in stream):
             return
-        first = [self._payload[s].add([_payload_of(b) for b in given[s]]) for s in streams]
+        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in streams]
         batch, order, starts = self._batch(given, waiting, first)
         tables = self._tables
         core, rules, facts = tables.core, tables.rules, self._index.arrays
@@ -256,7 +251,7 @@ class StarEngine:
         result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
         worth = np.ones(len(same))
         if weights:
-            worth = reduce(_COMBINE[self.spec.combine], map(as_floats, weights))
+            worth = reduce(COMBINE[self.spec.combine], map(as_floats, weights))
         if not same.all():
             result, worth = result.filter(pa.array(same)), worth[same]
         self._flows["results"] += result.num_rows
@@ -491,13 +486,6 @@ def _update(tuples: NDArray[Any], learned: pa.RecordBatch) -> None:
     known[known] = tuples["seq"][at[known]] == seq[known]
     for name in ("gain", "last"):
         tuples[name][at[known]] = learned.column(name).to_numpy()[known]
-
-
-def _payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The input's own columns of a prepared batch."""
-    return pa.RecordBatch.from_arrays(
-        batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
-    )
 
 
 def _no_batch(time: np.dtype[Any]) -> star_layout.Batch:

@@ -14,14 +14,14 @@ from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.core import Tables, windows_of
 from tidegate.engines.payload import Payload, one_batch, sizes
-from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, prepared_schema
+from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.errors import TidegateError
 from tidegate.kernel import layout, scores, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
 from tidegate.predicates import Predicate
-from tidegate.spec import WindowJoin
+from tidegate.spec import COMBINE, WindowJoin
 
 #: Pairs found before results are handed over.
 _ROOM = 1 << 18
@@ -283,13 +283,7 @@ class WindowEngine:
                 result.column(len(left.schema) + right.schema.get_field_index(right.importance))
             ),
         ]
-        combine: Any = {
-            "min": np.minimum,
-            "max": np.maximum,
-            "sum": np.add,
-            "product": np.multiply,
-        }[self.spec.combine]
-        return float(combine(*columns).sum())
+        return float(COMBINE[self.spec.combine](*columns).sum())
 
     def _settle(
         self,
@@ -566,13 +560,6 @@ def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
     known = held["seq"][at] == seq if len(held["seq"]) else np.zeros(len(seq), np.bool_)
     for name in ("gain", "last"):
         held[name][at[known]] = learned.column(name).to_numpy()[known]
-
-
-def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The input's own columns of a prepared batch."""
-    return pa.RecordBatch.from_arrays(
-        batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
-    )
 
 
 def _take_rows(batches: list[pa.RecordBatch], rows: NDArray[np.int64]) -> pa.RecordBatch:

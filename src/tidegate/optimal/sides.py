@@ -15,20 +15,12 @@ from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
 from tidegate.predicates import Predicate
 from tidegate.schedules import Schedule
-from tidegate.spec import Side, WindowJoin
+from tidegate.spec import COMBINE, Side, WindowJoin
 
 Whole = NDArray[np.int64]
 
 #: Pairs looked at in one go.
 _PAIRS = 1 << 20
-
-#: How the importance of a pair follows.
-COMBINE: dict[str, Any] = {
-    "min": np.minimum,
-    "max": np.maximum,
-    "sum": np.add,
-    "product": np.multiply,
-}
 
 
 class Spans(NamedTuple):

@@ -26,8 +26,8 @@ from tidegate.errors import TidegateError
 from tidegate.kernel.chains import Chains
 from tidegate.optimal.groups import unit_of
 from tidegate.optimal.plan import Whole, best_plan
-from tidegate.optimal.sides import COMBINE
 from tidegate.policies.base import as_table
+from tidegate.spec import COMBINE
 from tidegate.star_spec import StarJoin, named, star_join
 
 
