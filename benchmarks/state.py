@@ -90,7 +90,7 @@ def on_spark(scale: Scale, step: Step) -> dict[str, queries.Ran]:
         for memory in (scale.memory, 10 * scale.memory):
             label = f"{memory:,}"
             step(f"budget {label} on Spark")
-            way = queries.tidegate(label, within=f"{scale.fill} ms", memory=memory)
+            way = queries.tidegate(label, within=f"{scale.fill} ms", memory=memory, policy="prob")
             found[label] = queries.run(spark, way, budget)
         step("exact on Spark")
         found["exact"] = queries.run(spark, queries.tidegate("e", within="unbounded"), exact)
