@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,13 +22,25 @@ settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+def _needs_spark(file: Path) -> bool:
+    return "spark" in file.parts or "SparkSession" in file.read_text()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process take all that need Spark, from the start, and the other begin the rest."""
-    for item in items:
-        if "spark" in item.path.parts or "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Begin with what needs Spark, which takes longest."""
+    items.sort(key=lambda item: not _needs_spark(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one process take all that needs Spark, and the other begin with the rest."""
+    scheduler: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling(config, log)
+
+    def scope(test: str) -> str:
+        return "spark" if _needs_spark(config.rootpath / test.split("::")[0]) else test
+
+    scheduler._split_scope = scope
+    return scheduler
 
 
 @pytest.fixture(scope="session")
