@@ -1,12 +1,10 @@
-"""One Spark session for all tests, beside which the others run; how hard hypothesis tries."""
+"""One Spark session for all tests of a process, and how hard hypothesis tries."""
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,25 +20,9 @@ settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
 
-def _needs_spark(file: Path) -> bool:
-    return "spark" in file.parts or "SparkSession" in file.read_text()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what needs Spark, which takes longest."""
-    items.sort(key=lambda item: not _needs_spark(item.path))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have one process take all that needs Spark, and the other begin with the rest."""
-    scheduler: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling(config, log)
-
-    def scope(test: str) -> str:
-        return "spark" if _needs_spark(config.rootpath / test.split("::")[0]) else test
-
-    scheduler._split_scope = scope
-    return scheduler
+    """Begin with Spark's tests, which take longest."""
+    items.sort(key=lambda item: "spark" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")
