@@ -266,7 +266,7 @@ class Auto(ByKey):
         self.worth = np.zeros((2, *shape))
         self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
         self.elapsed, self.last = 0.0, 0.0
-        self.census_at, self.fit_at = 0, 0
+        self.census_at, self.fit_at, self.fitted = 0, 0, 0.0
 
     @property
     def span(self) -> float:
@@ -278,21 +278,22 @@ class Auto(ByKey):
         return max(ends) if ends else max(self.elapsed, 1.0)
 
     def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
-        """What is expected in a unit of time; and where in the table a tuple of an age is."""
+        """What is expected in a window; and where in the table a tuple of an age is."""
         assert self.join.clock is not None
         side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
         count = self.counts[1 - side].get(key, 0.0)
         if self.first_epoch is not None:
             count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
-        time, lately = self.recent.get((1 - side, key), (self.join.clock, 0.0))
-        half = 0.125 * self.span
-        lately *= math.exp2(-float(self.join.clock - time) / half) * (math.log(2.0) / half)
-        expected = (count + 0.5) / (self.elapsed + 0.125 * self.span)
+        expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
         step = 0.0
         if not math.isinf(window):
             step = min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
-        level = min(max(math.log2(expected * self.span) + 7.0, 0.0), self.LEVELS - 1.0)
-        trend = math.log2(lately / expected + 2.0**-20) + 3.0
+        level = min(max(math.log2(expected) + 7.0, 0.0), self.LEVELS - 1.0)
+        trend = 0.0
+        if (1 - side, key) in self.recent:
+            time, lately = self.recent[1 - side, key]
+            faded = float(self.join.clock - time) / (0.125 * self.span)
+            trend = math.log2(lately * math.log(2.0) / 0.125) - faded - math.log2(expected) + 3.0
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
 
     def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
@@ -302,7 +303,7 @@ class Auto(ByKey):
         for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
             for trend_at, b in ((j, 1 - (trend - j)), (j + 1, trend - j)):
                 if a * b > 0:
-                    part = a * b * (amount * expected if what == 0 else amount)
+                    part = a * b * (amount * expected / self.span if what == 0 else amount)
                     self.cells[ghost.side, what, int(step), level_at, trend_at] += part
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
@@ -333,7 +334,7 @@ class Auto(ByKey):
         """Now and then, count what was expected since the last time, and fit."""
         seq = self.join.arrivals
         since = float(clock) - self.last if self.census_at else 0.0
-        if seq - self.census_at < 64 or (self.census_at and since * 32 < self.span):
+        if seq - self.census_at < 64 or (self.census_at and since * 16 < self.span):
             return
         self.census_at, self.last = seq, float(clock)
         self.cells *= math.exp2(-since / (8.0 * self.span))
@@ -353,8 +354,10 @@ class Auto(ByKey):
             _, step, where, _ = self.place(ghost, age)
             while len(trail) <= int(step * self.MARKS / self.STEPS):
                 trail.append((int(where + 0.5), self.found[ghost.uid]))
-        if seq - self.fit_at >= min(512, 64 + self.fit_at // 8):
-            self.fit_at = seq
+        early = seq - self.fit_at >= 64 + self.fit_at // 8
+        late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 8
+        if early or late:
+            self.fit_at, self.fitted = seq, float(clock)
             for side in (LEFT, RIGHT):
                 self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
 

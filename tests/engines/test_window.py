@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import sizes
 from tidegate.engines.queue import QueueEngine
-from tidegate.engines.window import TUPLE_OVERHEAD, WindowEngine
+from tidegate.engines.window import EXACT_LIMIT, TUPLE_OVERHEAD, WindowEngine
 from tidegate.policies import (
     DGL,
     POLICIES,
@@ -448,6 +448,26 @@ def test_what_was_learned_survives_restarts(name: str) -> None:
         found.append(pairs + pairs_of(engine.finish()))
     assert found[0] == found[1]
     assert sum(found[0].values()) > 200
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_restart_changes_nothing_in_a_large_memory(name: str) -> None:
+    """Where ranks that move are not looked up at every turn, and keys come and go."""
+    rng = np.random.default_rng(12)
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=4000, memory=1500, policy=name, importance="w"
+    )
+    assert spec.memory is not None and spec.memory > EXACT_LIMIT
+    sides, keys = rng.integers(2, size=40_000), (5000 * rng.random(40_000) ** 2).astype(int)
+    cells = [(side, key, t // 2, t) for t, (side, key) in enumerate(zip(sides, keys, strict=True))]
+    engines = [WindowEngine(spec), WindowEngine(spec)]
+    log: list[bytes] = []
+    for start in range(0, len(cells), 8000):
+        inputs = [[prepared(spec, cells[start : start + 8000], side)] for side in range(2)]
+        going_on, restarted = (pairs_of(engine.feed(inputs)) for engine in engines)
+        assert going_on == restarted
+        engines[0].changes()
+        engines[1] = passed_on(engines[1], log)
 
 
 @pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
-from tidegate.kernel import layout, outlook, tuples, victims
+from tidegate.kernel import layout, outlook, rates, tuples, victims
 from tidegate.kernel.ghosts import index_ghosts
 
 #: At how many ages a ghost leaves a trail.
@@ -54,7 +54,7 @@ class Tables:
             late=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
-            model=np.zeros(3),
+            model=np.zeros(rates.MODEL),
             worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
             cells=np.zeros((2, 2, 1, 1, 1)),
             returns=np.zeros((2, outlook.COUNTS, 1, 1)),
@@ -66,6 +66,8 @@ class Tables:
             learned=none,
             is_learned=np.zeros(0, np.bool_),
         )
+        self.core.model[rates.WEIGHT] = 1.0
+        self.core.edge["rank"] = -np.inf
         self._grow_slots(1024)
         self._grow_entries(1024)
         self.set_budget()
@@ -130,8 +132,9 @@ class Tables:
         if self._rules.kind != layout.NOTHING:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
-            near = _wider(core.near, min(queue, max(2 * layout.SMALL_HEAP, queue // 2) + 2))
-            self.core = self.core._replace(near=near, far=_wider(core.far, queue))
+            self.core = self.core._replace(
+                near=_wider(core.near, queue), far=_wider(core.far, queue)
+            )
 
     def _grow_entries(self, size: int) -> None:
         core = self.core
@@ -179,7 +182,6 @@ class Tables:
 
     def _sweep(self) -> None:
         key_table.sweep_entries(self.core, bool(self._rules.learn))
-        victims.requeue(self.core, self._rules, False)
 
     def set_rates(
         self,
@@ -239,7 +241,6 @@ class Tables:
         ties = core.hashes[core.idle[:n][highest[:n] == rate]]
         tie = np.partition(ties, count - below - 1)[count - below - 1]
         key_table.forget(core, highest, rate, tie)
-        victims.requeue(core, self._rules, False)
 
     def _list_idle(self, entries: NDArray[np.int64]) -> None:
         core = self.core
@@ -369,7 +370,7 @@ class Tables:
             self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
         if self._rules.kind in (layout.BY_LIFE, layout.BY_SCORE):
             # What a restored engine does, so that a crash changes nothing.
-            victims.requeue(self.core, self._rules, True)
+            victims.requeue(self.core, self._rules)
 
 
 def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[Any]:

@@ -513,7 +513,7 @@ class WindowEngine:
         self._sweep(tight=True)
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
-            victims.requeue(self._tables.core, self._rules, True)
+            victims.requeue(self._tables.core, self._rules)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
         self._tables.mark()
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array
+from tidegate.kernel.layout import ranked_type
 
 #: Where in `Core.ints` what is found.
 (
@@ -92,7 +93,7 @@ GROUP = np.dtype(
     ],
     align=True,
 )
-TIMER = np.dtype([("rank", "i8"), ("seq", "i8"), ("item", "i4")], align=True)
+TIMER = ranked_type(np.dtype(np.int64))
 RECORD = np.dtype([("at", "i8"), ("value", "i8")])
 
 

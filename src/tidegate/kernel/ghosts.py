@@ -41,11 +41,11 @@ from tidegate.kernel.outlook import (
 )
 from tidegate.kernel.rates import (
     ELAPSED,
+    FITTED,
     LAST,
-    density,
+    expected,
     level_of,
     rate_of,
-    recently,
     span_of,
     trend_of,
 )
@@ -53,6 +53,8 @@ from tidegate.kernel.times import joins, past, step_of
 
 #: Newcomers between two censuses, and between two fits, at least.
 _APART, _FITS = 64, 512
+#: A census is due after this part of a window, a fit after this.
+_CENSUS, _FIT = 1.0 / 16.0, 1.0 / 8.0
 #: After so many windows a count weighs half.
 _HALFLIFE = 8.0
 
@@ -90,17 +92,16 @@ def _count(
     if not knows_keys(core):
         cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
         return
-    count, recent = 0.0, 0.0
+    hoped = expected(core, rules, rate_of(core, 2 * entry + side) if entry >= 0 else 0.0)
+    doublings = math.log2(hoped)
+    level = level_of(doublings, levels)
+    trend = 0.0
     if entry >= 0:
-        count = rate_of(core, rules, 2 * entry + side)
-        recent = recently(core, rules, 2 * entry + side)
-    expected = density(core, rules, count)
-    level = level_of(core, rules, expected, levels)
-    trend = trend_of(expected, recent, trends)
+        trend = trend_of(core, rules, 2 * entry + side, doublings, trends)
     i, j = int(level), int(trend)
     over, on = level - i, trend - j
     if what == EXPECTED:
-        amount *= expected
+        amount *= hoped / span_of(core, rules)
     cells[i, j] += (1.0 - over) * (1.0 - on) * amount
     if over > 0.0:
         cells[i + 1, j] += over * (1.0 - on) * amount
@@ -171,8 +172,8 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
     reached = int(step_of(rules, ghost.side, ghost.time, age, marks))
     if reached < ghost.marks:
         return
-    count = rate_of(core, rules, 2 * entry + ghost.side) if entry >= 0 else 0.0
-    level = level_of(core, rules, density(core, rules, count), core.cells.shape[3])
+    count = rate_of(core, 2 * entry + ghost.side) if entry >= 0 else 0.0
+    level = level_of(math.log2(expected(core, rules, count)), core.cells.shape[3])
     for mark in range(ghost.marks, reached + 1):
         core.trails[at, mark, 0] = int(level + 0.5)
         core.trails[at, mark, 1] = ghost.found
@@ -252,10 +253,9 @@ def census(core: Core, rules: Rules) -> None:
     if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
         return
     since, span = now - core.model[LAST], span_of(core, rules)
-    steps = core.cells.shape[2]
     if ints[CENSUS_SEQ] == 0:
         since = 0.0
-    elif since * steps * 2 < span:
+    elif since < _CENSUS * span:
         return
     ints[CENSUS_SEQ] = ints[SEQ]
     core.model[LAST] = now
@@ -283,8 +283,10 @@ def census(core: Core, rules: Rules) -> None:
         _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, age)
-    if ints[SEQ] - ints[REDRAWN] >= min(_FITS, _APART + ints[REDRAWN] // 8):
-        ints[REDRAWN] = ints[SEQ]
+    early = ints[SEQ] - ints[REDRAWN] >= _APART + ints[REDRAWN] // 8
+    late = now - core.model[FITTED] >= _FIT * span
+    if early or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):
+        ints[REDRAWN], core.model[FITTED] = ints[SEQ], now
         for side in range(2):
             fit(core, side)
             look_ahead(core, side)

@@ -14,30 +14,31 @@ def before(r1: Any, s1: int, r2: Any, s2: int) -> bool:
 
 
 @inlined
-def put(heap: Array, at: int, rank: Any, seq: int, item: int) -> None:
+def put(heap: Array, at: int, rank: Any, seq: int, item: int, life: int = 0) -> None:
     """Set a node."""
     heap[at].rank = rank
     heap[at].seq = seq
     heap[at].item = item
+    heap[at].life = life
 
 
 @inlined
 def sift_up(heap: Array, at: int) -> None:
     """Move a node up to where it belongs."""
-    rank, seq, item = heap[at].rank, heap[at].seq, heap[at].item
+    rank, seq, item, life = heap[at].rank, heap[at].seq, heap[at].item, heap[at].life
     while at > 0:
         up = (at - 1) >> 2
         if not before(rank, seq, heap[up].rank, heap[up].seq):
             break
         heap[at] = heap[up]
         at = up
-    put(heap, at, rank, seq, item)
+    put(heap, at, rank, seq, item, life)
 
 
 @inlined
 def sift_down(heap: Array, at: int, n: int) -> None:
     """Move a node of a heap of n down to where it belongs."""
-    rank, seq, item = heap[at].rank, heap[at].seq, heap[at].item
+    rank, seq, item, life = heap[at].rank, heap[at].seq, heap[at].item, heap[at].life
     while True:
         first = 4 * at + 1
         if first >= n:
@@ -50,7 +51,7 @@ def sift_down(heap: Array, at: int, n: int) -> None:
             break
         heap[at] = heap[least]
         at = least
-    put(heap, at, rank, seq, item)
+    put(heap, at, rank, seq, item, life)
 
 
 @inlined
@@ -58,6 +59,13 @@ def drop_top(heap: Array, n: int) -> None:
     """Remove the top of a heap of n; it has n - 1 after."""
     heap[0] = heap[n - 1]
     sift_down(heap, 0, n - 1)
+
+
+@inlined
+def heapify(heap: Array, n: int) -> None:
+    """Put n nodes in a heap's order."""
+    for i in range((n - 2) >> 2, -1, -1):
+        sift_down(heap, i, n)
 
 
 @inner
@@ -74,9 +82,9 @@ def select(items: Array, n: int, k: int) -> None:
             while before(rank, seq, items[j].rank, items[j].seq):
                 j -= 1
             if i <= j:
-                r, s, e = items[i].rank, items[i].seq, items[i].item
+                r, s, e, life = items[i].rank, items[i].seq, items[i].item, items[i].life
                 items[i] = items[j]
-                put(items, j, r, s, e)
+                put(items, j, r, s, e, life)
                 i += 1
                 j -= 1
         if k - 1 <= j:

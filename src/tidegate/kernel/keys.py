@@ -21,7 +21,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
-from tidegate.kernel.rates import note
+from tidegate.kernel.rates import note, weigh
 from tidegate.kernel.victims import requeue
 
 
@@ -60,7 +60,6 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
                 core.groups[group].head = -1
                 core.groups[group].tail = -1
                 core.groups[group].count = 0
-                core.groups[group].queued = 0
                 if core.recent.shape[0] > 0:
                     core.recent[group].time = NEVER
                     core.recent[group].count = 0.0
@@ -183,7 +182,8 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             ints[EPOCH] = epoch
             ints[REWRITTEN] = 1
             age = 0
-            requeue(core, rules, True)
+            weigh(core, rules)
+            requeue(core, rules)
         weight = math.ldexp(1.0, age)
     for i in range(start, stop):
         count(core, batch.entry[i], batch.side[i], weight)

@@ -59,7 +59,8 @@ CENSUS_SEQ, REDRAWN = 26, 27  # the sequence numbers at the last census, and at 
 CHANGE = 28  # how many changes of the memory have come
 # One for each pool, or for each side; `BUDGET` is what a pool may hold now.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41, 43
-INTS = 45
+JOINED = 45  # how many have joined `near` since it was filled
+INTS = 47
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -92,7 +93,7 @@ GROUP = np.dtype(
         ("head", "i4"),
         ("tail", "i4"),
         ("count", "i4"),
-        ("queued", "i2"),  # whether it is in the queue
+        ("life", "u2"),  # how often it has come to hold something, modulo 2^16
         ("listed", "i2"),  # whether its entry is in `idle`; of the left group only
     ],
     align=True,
@@ -100,8 +101,11 @@ GROUP = np.dtype(
 
 
 def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
-    """A place in a queue or a heap: a group or a slot, what it is ranked by, which tuple it is."""
-    return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4")], align=True)
+    """A place in a queue or a heap: a group or a slot, what it is ranked by, which tuple it is.
+
+    Of a group also which of its lives was meant.
+    """
+    return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")], align=True)
 
 
 #: A place in the list of what expires.

@@ -16,24 +16,32 @@ from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
 #: What a key that never came is taken to have had.
 UNSEEN = 0.5
 #: Places in `Core.model`: how long evicted tuples stayed, when the last census was, for how long
-#: arrivals have been counted (old time fading as they do).
-STAY, LAST, ELAPSED = 0, 1, 2
+#: arrivals have been counted (old time fading as they do), what a count weighs, when the last fit
+#: was.
+STAY, LAST, ELAPSED, WEIGHT, FITTED = 0, 1, 2, 3, 4
+MODEL = 5
 #: After so much of a window, an arrival counts half as a recent one.
-_RECENT = 0.125
-#: How far below the usual rate trends go, in doublings, and a ratio that is below all.
-_DOWN, _FAINT = 3.0, 2.0**-20
+RECENT = 0.125
+#: What a steady rate would have, in a window, of an arrival in the recent count.
+_STEADY = math.log2(math.log(2.0) / RECENT)
+#: How far below the usual rate trends go, in doublings.
+_DOWN = 3.0
 #: As many doublings of a key's partners in a window are told apart below one partner.
 BELOW = 7.0
 
 
 @inlined
-def rate_of(core: Core, rules: Rules, group: int) -> float:
-    """The rate of the group's key on the other stream, as fading counts would have it."""
-    rate = core.groups[group ^ 1].rate
+def weigh(core: Core, rules: Rules) -> None:
+    """Find out what counts weigh by the clock: half after each half-life."""
     if rules.halflife > 0 and core.ints[STARTED]:
         age = int(core.clock[0] // rules.halflife) - core.ints[EPOCH]
-        rate = math.ldexp(rate, -min(max(age, 0), 2000))
-    return float(rate)
+        core.model[WEIGHT] = math.ldexp(1.0, -min(max(age, 0), 1000))
+
+
+@inlined
+def rate_of(core: Core, group: int) -> float:
+    """The rate of the group's key on the other stream, as fading counts would have it."""
+    return float(core.groups[group ^ 1].rate * core.model[WEIGHT])
 
 
 @inlined
@@ -44,39 +52,36 @@ def span_of(core: Core, rules: Rules) -> float:
 
 
 @inlined
-def recently(core: Core, rules: Rules, group: int) -> float:
-    """How often the group's key came on the other stream lately, in a unit of time."""
-    half = _RECENT * span_of(core, rules)
-    recent = core.recent[group ^ 1]
-    since = float(core.clock[0]) - float(recent.time)
-    return float(recent.count * math.exp2(-since / half) * (math.log(2.0) / half))
-
-
-@inlined
 def note(core: Core, rules: Rules, group: int, time: Any) -> None:
     """Note that a group's key came."""
     recent = core.recent[group]
     if time >= recent.time:
-        since = float(time) - float(recent.time)
-        recent.count = 1.0 + recent.count * math.exp2(-since / (_RECENT * span_of(core, rules)))
-        recent.time = time
+        faded = 0.0
+        if recent.count > 0.0:
+            since = float(time) - float(recent.time)
+            faded = recent.count * math.exp2(-since / (RECENT * span_of(core, rules)))
+        recent.count, recent.time = 1.0 + faded, time
 
 
 @inlined
-def density(core: Core, rules: Rules, count: float) -> float:
-    """How many partners to expect in a unit of time, by a count alone."""
-    return float((count + UNSEEN) / (core.model[ELAPSED] + 0.125 * span_of(core, rules)))
+def expected(core: Core, rules: Rules, count: float) -> float:
+    """How many partners to expect in a window, by a count alone."""
+    span = span_of(core, rules)
+    return float((count + UNSEEN) * span / (core.model[ELAPSED] + RECENT * span))
 
 
 @inlined
-def level_of(core: Core, rules: Rules, expected: float, levels: int) -> float:
-    """Where among the levels, each twice the last, a key's partners in a window are."""
-    level = math.log2(expected * span_of(core, rules)) + BELOW
-    return min(max(level, 0.0), float(levels - 1))
+def level_of(doublings: float, levels: int) -> float:
+    """Where among the levels, each twice the last, a key is with so many partners in a window."""
+    return min(max(doublings + BELOW, 0.0), float(levels - 1))
 
 
 @inlined
-def trend_of(expected: float, recent: float, trends: int) -> float:
+def trend_of(core: Core, rules: Rules, group: int, doublings: float, trends: int) -> float:
     """Where among the trends, each twice the last, the recent rate is over the usual one."""
-    trend = math.log2(recent / expected + _FAINT) + _DOWN
-    return min(max(trend, 0.0), float(trends - 1))
+    recent = core.recent[group ^ 1]
+    if recent.count == 0.0:
+        return 0.0
+    since = float(core.clock[0]) - float(recent.time)
+    lately = math.log2(recent.count) + _STEADY - since / (RECENT * span_of(core, rules))
+    return min(max(lately - doublings + _DOWN, 0.0), float(trends - 1))

@@ -39,7 +39,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.rates import ELAPSED, LAST, density, rate_of
+from tidegate.kernel.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
 from tidegate.kernel.times import expired, joins, past, step_of
 from tidegate.kernel.tuples import drop, expire, link, overdue, schedule, shed
 from tidegate.kernel.window import hear
@@ -142,7 +142,7 @@ def _foreseen(core: Core, rules: Rules, lots: Lots, group: int) -> float:
         return float(lots.plan[MEAN + (group & 1)])
     window = float(rules.window_left if group & 1 == 0 else rules.window_right)
     if rules.learn:
-        return density(core, rules, rate_of(core, rules, group)) * window
+        return expected(core, rules, rate_of(core, group)) * window / span_of(core, rules)
     return float(core.groups[group ^ 1].rate * window)
 
 
@@ -406,6 +406,7 @@ def run(
                 ints[LATE] += time < core.heard[batch.side[i]]
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
+            weigh(core, rules)
             expire(core, rules)
             _pass_time(core, rules, lots)
             ints[STAGE] = COUNT

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined
 from tidegate.kernel.layout import FAINTEST, LEARNED, MARK, Core, Rules
-from tidegate.kernel.rates import STAY, density, level_of, rate_of, recently, trend_of
+from tidegate.kernel.rates import STAY, expected, level_of, rate_of, trend_of
 from tidegate.kernel.times import life_of, step_of, window_of
 
 # Formulas, named as in the papers; see the policies.
@@ -39,17 +39,17 @@ def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> f
     """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
     worth = core.worth[group & 1]
     steps, levels, trends = worth.shape
-    expected = density(core, rules, rate_of(core, rules, group))
+    doublings = math.log2(expected(core, rules, rate_of(core, group)))
     step = step_of(rules, group & 1, time, age, steps)
-    level = level_of(core, rules, expected, levels)
-    trend = trend_of(expected, recently(core, rules, group), trends)
+    level = level_of(doublings, levels)
+    trend = trend_of(core, rules, group, doublings, trends)
     i, j = int(level), int(trend)
     up, on = min(i + 1, levels - 1), min(j + 1, trends - 1)
     low = _at_age(worth, step, i, j)
     low += (level - i) * (_at_age(worth, step, up, j) - low)
     high = _at_age(worth, step, i, on)
     high += (level - i) * (_at_age(worth, step, up, on) - high)
-    return float(math.log2(expected) + low + (trend - j) * (high - low))
+    return float(doublings + low + (trend - j) * (high - low))
 
 
 @inlined
@@ -61,17 +61,17 @@ def score(
     age = float(core.clock[0] - time)
     since = float(core.clock[0] - last)
     if formula == RATE:
-        return float(weight * rate_of(core, rules, group))
+        return float(weight * rate_of(core, group))
     if formula == LIFE:
         ends = window_of(rules, group & 1, time) != 0
         life = life_of(core, rules, group, time) if ends else 1.0
-        return float(weight * max(rate_of(core, rules, group), FAINTEST) * life)
+        return float(weight * max(rate_of(core, group), FAINTEST) * life)
     if formula == HEEB:
         stay = params[0] if params[0] > 0 else max(core.model[STAY], TRACE)
         part = 1.0
         if window_of(rules, group & 1, time) != 0:
             part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
-        return float(weight * rate_of(core, rules, group) * part)
+        return float(weight * rate_of(core, group) * part)
     if formula == DIMPPROB:
         return weight * (float(core.groups[group ^ 1].count) + TRACE)
     if formula == DGL:
@@ -81,7 +81,8 @@ def score(
         step = step_of(rules, group & 1, time, age, worth.shape[0])
         return weight * _at_age(worth, step, 0, 0)
     if formula == AUTO:
-        return math.log2(max(weight, FAINTEST)) + _corrected(core, rules, group, time, age)
+        weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
+        return weighed + _corrected(core, rules, group, time, age)
     if formula == IJOIN:
         if age < params[1]:
             return SPARED
@@ -103,7 +104,7 @@ def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -
     if rules.formula == SIMPPROB or rules.formula == DGL:
         return weight * (partners + TRACE)
     if rules.formula == GREEDY_DUAL:
-        return float(core.floor[pool] + weight * rate_of(core, rules, group))
+        return float(core.floor[pool] + weight * rate_of(core, group))
     return 0.0
 
 
@@ -125,7 +126,7 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         held.gain = max(held.gain - params[1] * since, 0.0) + max(won, 0.0)
     elif formula == GREEDY_DUAL:
         pool = group & 1 if rules.pools == 2 else 0
-        held.gain = core.floor[pool] + held.rank * rate_of(core, rules, group)
+        held.gain = core.floor[pool] + held.rank * rate_of(core, group)
     else:
         return
     if formula != GREEDY_DUAL:

@@ -37,7 +37,7 @@ from tidegate.kernel.layout import (
 )
 from tidegate.kernel.scores import first_gain, learn_stay, score
 from tidegate.kernel.times import end_of, expired, past, window_of
-from tidegate.kernel.victims import enqueue, item_of, of_tuples, rank_of, victim, worth
+from tidegate.kernel.victims import enqueue, of_tuples, victim, worth
 
 
 @inlined
@@ -192,8 +192,8 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     ints[HELD + side] += 1
     if of_tuples(rules):
         enqueue(core, rules, pool, slot)
-    elif rules.kind != NOTHING and core.groups[group].queued == 0:
-        core.groups[group].queued = 1
+    elif rules.kind != NOTHING and core.groups[group].count == 1:
+        core.groups[group].life += 1
         enqueue(core, rules, pool, group)
 
 
@@ -258,8 +258,7 @@ def make_room(
             continue
         if is_overdue:
             return False
-        slot = victim(core, rules, pool)
-        lowest = rank_of(core, rules, item_of(core, rules, slot))[0]
+        slot, lowest = victim(core, rules, pool)
         if rules.kind == BY_TUPLE:
             rank = fixed
         elif rules.kind == BY_SCORE:
@@ -295,8 +294,7 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
                     drop(core, rules, slot)
                     ints[EXPIRED] += 1
                     continue
-                slot = victim(core, rules, pool)
-                lowest = rank_of(core, rules, item_of(core, rules, slot))[0]
+                slot, lowest = victim(core, rules, pool)
                 core.floor[pool] = max(core.floor[pool], lowest)
                 evict(core, rules, out, slot)
 

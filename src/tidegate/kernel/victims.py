@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
-from tidegate.kernel.heap import before, drop_top, put, select, sift_down, sift_up
+from tidegate.kernel.heap import before, drop_top, heapify, put, select, sift_down, sift_up
 from tidegate.kernel.layout import (
     BY_KEY,
     BY_LIFE,
@@ -22,6 +22,8 @@ from tidegate.kernel.layout import (
     BY_TUPLE,
     FAINTEST,
     FAR,
+    HELD,
+    JOINED,
     NEAR,
     SMALL_HEAP,
     Core,
@@ -64,12 +66,6 @@ def slot_of(core: Core, rules: Rules, item: int) -> int:
 
 
 @inlined
-def item_of(core: Core, rules: Rules, slot: int) -> int:
-    """The candidate that stands for a slot's tuple."""
-    return slot if of_tuples(rules) else int(core.slots[slot].group)
-
-
-@inlined
 def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
     """The rank of a candidate now and the sequence number of the tuple that it stands for."""
     if rules.kind == BY_TUPLE:
@@ -87,11 +83,12 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
 
 
 @inlined
-def alive(core: Core, rules: Rules, item: int, seq: int) -> bool:
-    """Whether a candidate still stands for the tuple that it was queued for."""
+def alive(core: Core, rules: Rules, queued: Any) -> bool:
+    """Whether a candidate still stands for what it was queued for."""
     if of_tuples(rules):
-        return bool(core.slots[item].seq == seq)
-    return bool(core.groups[item].count > 0)
+        return bool(core.slots[queued.item].seq == queued.seq)
+    group = core.groups[queued.item]
+    return bool(group.count > 0 and group.life == queued.life)
 
 
 @inlined
@@ -104,6 +101,23 @@ def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
             prefetch(core.groups, queue[i].item)
 
 
+@inlined
+def fetch_group(core: Core, group: int) -> None:
+    """Have what is known of a group's key fetched from memory."""
+    prefetch(core.groups, group)
+    if core.recent.shape[0] > 0:
+        prefetch(core.recent, group)
+
+
+@inlined
+def held_in(core: Core, rules: Rules, pool: int) -> int:
+    """How many tuples a pool holds."""
+    left, right = core.ints[HELD], core.ints[HELD + 1]
+    if rules.pools == 2:
+        return int(right if pool == 1 else left)
+    return int(left + right)
+
+
 @inner
 def spread(core: Core, pool: int) -> None:
     """Move all of `near` to `far`."""
@@ -113,21 +127,28 @@ def spread(core: Core, pool: int) -> None:
         core.far[pool, far + i] = core.near[pool, i]
     ints[FAR + pool] = far + ints[NEAR + pool]
     ints[NEAR + pool] = 0
+    core.edge[pool].rank = -np.inf
+
+
+@inlined
+def _living(core: Core, rules: Rules, queue: Array, n: int) -> int:
+    """Drop the dead from a list of n: how many are left."""
+    kept = 0
+    for i in range(n):
+        fetch(core, rules, queue, i + AHEAD, n)
+        if alive(core, rules, queue[i]):
+            queue[kept] = queue[i]
+            kept += 1
+    return kept
 
 
 @inner
 def prune(core: Core, rules: Rules, pool: int) -> None:
-    """Drop the dead from `far`."""
-    n = 0
-    far = core.far[pool]
-    for i in range(core.ints[FAR + pool]):
-        fetch(core, rules, far, i + AHEAD, core.ints[FAR + pool])
-        if alive(core, rules, far[i].item, far[i].seq):
-            far[n] = far[i]
-            n += 1
-        elif not of_tuples(rules):
-            core.groups[far[i].item].queued = 0
-    core.ints[FAR + pool] = n
+    """Drop the dead: which of the others is next stays as it is, so any time will do."""
+    ints = core.ints
+    ints[FAR + pool] = _living(core, rules, core.far[pool], ints[FAR + pool])
+    ints[NEAR + pool] = _living(core, rules, core.near[pool], ints[NEAR + pool])
+    heapify(core.near[pool], ints[NEAR + pool])
 
 
 @inner
@@ -140,16 +161,14 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
         fetch(core, rules, far, i + AHEAD, total)
         if moves(rules) and i + AHEAD // 2 < total:
             if of_tuples(rules):
-                prefetch(core.groups, core.slots[far[i + AHEAD // 2].item].group)
+                fetch_group(core, core.slots[far[i + AHEAD // 2].item].group)
             else:
                 prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
-        item = far[i].item
-        if alive(core, rules, item, far[i].seq):
+        if alive(core, rules, far[i]):
+            item, life = far[i].item, far[i].life
             rank, seq = rank_of(core, rules, item)
-            put(far, n, rank, seq, item)
+            put(far, n, rank, seq, item, life)
             n += 1
-        elif not of_tuples(rules):
-            core.groups[item].queued = 0
     core.ints[FAR + pool] = n
 
 
@@ -178,37 +197,42 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
             if before(near[top].rank, near[top].seq, near[i].rank, near[i].seq):
                 top = i
         core.edge[pool] = near[top]
-    for i in range((k - 2) >> 2, -1, -1):
-        sift_down(near, i, k)
+    heapify(near, k)
     for i in range(k, n):
         far[i - k] = far[i]
     ints[NEAR + pool] = k
     ints[FAR + pool] = n - k
+    ints[JOINED + pool] = 0
 
 
 @inlined
 def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
-    """Make a candidate known to the queue."""
+    """Make a candidate known to the queue.
+
+    Where it goes must not depend on how many dead are still in the queue: they are dropped at
+    other times after a restart.
+    """
     ints = core.ints
-    near, far = ints[NEAR + pool], ints[FAR + pool]
-    if near + far + 1 >= core.far.shape[1] or near > max(2 * SMALL_HEAP, far):
+    if ints[NEAR + pool] + ints[FAR + pool] + 1 >= core.far.shape[1]:
+        prune(core, rules, pool)
+    if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
-        if near + far + 1 >= core.far.shape[1]:
-            prune(core, rules, pool)
-        near, far = 0, ints[FAR + pool]
+        ints[JOINED + pool] = 0
     rank, seq = rank_of(core, rules, item)
-    if near > 0 and not before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-        put(core.near[pool], near, rank, seq, item)
-        sift_up(core.near[pool], near)
-        ints[NEAR + pool] = near + 1
+    life = 0 if of_tuples(rules) else core.groups[item].life
+    if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+        put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
+        ints[FAR + pool] += 1
     else:
-        put(core.far[pool], far, rank, seq, item)
-        ints[FAR + pool] = far + 1
+        put(core.near[pool], ints[NEAR + pool], rank, seq, item, life)
+        sift_up(core.near[pool], ints[NEAR + pool])
+        ints[NEAR + pool] += 1
+        ints[JOINED + pool] += 1
 
 
 @inner
-def scan(core: Core, rules: Rules, pool: int) -> int:
-    """The lowest candidate of a small queue whose ranks all move."""
+def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
+    """The lowest candidate of a small queue whose ranks all move, and its rank."""
     spread(core, pool)
     prune(core, rules, pool)
     best, best_rank, best_seq = -1, np.inf, 0
@@ -217,16 +241,17 @@ def scan(core: Core, rules: Rules, pool: int) -> int:
         rank, seq = rank_of(core, rules, item)
         if best < 0 or before(rank, seq, best_rank, best_seq):
             best, best_rank, best_seq = item, rank, seq
-    return best
+    return best, best_rank
 
 
 @inlined
-def victim(core: Core, rules: Rules, pool: int) -> int:
-    """The slot with the lowest (rank, sequence number) in a pool that holds something."""
+def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
+    """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
     ints = core.ints
     near = core.near[pool]
-    if moves(rules) and ints[NEAR + pool] + ints[FAR + pool] <= rules.exact_limit:
-        return slot_of(core, rules, scan(core, rules, pool))
+    if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
+        best, lowest = scan(core, rules, pool)
+        return slot_of(core, rules, best), lowest
     while True:
         n = ints[NEAR + pool]
         if n == 0:
@@ -241,29 +266,26 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
             for i in range(5, min(n, 21)):
                 prefetch(core.slots, near[i].item)
             for i in range(1, min(n, 5)):
-                prefetch(core.groups, core.slots[near[i].item].group)
+                fetch_group(core, core.slots[near[i].item].group)
         else:
             for i in range(5, min(n, 21)):
                 prefetch(core.groups, near[i].item)
             for i in range(1, min(n, 5)):
                 prefetch(core.slots, core.groups[near[i].item].head)
-        drop = not alive(core, rules, top, near[0].seq)
-        if drop:
-            if not of_tuples(rules):
-                core.groups[top].queued = 0
-        elif rules.kind == BY_TUPLE:
-            return int(top)
-        else:
+        drop = not alive(core, rules, near[0])
+        if not drop and rules.kind == BY_TUPLE:
+            return int(top), near[0].rank
+        if not drop:
             rank, seq = rank_of(core, rules, top)
             fallen = moves(rules) and rank < near[0].rank
             if seq == near[0].seq and (rank == near[0].rank or fallen):
-                return slot_of(core, rules, top)
+                return slot_of(core, rules, top), rank
             drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)
             if drop:
-                put(core.far[pool], ints[FAR + pool], rank, seq, top)
+                put(core.far[pool], ints[FAR + pool], rank, seq, top, near[0].life)
                 ints[FAR + pool] += 1
             else:
-                put(near, 0, rank, seq, top)
+                put(near, 0, rank, seq, top, near[0].life)
                 sift_down(near, 0, n)
         if drop:
             drop_top(near, n)
@@ -271,16 +293,9 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
 
 
 @entry_point
-def requeue(core: Core, rules: Rules, fallen: bool) -> None:
-    """Drop groups that hold nothing any more from the queue.
-
-    Needed before their entries are used for other keys; and, to look up all ranks, wherever those
-    of the others may have `fallen`.
-    """
+def requeue(core: Core, rules: Rules) -> None:
+    """Look up all ranks: wherever those may have fallen that otherwise only rise."""
     if rules.kind == BY_KEY or moves(rules):
         for pool in range(rules.pools):
             spread(core, pool)
-            if fallen:
-                renew(core, rules, pool)
-            else:
-                prune(core, rules, pool)
+            renew(core, rules, pool)

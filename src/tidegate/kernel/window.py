@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, entry_point, inlined, prefetch
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined
 from tidegate.kernel.ghosts import census, haunt, meet
 from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
@@ -42,9 +42,11 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.rates import weigh
 from tidegate.kernel.scores import learn_match
 from tidegate.kernel.times import end_of, expired, joins
 from tidegate.kernel.tuples import admit, expire, resize
+from tidegate.kernel.victims import fetch_group
 
 
 @inlined
@@ -233,12 +235,14 @@ def _run(
                 stop += 1
             ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
             for i in range(start + AHEAD, min(stop + AHEAD, total)):
-                prefetch(core.groups, 2 * batch.entry[i])
+                fetch_group(core, 2 * batch.entry[i])
             for i in range(start, stop):
                 ints[LATE] += time < core.heard[batch.side[i]]
             # Rows of a tick are in order of their sides.
             hear(core, batch.side[start], time)
             hear(core, batch.side[stop - 1], time)
+            if rules.kind == BY_SCORE:
+                weigh(core, rules)
             expire(core, rules)
             if _may_resize(core, rules):
                 resize(core, rules, out, False)
@@ -284,5 +288,6 @@ def advance(core: Core, rules: Rules, out: Output, left: Any, right: Any) -> Non
     """Hear how far the streams have come, and drop what has expired or does not fit by then."""
     hear(core, 0, left)
     hear(core, 1, right)
+    weigh(core, rules)
     expire(core, rules)
     resize(core, rules, out, False)
