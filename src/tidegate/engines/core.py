@@ -336,12 +336,19 @@ class Tables:
         """The slots that were filled after the last mark and still are."""
         return np.flatnonzero(self.core.slots["seq"] >= self.core.ints[layout.MARK])
 
-    def keep_rows(self, side: int, slots: NDArray[np.int64], first: int, stop: int) -> Any:
-        """Number the rows anew, from `first` on, that one of these slots holds: which they are."""
-        held = np.zeros(stop - first, np.bool_)
-        tuples.mark_rows(self.core, side, slots, first, held)
-        tuples.number_rows(self.core, side, slots, first, first - 1 + np.cumsum(held))
-        return first + np.flatnonzero(held)
+    def keep_rows(
+        self, slots: NDArray[np.int64], spans: Sequence[tuple[int, int]]
+    ) -> list[NDArray[np.int64]]:
+        """Number the rows of each side's span anew that one of these slots holds: which they are.
+
+        A side whose span is empty keeps its numbers.
+        """
+        first = np.array([start for start, _ in spans])
+        held = [np.zeros(stop - start, np.bool_) for start, stop in spans]
+        tuples.mark_rows(self.core, slots, first, *held)
+        numbers = [start - 1 + np.cumsum(h) for start, h in zip(first, held, strict=True)]
+        tuples.number_rows(self.core, slots, first, *numbers)
+        return [start + np.flatnonzero(h) for start, h in zip(first, held, strict=True)]
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""

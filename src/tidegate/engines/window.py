@@ -303,18 +303,25 @@ class WindowEngine:
         split = int(np.searchsorted(rows, left))
         for s, own in enumerate((rows[:split], rows[split:] - left)):
             self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
-        fresh = tables.fresh()
-        for s, payload in enumerate(self._payload):
-            payload.trim(first[s], tables.keep_rows(s, fresh, first[s], payload.rows))
+        spans = [(start, payload.rows) for start, payload in zip(first, self._payload, strict=True)]
+        kept = tables.keep_rows(tables.fresh(), spans)
+        for start, rows, payload in zip(first, kept, self._payload, strict=True):
+            payload.trim(start, rows)
             payload.join_chunks()
         self._sweep(tight=self._overweight)
 
     def _sweep(self, *, tight: bool) -> None:
         """Drop the rows that nobody holds, if they are many or must go."""
         tables = self._tables
-        for s, payload in enumerate(self._payload):
-            if tight or payload.wants_rewrite(tables.held_on(s)):
-                payload.rewrite(tables.keep_rows(s, tables.every(), 0, payload.rows))
+        due = [
+            payload.rows > 0 and (tight or payload.wants_rewrite(tables.held_on(s)))
+            for s, payload in enumerate(self._payload)
+        ]
+        if any(due):
+            spans = [(0, p.rows * now) for p, now in zip(self._payload, due, strict=True)]
+            kept = tables.keep_rows(tables.every(), spans)
+            for s in np.flatnonzero(due):
+                self._payload[s].rewrite(kept[s])
 
     def _no_rows(self, side: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], self._schemas[side])

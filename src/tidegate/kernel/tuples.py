@@ -359,21 +359,28 @@ def reload(
 
 
 @entry_point
-def mark_rows(core: Core, side: int, slots: Array, first: int, held: Array) -> None:
-    """Say of the side's rows from `first` on which are held, by one of the slots given."""
+def mark_rows(core: Core, slots: Array, first: Array, left: Array, right: Array) -> None:
+    """Say of rows from each side's `first` on which are held by one of the slots given.
+
+    Nothing is said of a side whose array is empty.
+    """
     for i in range(slots.shape[0]):
         tuple_ = core.slots[slots[i]]
-        if tuple_.seq >= 0 and tuple_.group & 1 == side:
-            held[tuple_.row - first] = True
+        side = tuple_.group & 1
+        held = left if side == 0 else right
+        if tuple_.seq >= 0 and held.shape[0] > 0:
+            held[tuple_.row - first[side]] = True
 
 
 @entry_point
-def number_rows(core: Core, side: int, slots: Array, first: int, numbers: Array) -> None:
-    """Give the side's rows from `first` on new numbers."""
+def number_rows(core: Core, slots: Array, first: Array, left: Array, right: Array) -> None:
+    """Give rows from each side's `first` on new numbers; the rows of these slots are held."""
     for i in range(slots.shape[0]):
         tuple_ = core.slots[slots[i]]
-        if tuple_.seq >= 0 and tuple_.group & 1 == side:
-            tuple_.row = numbers[tuple_.row - first]
+        side = tuple_.group & 1
+        numbers = left if side == 0 else right
+        if tuple_.seq >= 0 and numbers.shape[0] > 0:
+            tuple_.row = numbers[tuple_.row - first[side]]
 
 
 @entry_point
