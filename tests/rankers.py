@@ -334,7 +334,7 @@ class Auto(ByKey):
         """Now and then, count what was expected since the last time, and fit."""
         seq = self.join.arrivals
         since = float(clock) - self.last if self.census_at else 0.0
-        if seq - self.census_at < 64 or (self.census_at and since * 16 < self.span):
+        if seq - self.census_at < 64 or (self.census_at and since * 32 < self.span):
             return
         self.census_at, self.last = seq, float(clock)
         self.cells *= math.exp2(-since / (8.0 * self.span))
