@@ -1,4 +1,4 @@
-"""A relation in a real database: PostgreSQL, read over JDBC."""
+"""Relations that are sent to workers: from PostgreSQL over JDBC, and an empty one."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ def test_a_relation_in_postgresql(jdbc: SparkSession, database: Postgres) -> Non
     found = names["alarms"].select(ids).toArrow()
     assert len(found) > 300
     assert bag(found) == bag(native(**frames, rooms=names["rooms"]).select(ids).toArrow())
+
+
+def test_a_relation_without_rows(spark: SparkSession) -> None:
+    frames = [spark.createDataFrame(table) for table in streams(20).values()]
+    nothing = spark.createDataFrame([], "sensor long, detector string, room string")
+    settings: dict[str, Any] = {"on": ["sensor", "detector"], "time": "ts", "within": "5 seconds"}
+    for shards in (1, 2):
+        found = tg.star_join(frames, nothing, **settings, shards=shards).toArrow()
+        assert (len(found), found.column_names[-1]) == (0, "room")
 
 
 def native(heat: DataFrame, smoke: DataFrame, rooms: DataFrame) -> DataFrame:
