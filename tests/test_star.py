@@ -31,6 +31,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"within": [1, 2, 3]}, ["a window for each of the 2 streams", "not [1, 2, 3]"]),
     ({"within": 0}, ["longer than zero", "not 0"]),
     ({"interval": "begin"}, ["interval must be a pair of columns", "not 'begin'"]),
+    ({"interval": ("end", "end")}, ["two columns like", "not ('end', 'end')"]),
     ({"interval": ("begin", "stop")}, ['the relation has no column "stop"']),
     ({"interval": ("begin", "note")}, ["timestamps, dates or numbers", '"note" is string']),
     ({**SPAN, "changes": ("note", "begin")}, ["not both", "inserts begin and deletes end"]),
@@ -85,6 +86,12 @@ WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
     ([R, S], changes(("delete", 0, 1, 2)), OPS, "of a fact that is not there: insert it first"),
     ([R, S], changes(("update", 0, 1, 2)), OPS, "of a fact that is not there"),
     ([R, S], changes(("insert", None, 1, 2), ("insert", 1, 1, 1)), OPS, "a change needs a time"),
+    (
+        [R.set_column(1, "t", pa.array([1.0, 2.0])), S.set_column(1, "t", pa.array([1.0, 2.0]))],
+        changes(("insert", float("nan"), 1, 2)),
+        OPS,
+        'a change needs a time, and column "at" has a NaN',
+    ),
     (
         [R.set_column(2, "w", pa.array([0.0, 1.0])), S],
         F,
@@ -170,6 +177,22 @@ def test_a_fact_may_be_named_otherwise_than_by_its_keys() -> None:
     s = pa.table({"b": [2, 2, 2], "t": [2, 6, 10]})
     found = tg.local.star_join([r, s], history, **GOOD, **OPS, fact="id").table
     assert {(row["a"], row["t_s2"]) for row in found.to_pylist()} == {(1, 2), (3, 6)}
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_a_fact_without_a_key_holds_no_tuples(changing: bool) -> None:
+    """It can never join; a change of it is one of a fact that is there all the same."""
+    history = pa.table(
+        {
+            "op": pa.array(["insert", "insert", "update", "delete"], pa.large_string()),
+            "at": [0, 0, 1, 9],
+            "a": pa.array([None, 2, None, None], pa.int64()),
+            "b": [1, 2, 1, 1],
+        }
+    )
+    relation = history if changing else history.slice(0, 2).select(["a", "b"])
+    found = tg.local.star_join([R, S], relation, **GOOD, **OPS if changing else {})
+    assert (found.results, found.counters["filtered"], found.counters["held"]) == (1, 2, 2)
 
 
 def test_a_million_facts() -> None:

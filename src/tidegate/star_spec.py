@@ -299,12 +299,14 @@ def _relation(
             raise TidegateError(f"{name} must be a pair of columns like {example}, not {value!r}")
         for column in value:
             check_column(schema, column, "the relation")
+        if value[0] == value[1]:
+            raise TidegateError(f"{name} must be two columns like {example}, not {value!r}")
     if interval is not None and changes is not None:
         raise TidegateError(
             f"a relation has an interval ({interval!r}) or is a stream of changes ({changes!r}), "
             "not both: in a stream of changes, inserts begin and deletes end an interval"
         )
-    if changes is not None and not pa.types.is_string(schema.field(changes[0]).type):
+    if changes is not None and not _is_text(schema.field(changes[0]).type):
         raise TidegateError(
             f'the operation must be a column of strings such as "insert"; "{changes[0]}" is '
             f"{schema.field(changes[0]).type}: cast it"
@@ -328,6 +330,10 @@ def _relation(
         fact=tuple(named_by),
         carried=tuple(n for n in schema.names if n not in every_key and n not in (changes or ())),
     )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> TimeUnit:

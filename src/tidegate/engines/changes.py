@@ -37,7 +37,13 @@ def prepare_changes(spec: StarJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Check and hash rows of a stream of changes."""
     assert spec.relation.changes is not None
     codes = operations(spec, batch)
-    when = times(batch.column(spec.relation.changes[1]), spec.unit)
+    name = spec.relation.changes[1]
+    when = times(batch.column(name), spec.unit)
+    if np.isnan(when).any():
+        raise TidegateError(
+            f'a change needs a time, and column "{name}" has a NaN; filter such rows, or give them '
+            "one"
+        )
     which = hash_columns([batch.column(name) for name in spec.relation.fact], batch.num_rows)
     ties = hash_columns(batch.columns, batch.num_rows, exact=True)
     head = [which, when, ties, codes, *key_hashes(spec, batch)]
@@ -112,13 +118,14 @@ class ChangingRelation:
         made = made[np.lexsort((which[made], when[made]))]
         first = self.index.count
         rows = table.select(list(range(len(_HEAD) + self._streams, table.num_columns)))
+        rows = rows.take(pa.array(order[made]))
         self._add(
             which[made],
             self._next_id + np.arange(len(made)),
             [table.column(f"k{s}").to_numpy()[order[made]] for s in range(self._streams)],
-            when[made],
+            np.where(self._joinable(rows), when[made], self._always).astype(when.dtype),
             end[made],
-            rows.take(pa.array(order[made])),
+            rows,
         )
         self._next_id += len(made)
         self._end(ended, ends)
@@ -131,6 +138,14 @@ class ChangingRelation:
         self._active |= zip(which[alive].tolist(), number[alive].tolist(), strict=True)
         finite = number[made[end[made] < self._always]]
         return np.concatenate([ended, finite])
+
+    def _joinable(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Whether facts have all their keys; those that have a null there never begin."""
+        schema = self._spec.relation.schema
+        good = np.ones(len(rows), np.bool_)
+        for name in {name for keys in self._spec.relation.keys for name in keys}:
+            good &= rows.column(schema.get_field_index(name)).is_valid().to_numpy()
+        return good
 
     def _refuse(self, table: pa.Table, at: int, why: str) -> None:
         rows = table.slice(at, 1).select(list(range(len(_HEAD) + self._streams, table.num_columns)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.columns import as_floats, hash_columns
 from tidegate.engines.changes import prepare_changes
-from tidegate.engines.facts import FactIndex, Known, known
+from tidegate.engines.facts import FactIndex, Known, distinct, known
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIME, prepare
 from tidegate.engines.star import StarEngine
@@ -219,7 +219,7 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
 def _copies(index: FactIndex, place: NDArray[np.uint16], shards: int) -> int:
     """In how many shards keys are, all keys together."""
     keys = index.arrays.key[: index.count].astype(np.int64)
-    return sum(len(np.unique(keys[:, s] * shards + place)) for s in range(index.streams))
+    return sum(distinct(keys[:, s] * shards + place) for s in range(index.streams))
 
 
 def _shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:

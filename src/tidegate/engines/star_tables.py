@@ -46,6 +46,7 @@ class StarTables:
             floor=np.zeros(pools),
             cursor=np.zeros(n, np.int64),
             gone=np.empty(0, np.int64),
+            memo=np.zeros(star_layout.MEMO, star_layout.memo_type(time)),
         )
         self._index = index
         self.fit()

@@ -22,6 +22,7 @@ from tidegate.kernel.star_layout import (
     NEEDED,
     PENDING,
     RATE,
+    RATED,
     SECOND,
     SEQ,
     STAGE,
@@ -133,6 +134,7 @@ def run(
             while stop < total and batch.time[stop] == time:
                 stop += 1
             ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
+            ints[RATED] += 1
             for i in range(start, stop):
                 ints[LATE] += time < core.heard[batch.stream[i]]
                 _hear(core, batch.stream[i], time)
@@ -166,6 +168,7 @@ def run(
 @entry_point
 def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -> None:
     """Hear how far the streams have come, and drop what has expired by then."""
+    core.ints[RATED] += 1
     for s in range(told.shape[0]):
         _hear(core, s, told[s])
     end_facts(core, facts, rules)
@@ -175,6 +178,7 @@ def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -
 @entry_point
 def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
     """Hold tuples that were held before, given in order of their sequence numbers."""
+    core.ints[RATED] += 1
     for i in range(tuples.shape[0]):
         core.ints[FREE] -= 1
         slot = core.free[core.ints[FREE]]
@@ -192,6 +196,7 @@ def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
 @entry_point
 def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
     """Facts have been given an end: held tuples may end with them."""
+    core.ints[RATED] += 1
     for i in range(ended.shape[0]):
         fact = ended[i]
         for s in range(rules.windows.shape[0]):

@@ -25,7 +25,10 @@ TICK_FROM, TICK_TO, STAGE, AT, BASE = 11, 12, 13, 14, 15
 EPOCH, STARTED, REWRITTEN = 16, 17, 18
 ENDING = 19  # length of `Core.ending`
 NEEDED = 20  # the room that a probe needs
-INTS = 21
+RATED = 21  # changes with all that `worth` depends on
+INTS = 22
+#: How many tuples' worth is remembered; a power of two.
+MEMO = 256
 
 # What a slot is: free, linked but not in memory, or in memory.
 PENDING, HELD = 1, 2
@@ -73,6 +76,22 @@ GROUP = np.dtype(
 )
 
 
+def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """What tuples of one key and weight are worth, if their times lie in [since, before)."""
+    return np.dtype(
+        [
+            ("since", time),
+            ("before", time),
+            ("rated", "i8"),
+            ("weight", "f8"),
+            ("worth", "f8"),
+            ("stream", "i4"),
+            ("entry", "i4"),
+        ],
+        align=True,
+    )
+
+
 class Core(NamedTuple):
     """All state of one join but the relation; n streams, p pools."""
 
@@ -92,6 +111,7 @@ class Core(NamedTuple):
     floor: Array  # [p]: the largest rank evicted so far
     cursor: Array  # [n]: the slots of a combination
     gone: Array  # sequence numbers of what has left since the mark
+    memo: Array  # [MEMO]
 
 
 class Rules(NamedTuple):

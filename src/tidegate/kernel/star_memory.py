@@ -32,6 +32,7 @@ from tidegate.kernel.star_layout import (
     NOTHING,
     PENDING,
     RATE,
+    RATED,
     REJECTED,
     REWRITTEN,
     SEQ,
@@ -288,6 +289,7 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
                     core.groups[s, e].rate *= shrink
                     core.groups[s, e].sum *= shrink
             ints[EPOCH], ints[REWRITTEN] = epoch, 1
+            ints[RATED] += 1
             age = 0
             for pool in range(rules.pools):
                 size = core.sizes[pool]
@@ -303,6 +305,7 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
             group.rate += weight
             group.sum += weight * batch.weight[i]
             group.touched = 1
+    ints[RATED] += 1
 
 
 @inner

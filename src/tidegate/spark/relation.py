@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidegate.engines.star_job import InHand, Shipped, in_order
-from tidegate.spark.packing import arrow_schema, decode, with_schema
+from tidegate.spark.packing import arrow_schema, with_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +23,8 @@ class Broadcasted:
 
     def load(self) -> pa.Table:
         """Its rows."""
-        return pa.Table.from_batches(decode(self.stream.value))
+        with pa.ipc.open_stream(self.stream.value) as reader:
+            return reader.read_all()
 
 
 def ship(frame: DataFrame) -> Shipped:

@@ -1,0 +1,153 @@
+"""Star joins: tuples a second by the size of the relation and of memory, alone and on Spark."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+import tidegate as tg
+from benchmarks import queries
+from benchmarks.report import Table
+from tidegate.engines.star_job import InHand, StarJob, in_order
+from tidegate.spark.operator import PROVIDER
+from tidegate.star_spec import star_join
+
+#: Streams have at least so many keys, so that small relations have tuples to filter.
+FEWEST_KEYS = 10_000
+#: The window and the memory on Spark: both windows have twice as many tuples.
+WITHIN, MEMORY = "10 seconds", 10_000
+
+
+def relation_of(facts: int, keys: int, seed: int = 0) -> pa.Table:
+    """Facts that pair keys at random, each key in one at the most."""
+    rng = np.random.default_rng(seed)
+    return pa.table({key: rng.permutation(keys)[:facts] for key in ("a", "b")})
+
+
+def alone(rows: int, facts: int, memory: int) -> tuple[float, float, float]:
+    """Tuples and results a second of processor time, and seconds of it to index the relation.
+
+    Keys are drawn from as many as there are facts, and the window is twice as long as memory is
+    for.
+    """
+    rng = np.random.default_rng(0)
+    relation = relation_of(facts, facts, seed=memory)  # a new one, as those known are not indexed
+    streams = {
+        name: pa.table({key: rng.integers(0, facts, rows), "t": np.arange(rows)})
+        for name, key in (("r", "a"), ("s", "b"))
+    }
+    spec = star_join(
+        {name: table.schema for name, table in streams.items()},
+        relation.schema,
+        on=["a", "b"],
+        time="t",
+        within=memory,
+        memory=memory,
+    )
+    start = time.process_time()
+    job = StarJob(spec, InHand(*in_order(relation)))
+    job.check()
+    indexed = time.process_time() - start
+    inputs = [
+        [job.prepare(s, table.combine_chunks().to_batches()[0])[0]]
+        for s, table in enumerate(streams.values())
+    ]
+    engine = job.engine(1)
+    start = time.process_time()
+    results = sum(batch.num_rows for batch in engine.feed(inputs))
+    seconds = time.process_time() - start
+    return 2 * rows / seconds, results / seconds, indexed
+
+
+def table_alone(rows: int, facts: tuple[int, ...], memories: tuple[int, ...]) -> Table:
+    """The engine without Spark."""
+    alone(min(rows, 2_000), 250, 1_000)  # compiled code is loaded now
+    cells = []
+    for size in facts:
+        for memory in memories:
+            tuples, results, indexed = alone(rows, size, memory)
+            speeds = (f"{tuples / 1e6:.2f} M", f"{results / 1e6:.2f} M", f"{indexed:.2f} s")
+            cells.append((f"{size:,}", f"{memory:,}", *speeds))
+    return Table(
+        f"The engine alone, {2 * rows:,} tuples, results assembled, policy Auto, in processor time",
+        ("facts", "memory", "tuples a second", "results a second", "indexing"),
+        tuple(cells),
+        "250 facts and much memory mean many results a tuple, which are what takes the time.",
+    )
+
+
+def on_spark(rows: int, batches: int, facts: tuple[int, ...]) -> Table:
+    """A streaming query by the size of its relation, which is a Parquet file."""
+    cells = []
+    with (
+        queries.spark() as spark,
+        tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name,
+    ):
+        # The first query of a process also starts workers and loads what is compiled.
+        for turn, size in enumerate((facts[0], *facts)):
+            folder = Path(name) / str(turn)
+            keys = max(size, FEWEST_KEYS)
+            queries.write(folder, rows, batches, keys)
+            table = relation_of(size, keys)
+            spark.createDataFrame(table).write.parquet(str(folder / "facts"))
+            frame = spark.read.parquet(str(folder / "facts"))
+            taken: list[float] = []
+
+            def join(
+                r: DataFrame,
+                s: DataFrame,
+                relation: DataFrame = frame,
+                taken: list[float] = taken,
+            ) -> DataFrame:
+                start = time.perf_counter()
+                joined = tg.star_join(
+                    [r, s],
+                    relation,
+                    on=[{"key": "a"}, {"key": "b"}],
+                    time="time",
+                    within=WITHIN,
+                    memory=MEMORY,
+                )
+                taken.append(time.perf_counter() - start)
+                return joined
+
+            ran = queries.run(spark, queries.Way(str(size), PROVIDER, join), folder)
+            later = statistics.median(ran.seconds[1:])
+            last = ran.counters[-1]
+            cells.append(
+                (
+                    f"{size:,}",
+                    f"{table.nbytes / 1e6:.1f} MB",
+                    f"{taken[0]:.1f}",
+                    f"{ran.seconds[0]:.1f}",
+                    f"{later:.1f}",
+                    f"{ran.rows[-1] / later:,.0f}",
+                    f"{last['filtered'] / ran.rows[-1]:.0%}",
+                    f"{sum(ran.results):,}",
+                    f"{statistics.median(ran.changelogs[1:]) / 1e6:.1f} MB",
+                )
+            )
+    return Table(
+        f"On Spark, {2 * rows // batches:,} tuples a batch, window {WITHIN}, memory {MEMORY:,}, "
+        "seconds",
+        (
+            "facts",
+            "shipped once",
+            "the call",
+            "first batch",
+            "later batches",
+            "tuples a second",
+            "filtered",
+            "results",
+            "state a batch",
+        ),
+        tuple(cells[1:]),
+        "The call reads, checks and sends the relation; each worker indexes it in the first batch. "
+        "Later batches do not depend on how large it is.",
+    )
