@@ -37,13 +37,16 @@ _MONITORS = 512
 _HALFLIFE = 8.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
-#: UNIFORM is an option for "auto" if this many results of monitored tuples are known, and of them
-#: no more than this share would have been missed.
+#: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
+#: if no more than this share of them would have been missed.
 _EVIDENCE, _BEYOND = 200.0, 0.01
+#: PPS-CLUSTER is taken for EQ-CLUSTER if the model promises this part of its variance or less, and
+#: monitored tuples do not show more than that one of it.
+_PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
 _TICKET = ("lot", "passed", "next", "most")
-_MONITOR = ("hash", "lot", "time", "most", "found", "side")
+_MONITOR = ("hash", "lot", "time", "most", "found", "size", "side")
 
 
 class SampledJob:
@@ -185,7 +188,7 @@ class SampledEngine(WindowEngine):
 
     def take_counters(self) -> dict[str, int | float]:
         """Also what the models foresaw, and what monitors saw of it."""
-        names = ("foreseen", "missed", "monitored", "beyond")
+        names = ("foreseen", "missed", "monitored", "beyond", "variance")
         flows = dict(zip(names, self._lots.flows.tolist(), strict=True))
         self._lots.flows[:] = 0.0
         return super().take_counters() | flows
@@ -255,9 +258,7 @@ class SampledEngine(WindowEngine):
             budget, size = float(self._rules.budgets[0, 0]), self._size
             memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
-        method = _METHODS.get(spec.method, sampled.PPS)
-        if spec.method == "auto" and self._is_sound and self._drawing_pays(sides, memory):
-            method = sampled.UNIFORM
+        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
         plan[sampled.METHOD] = method
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
@@ -275,24 +276,31 @@ class SampledEngine(WindowEngine):
             return sampling.pps_for_memory(sides, memory)
         return sampling.pps_for_fraction(sides, self.sampled.fraction)
 
-    @property
-    def _is_sound(self) -> bool:
-        """Whether it is known that UNIFORM would miss hardly anything."""
-        tallies = self._lots.tallies.sum(axis=0)
-        found, over = tallies[sampled.FOUND], tallies[sampled.OVER]
-        return bool(found >= _EVIDENCE and over <= _BEYOND * found)
+    def _best(self, sides: list[Side], memory: float) -> str:
+        """The method that promises the smallest variance, as far as the model can be trusted.
 
-    def _drawing_pays(self, sides: list[Side], memory: float) -> bool:
-        """Whether UNIFORM promises a smaller variance than PPS-CLUSTER (section 4.3.2)."""
-        spec = self.sampled
-        share = spec.fraction
-        if share is None:
-            share = sampling.uniform_fraction(sides, memory, spec.reach)
+        Section 4.3.2: UNIFORM where the model is accurate and clusters differ in what they add to
+        the result; clusters otherwise, by size where sizes differ and are foreseen.
+        """
+        spec, tallies = self.sampled, self._lots.tallies.sum(axis=0)
+        found = tallies[sampled.FOUND]
+        if found < _EVIDENCE:
+            return "pps"
+        pairs = equal = spec.fraction
+        if pairs is None or equal is None:
+            pairs = sampling.uniform_fraction(sides, memory, spec.reach)
+            equal = sampling.cluster_fraction(sides, memory)
         constant = self._constant(sides, memory)
-        pairs = [np.full(len(side.tuples), share) for side in sides]
-        clusters = [np.minimum(constant * side.sizes, 1.0) for side in sides]
-        drawn = sampling.variance(sides, pairs, None)
-        return drawn < sampling.variance(sides, clusters, spec.alike)
+        one = [np.ones(len(side.tuples)) for side in sides]
+        by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        drawn = sampling.variance(sides, [pairs * part for part in one], None)
+        alike = sampling.variance(sides, [equal * part for part in one], spec.alike)
+        sized = sampling.variance(sides, by_size, spec.alike)
+        if tallies[sampled.OVER] <= _BEYOND * found and drawn < min(alike, sized):
+            return "uniform"
+        mean = tallies[sampled.FORESEEN_SIZES] / tallies[sampled.WATCHED]
+        misjudged = tallies[sampled.OVER_SIZES] * mean > _SHOWN * tallies[sampled.SQUARES]
+        return "cluster" if misjudged or sized > _PROMISED * alike else "pps"
 
     @property
     def _span(self) -> float:

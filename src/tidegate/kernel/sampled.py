@@ -66,15 +66,18 @@ REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
 OWN_INTS = 5
 
 # Places in `Lots.flows`: results foreseen of all tuples, and of those that found the memory full;
-# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin.
-FORESEEN, MISSED, MONITORED, BEYOND = 0, 1, 2, 3
-FLOWS = 4
+# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin;
+# the variance that the model foresees for a count by the sample.
+FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
+FLOWS = 5
 
 #: Steps of age that monitors tell apart. What is summed up of those whose window is over: results
-#: by step, then how many there were, their results, those beyond their most.
+#: by step, then how many there were, their results, those beyond their most; the sizes that were
+#: foreseen, the squares of those found, and these over the foreseen.
 STEPS = 32
 WATCHED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2
-TALLIES = STEPS + 3
+FORESEEN_SIZES, SQUARES, OVER_SIZES = STEPS + 3, STEPS + 4, STEPS + 5
+TALLIES = STEPS + 6
 
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
 #: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are.
@@ -84,7 +87,7 @@ TICKET = np.dtype([("lot", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8
 def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """What is left of a tuple to see its matches by, whether it is kept or not."""
     fields = [("hash", "u8"), ("lot", "u8"), ("time", time), ("most", "i8"), ("found", "i8")]
-    return np.dtype([*fields, ("next", "i4"), ("side", "i4")], align=True)
+    return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
 
 
 class Lots(NamedTuple):
@@ -169,6 +172,10 @@ def _sum_up(lots: Lots, at: int) -> None:
     tally[WATCHED] += 1.0
     tally[FOUND] += float(seen.found)
     tally[OVER] += beyond
+    square = float(seen.found) ** 2
+    tally[FORESEEN_SIZES] += seen.size
+    tally[SQUARES] += square
+    tally[OVER_SIZES] += square / seen.size
     lots.flows[MONITORED] += float(seen.found)
     lots.flows[BEYOND] += beyond
 
@@ -209,7 +216,9 @@ def tidy(core: Core, rules: Rules, lots: Lots) -> None:
 
 
 @inlined
-def _watch(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int) -> None:
+def _watch(
+    core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int, foreseen: float
+) -> None:
     """Monitor a newcomer, if its lot is to be."""
     ints = lots.ints
     while ints[MONITORS] == lots.monitors.shape[0]:
@@ -223,6 +232,7 @@ def _watch(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any,
     seen = lots.monitors[n]
     seen.hash, seen.lot, seen.time, seen.side = batch.hash[i], lot, batch.time[i], batch.side[i]
     seen.most, seen.found = most, 0
+    seen.size = max(foreseen, lots.plan[FLOOR + batch.side[i]], 1e-12)
     for step in range(STEPS):
         lots.ages[n, step] = 0
     _index(lots, n)
@@ -307,7 +317,7 @@ def _admit(
     foreseen = _foreseen(core, rules, lots, group)
     lots.flows[FORESEEN] += foreseen
     most = int(min(math.ceil(foreseen + plan[REACH] * math.sqrt(foreseen)), 2.0**40))
-    _watch(core, rules, lots, batch, i, lot, most)
+    _watch(core, rules, lots, batch, i, lot, most, foreseen)
     p = plan[SHARE]
     if plan[METHOD] == PPS:
         all_fit = math.isinf(plan[CONSTANT])
@@ -324,6 +334,9 @@ def _admit(
         lots.flows[MISSED] += foreseen
     elif float(free) < plan[RESERVE]:
         p *= float(free) / plan[RESERVE]
+    if fits:
+        alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
+        lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
     u = drawn(lot, 0)
     is_kept = u < p
     if plan[METHOD] == UNIFORM:
