@@ -33,8 +33,9 @@ _ROOM = 1 << 18
 _KEYS = 1 << 20
 #: How many tuples are monitored at the most.
 _MONITORS = 512
-#: After so many windows, what monitors have found counts half.
-_HALFLIFE = 8.0
+#: After so many windows, what monitors have found counts half: by age, and for judging the model,
+#: which is poor as long as little is known.
+_HALFLIFE, _JUDGED = 8.0, 2.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
 #: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
@@ -234,7 +235,8 @@ class SampledEngine(WindowEngine):
         sampled.tidy(core, self._rules, lots)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
         since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
-        lots.tallies[:] *= 2.0 ** -(since / (_HALFLIFE * self._span))
+        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self._span))
+        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self._span))
         lots.plan[sampled.PLANNED] = now
         if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
             lots.ints[sampled.THINNED] -= 1
@@ -298,9 +300,20 @@ class SampledEngine(WindowEngine):
         sized = sampling.variance(sides, by_size, spec.alike)
         if tallies[sampled.OVER] <= _BEYOND * found and drawn < min(alike, sized):
             return "uniform"
-        mean = tallies[sampled.FORESEEN_SIZES] / tallies[sampled.WATCHED]
-        misjudged = tallies[sampled.OVER_SIZES] * mean > _SHOWN * tallies[sampled.SQUARES]
-        return "cluster" if misjudged or sized > _PROMISED * alike else "pps"
+        if sized > _PROMISED * alike or self._shown > _SHOWN:
+            return "cluster"
+        return "pps"
+
+    @property
+    def _shown(self) -> float:
+        """PPS-CLUSTER's variance over EQ-CLUSTER's, by what monitored tuples have found."""
+        tallies, alike = self._lots.tallies, np.array(self.sampled.alike)
+        of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
+        of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
+        equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
+        windows = np.array([self._rules.window_left, self._rules.window_right], np.float64)
+        tuples, sizes = windows @ tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
 
     @property
     def _span(self) -> float:

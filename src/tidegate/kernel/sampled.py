@@ -72,12 +72,13 @@ FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
 FLOWS = 5
 
 #: Steps of age that monitors tell apart. What is summed up of those whose window is over: results
-#: by step, then how many there were, their results, those beyond their most; the sizes that were
-#: foreseen, the squares of those found, and these over the foreseen.
+#: by step, then how many there were; and to judge the model by how many, their results, those
+#: beyond their most, the squares of their results, the sizes that were foreseen, and over these the
+#: results and their squares.
 STEPS = 32
-WATCHED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2
-FORESEEN_SIZES, SQUARES, OVER_SIZES = STEPS + 3, STEPS + 4, STEPS + 5
-TALLIES = STEPS + 6
+WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
+SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
+TALLIES = STEPS + 8
 
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
 #: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are.
@@ -170,12 +171,14 @@ def _sum_up(lots: Lots, at: int) -> None:
         tally[step] += lots.ages[at, step]
     beyond = float(max(seen.found - seen.most, 0))
     tally[WATCHED] += 1.0
+    tally[JUDGED] += 1.0
     tally[FOUND] += float(seen.found)
     tally[OVER] += beyond
     square = float(seen.found) ** 2
-    tally[FORESEEN_SIZES] += seen.size
     tally[SQUARES] += square
-    tally[OVER_SIZES] += square / seen.size
+    tally[SIZES_FORESEEN] += seen.size
+    tally[FOUND_BY_SIZE] += float(seen.found) / seen.size
+    tally[SQUARES_BY_SIZE] += square / seen.size
     lots.flows[MONITORED] += float(seen.found)
     lots.flows[BEYOND] += beyond
 
