@@ -337,7 +337,7 @@ def _admit(
         lots.flows[MISSED] += foreseen
     elif float(free) < plan[RESERVE]:
         p *= float(free) / plan[RESERVE]
-    if fits:
+    if fits and foreseen > 0.0:
         alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
         lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
     u = drawn(lot, 0)
