@@ -37,11 +37,11 @@ class Scale:
     """How long the streams are, how many of them, and what is tried."""
 
     ticks: int = 6_000
-    seeds: int = 20
+    seeds: int = 12
     memories: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
     spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     skews: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    runs: int = 300
+    runs: int = 200
     batch: int = 250_000
     batches: int = 5
 

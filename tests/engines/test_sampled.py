@@ -539,7 +539,7 @@ def test_auto_takes_what_has_the_smallest_error(
         return float(weight @ table.column(value).to_numpy() / weight.sum())
 
     truth = estimated(exact, 1.0)
-    errors = {}
+    errors: dict[str, float] = {}
     for method in METHODS:
         off = []
         for table, engine in runs(
