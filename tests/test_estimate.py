@@ -116,6 +116,29 @@ def test_a_group_never_sampled_is_unknown() -> None:
     ]
 
 
+def test_groups_may_have_any_name() -> None:
+    """Also those of the sums that estimates are made of."""
+    for name in ("n", "ss", "unit", "p", "k0"):
+        found = tg.local.estimate(sample(**{name: list("abab")}), value="v", by=name).to_pylist()
+        assert [(row[name], row["count"]) for row in found] == [("a", 6.0), ("b", 3.0)]
+
+
+def test_probabilities_must_be_such() -> None:
+    for p in (0.0, 1.5, -1.0, math.nan, None):
+        table = sample(**{PROBABILITY: pa.array([p, 0.5, 0.25, 1.0], pa.float64())})
+        with pytest.raises(tg.TidegateError, match="above 0 and at most 1"):
+            tg.local.estimate(table)
+    with pytest.raises(tg.TidegateError, match="must have probabilities.*not string"):
+        tg.local.estimate(sample(**{PROBABILITY: list("abcd")}))
+
+
+def test_an_infinite_value_has_no_interval() -> None:
+    [found] = tg.local.estimate(sample(v=[1.0, math.inf, 2.0, 3.0]), value="v").to_pylist()
+    assert found["sum"] == math.inf
+    assert found["sum_low"] is found["avg_error"] is None
+    assert found["count_low"] < found["count"] == 9.0
+
+
 def test_nulls_count_for_nothing_and_an_empty_sample_says_nothing() -> None:
     for gap in (None, math.nan):
         table = sample(v=pa.array([1.0, gap, 10.0, gap], pa.float64()))
@@ -154,6 +177,7 @@ def test_a_whole_sample_is_exact() -> None:
         ({"value": 3}, ["name of a column", "not 3"]),
         ({"by": "w"}, ['the sample has no column "w"']),
         ({"by": [1]}, ["by must be a column name", "not [1]"]),
+        ({"by": ["s", "s"]}, ["each column once", "not ['s', 's']"]),
         ({"time": "t"}, ["both time", "per=None"]),
         ({"per": 5}, ["both time", "per=5"]),
         ({"time": "s", "per": 5}, ["timestamps, dates or numbers"]),

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import paper2_sampling
+from benchmarks import paper2_sampling, sampling_coverage
 
 
 def test_errors_fall_with_memory_and_clusters_of_all_are_exact() -> None:
-    scale = paper2_sampling.Scale(ticks=2_500, seeds=1)
-    few = paper2_sampling.errors(scale, "opposite", 1.0, 0.2, "value_left")
+    scale = paper2_sampling.Scale(ticks=2_500, spreads=(1.0,))
+    tables, names = paper2_sampling.streams(scale, "opposite", 0), tuple(paper2_sampling.METHODS)
+    value = "spread 1_left"
+    few = paper2_sampling.errors(tables, 0.2, (value,), names, 0)
     # A little more than the window, which is as many tuples only on average.
-    every = paper2_sampling.errors(scale, "opposite", 1.0, 1.2, "value_left")
-    assert set(few) == set(every) == set(paper2_sampling.METHODS)
-    assert every["EQ-CLUSTER"] == pytest.approx(0.0, abs=1e-9)
-    assert every["PPS-CLUSTER"] == pytest.approx(0.0, abs=1e-9)
+    every = paper2_sampling.errors(tables, 1.2, (value,), names, 0)
+    assert set(few) == set(every) == set(names)
+    assert every["EQ-CLUSTER"][value] == pytest.approx(0.0, abs=1e-9)
+    assert every["PPS-CLUSTER"][value] == pytest.approx(0.0, abs=1e-9)
     # UNIFORM misses what the model does not foresee, however large the memory.
-    assert every["UNIFORM"] > 0.001
-    assert few["PPS-CLUSTER"] < few["EQ-CLUSTER"]
+    assert every["UNIFORM"][value] > 0.001
+    assert few["PPS-CLUSTER"][value] < few["EQ-CLUSTER"][value]
+
+
+def test_a_sample_that_misses_large_clusters_is_warned_of() -> None:
+    """EQ-CLUSTER where few clusters are most of the result: its own error does not show it."""
+    cells = sampling_coverage.cells((2.0,))
+    skewed = sampling_coverage.covered(cells["IC, Zipf(2)"], "cluster", 40)
+    assert sum(skewed.inside["count"]) < 36
+    warned = [not foreseen for foreseen in skewed.foreseen]
+    assert 15 < sum(warned) < 40
+    missed = [w for w, inside in zip(warned, skewed.inside["count"], strict=True) if not inside]
+    assert all(missed)
+    even = sampling_coverage.covered(cells["DC, Zipf(2)"], "cluster", 20)
+    assert all(even.foreseen)

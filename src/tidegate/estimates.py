@@ -89,11 +89,18 @@ def estimation(
                 f'the sample has no column "{name}": estimate takes what sample_join gives, with '
                 "that column"
             )
+    if not pa.types.is_floating(schema.field(PROBABILITY).type):
+        raise TidegateError(
+            f'column "{PROBABILITY}" must have probabilities, as sample_join gives them, not '
+            f"{schema.field(PROBABILITY).type}"
+        )
     if value is not None:
         _check_value(schema, value)
     names = _names(by, "by")
     for name in names:
         check_column(schema, name, "the sample")
+    if len(set(names)) < len(names):
+        raise TidegateError(f"by must name each column once, not {by!r}")
     unit, length, of = None, None, _names(time, "time")
     if (per is None) != (not of):
         raise TidegateError(
@@ -136,6 +143,12 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     group, first = _numbered(keys, len(sample))
     unit, start = _numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
     p = as_floats(_one(sample.column(PROBABILITY)))[start]
+    if not ((p > 0.0) & (p <= 1.0)).all():
+        wrong = p[~((p > 0.0) & (p <= 1.0))][0]
+        raise TidegateError(
+            f'column "{PROBABILITY}" must be above 0 and at most 1, as sample_join gives it, not '
+            f"{wrong}"
+        )
     values = np.ones(len(sample))
     if spec.value is not None:
         values = _values(_one(sample.column(spec.value)))
@@ -152,22 +165,25 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
 
 def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
     """From sums to estimates, their standard errors and intervals."""
-    clusters, rows, n, s, nn, ns, ss, n4, s4 = (as_floats(_one(sums.column(name))) for name in SUMS)
-    columns: list[pa.Array] = [sums.column(name) for name in spec.keys.names]
+    # By place: a group may have any name, also that of a sum.
+    own = len(spec.keys)
+    clusters, rows, n, s, nn, ns, ss, n4, s4 = (as_floats(_one(c)) for c in sums.columns[own:])
+    columns: list[Any] = list(sums.columns[:own])
     found = [(n, np.sqrt(nn), _equal_units(nn, n4))]
     if spec.value is not None:
         known = n > 0
         mean = np.divide(s, n, out=np.full(len(n), np.nan), where=known)
-        left = np.maximum(ss - 2.0 * mean * ns + mean**2 * nn, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # one cluster, an infinite value
+            left = np.maximum(ss - 2.0 * mean * ns + mean**2 * nn, 0.0)
             error = np.sqrt(left * clusters / (clusters - 1.0)) / n
         # One unit says nothing of how units differ, unless it is all there is.
         error = np.where(clusters > 1, error, np.where(nn == 0, 0.0, np.nan))
         found += [(s, np.sqrt(ss), _equal_units(ss, s4)), (mean, error, _equal_units(nn, n4))]
     for estimate, error, units in found:
         wide = student.ppf(0.5 + spec.confidence / 2.0, np.maximum(units - 1.0, 1.0))
-        for part in (estimate, error, estimate - wide * error, estimate + wide * error):
-            columns.append(pa.array(part, mask=np.isnan(part)))
+        with np.errstate(invalid="ignore"):
+            ends = estimate - wide * error, estimate + wide * error
+        columns += [pa.array(part, mask=np.isnan(part)) for part in (estimate, error, *ends)]
     columns += [pa.array(clusters.astype(np.int64)), pa.array(rows.astype(np.int64))]
     return pa.table(columns, names=spec.result_schema.names)
 
@@ -178,7 +194,7 @@ def _equal_units(squares: Floats, fourth: Floats) -> Floats:
     Where a few large clusters make up most of it, a normal interval would be too narrow.
     """
     units = np.full(len(squares), np.inf)
-    np.divide(squares**2, fourth, out=units, where=fourth > 0)
+    np.divide(squares**2, fourth, out=units, where=(fourth > 0) & np.isfinite(fourth))
     return units
 
 

@@ -58,7 +58,8 @@ def sample_join(
         ``"uniform"`` draws pairs, each with the same probability and independently of all others.
         ``"cluster"`` draws clusters with the same probability (EQ-CLUSTER), ``"pps"`` with one
         proportional to the size that is foreseen (PPS-CLUSTER). ``"auto"`` takes ``"uniform"``
-        where its model is seen to hold and promises the smaller variance, and else ``"pps"``.
+        where its model is seen to hold and promises the smallest variance; else ``"pps"``, or
+        where sizes are equal or misjudged, ``"cluster"``.
     model
         What is known of partners to come: ``"frequency"`` (by key) or ``"age"``, learned while
         running; or ``tidegate.Prob(table)`` with the arrivals of each key in a unit of time (a

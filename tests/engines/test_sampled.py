@@ -502,23 +502,54 @@ def test_no_probability_passes_1_and_the_budget_is_used(
     assert (costs * p).sum() == pytest.approx(budget, rel=1e-9)
 
 
-def test_auto_takes_what_promises_the_smaller_error() -> None:
-    """4.3.2: it counts as well as the better of both, on streams where either is."""
-    same = zipf(3_000, domain=50, skew=1.0, correlation="same", seed=2)
-    opposite = zipf(3_000, domain=50, skew=2.0, correlation="opposite", seed=2)
-    chosen = set()
-    for tables, memory in ((same, 60), (opposite, 20)):
-        truth = len(exact_pairs(tables, 200))
-        errors = {}
-        for method in ("auto", "uniform", "pps"):
-            off = []
-            for table, engine in runs(tables, 25, within=200, memory=memory, method=method):
-                off.append((1 / table.column(PROBABILITY).to_numpy()).sum() / truth - 1)
-                if method == "auto":
-                    chosen.add(engine.method)
-            errors[method] = float(np.sqrt(np.mean(np.square(off))))
-        assert errors["auto"] < 1.4 * min(errors.values())
-    assert chosen <= {"uniform", "pps"}
+def moody(n: int, keys: int, each: int) -> tuple[pa.Table, pa.Table]:
+    """Zipf keys of which others are common after every stretch of time: counts mislead."""
+    rng, time = np.random.default_rng(3), np.arange(n)
+    chance = np.arange(1, keys + 1) ** -1.2
+    drawn = (rng.choice(keys, n, p=chance / chance.sum()) for _ in range(2))
+    left, right = (
+        pa.table({"key": (key + time // each * 7) % keys, "time": time, "value": rng.random(n)})
+        for key in drawn
+    )
+    return left, right
+
+
+@pytest.mark.parametrize(
+    ("tables", "settings", "expected"),
+    [
+        (zipf(8_000, domain=2, skew=0.0, seed=2), {"value": "value_left"}, "uniform"),
+        (zipf(3_000, domain=50, skew=0.0, seed=2), {"value": "value_right"}, "cluster"),
+        (moody(3_000, 50, 300), {"value": None}, "cluster"),
+        (zipf(3_000, domain=50, skew=1.0, correlation="opposite", seed=2), {"value": None}, "pps"),
+    ],
+    ids=["clusters of one value", "clusters as mixed as all", "sizes misjudged", "sizes differ"],
+)
+def test_auto_takes_what_has_the_smallest_error(
+    tables: tuple[pa.Table, pa.Table], settings: dict[str, Any], expected: str
+) -> None:
+    """4.3.2: by inter-cluster variance, the accuracy of the model, and the sizes of clusters."""
+    start, value = len(tables[0]) // 2, settings["value"]
+    exact = local.join(*tables, on="key", time="time", within=(200, 1)).table
+
+    def estimated(table: pa.Table, p: Any) -> float:
+        """Of what comes when the model has been learned: an average, or how many."""
+        weight = (table.column("time_right").to_numpy() >= start) / p
+        if value is None:
+            return float(weight.sum())
+        return float(weight @ table.column(value).to_numpy() / weight.sum())
+
+    truth = estimated(exact, 1.0)
+    errors: dict[str, float] = {}
+    for method in METHODS:
+        off = []
+        for table, engine in runs(
+            tables, 25, within=(200, 1), memory=20, method=method, **settings
+        ):
+            off.append(estimated(table, table.column(PROBABILITY).to_numpy()) / truth - 1)
+            assert method != "auto" or engine.method == expected
+        errors[method] = float(np.sqrt(np.mean(np.square(off))))
+    assert errors["auto"] < 1.25 * min(errors.values())
+    assert errors[expected] < 1.1 * min(errors.values())
 
 
 def test_age_curves_are_learned() -> None:

@@ -33,17 +33,21 @@ _ROOM = 1 << 18
 _KEYS = 1 << 20
 #: How many tuples are monitored at the most.
 _MONITORS = 512
-#: After so many windows, what monitors have found counts half.
-_HALFLIFE = 8.0
+#: After so many windows, what monitors have found counts half: by age, and for judging the model,
+#: which is poor as long as little is known.
+_HALFLIFE, _JUDGED = 8.0, 2.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
-#: UNIFORM is an option for "auto" if this many results of monitored tuples are known, and of them
-#: no more than this share would have been missed.
+#: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
+#: if no more than this share of them would have been missed.
 _EVIDENCE, _BEYOND = 200.0, 0.01
+#: PPS-CLUSTER is taken for EQ-CLUSTER if the model promises this part of its variance or less, and
+#: monitored tuples do not show more than that one of it.
+_PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
 _TICKET = ("lot", "passed", "next", "most")
-_MONITOR = ("hash", "lot", "time", "most", "found", "side")
+_MONITOR = ("hash", "lot", "time", "most", "found", "size", "side")
 
 
 class SampledJob:
@@ -185,7 +189,7 @@ class SampledEngine(WindowEngine):
 
     def take_counters(self) -> dict[str, int | float]:
         """Also what the models foresaw, and what monitors saw of it."""
-        names = ("foreseen", "missed", "monitored", "beyond")
+        names = ("foreseen", "missed", "monitored", "beyond", "variance")
         flows = dict(zip(names, self._lots.flows.tolist(), strict=True))
         self._lots.flows[:] = 0.0
         return super().take_counters() | flows
@@ -231,7 +235,8 @@ class SampledEngine(WindowEngine):
         sampled.tidy(core, self._rules, lots)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
         since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
-        lots.tallies[:] *= 2.0 ** -(since / (_HALFLIFE * self._span))
+        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self._span))
+        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self._span))
         lots.plan[sampled.PLANNED] = now
         if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
             lots.ints[sampled.THINNED] -= 1
@@ -255,9 +260,7 @@ class SampledEngine(WindowEngine):
             budget, size = float(self._rules.budgets[0, 0]), self._size
             memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
-        method = _METHODS.get(spec.method, sampled.PPS)
-        if spec.method == "auto" and self._is_sound and self._drawing_pays(sides, memory):
-            method = sampled.UNIFORM
+        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
         plan[sampled.METHOD] = method
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
@@ -275,24 +278,42 @@ class SampledEngine(WindowEngine):
             return sampling.pps_for_memory(sides, memory)
         return sampling.pps_for_fraction(sides, self.sampled.fraction)
 
-    @property
-    def _is_sound(self) -> bool:
-        """Whether it is known that UNIFORM would miss hardly anything."""
-        tallies = self._lots.tallies.sum(axis=0)
-        found, over = tallies[sampled.FOUND], tallies[sampled.OVER]
-        return bool(found >= _EVIDENCE and over <= _BEYOND * found)
+    def _best(self, sides: list[Side], memory: float) -> str:
+        """The method that promises the smallest variance, as far as the model can be trusted.
 
-    def _drawing_pays(self, sides: list[Side], memory: float) -> bool:
-        """Whether UNIFORM promises a smaller variance than PPS-CLUSTER (section 4.3.2)."""
-        spec = self.sampled
-        share = spec.fraction
-        if share is None:
-            share = sampling.uniform_fraction(sides, memory, spec.reach)
+        Section 4.3.2: UNIFORM where the model is accurate and clusters differ in what they add to
+        the result; clusters otherwise, by size where sizes differ and are foreseen.
+        """
+        spec, tallies = self.sampled, self._lots.tallies.sum(axis=0)
+        found = tallies[sampled.FOUND]
+        if found < _EVIDENCE:
+            return "pps"
+        pairs = equal = spec.fraction
+        if pairs is None or equal is None:
+            pairs = sampling.uniform_fraction(sides, memory, spec.reach)
+            equal = sampling.cluster_fraction(sides, memory)
         constant = self._constant(sides, memory)
-        pairs = [np.full(len(side.tuples), share) for side in sides]
-        clusters = [np.minimum(constant * side.sizes, 1.0) for side in sides]
-        drawn = sampling.variance(sides, pairs, None)
-        return drawn < sampling.variance(sides, clusters, spec.alike)
+        one = [np.ones(len(side.tuples)) for side in sides]
+        by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        drawn = sampling.variance(sides, [pairs * part for part in one], None)
+        alike = sampling.variance(sides, [equal * part for part in one], spec.alike)
+        sized = sampling.variance(sides, by_size, spec.alike)
+        if tallies[sampled.OVER] <= _BEYOND * found and drawn < min(alike, sized):
+            return "uniform"
+        if sized > _PROMISED * alike or self._shown > _SHOWN:
+            return "cluster"
+        return "pps"
+
+    @property
+    def _shown(self) -> float:
+        """PPS-CLUSTER's variance over EQ-CLUSTER's, by what monitored tuples have found."""
+        tallies, alike = self._lots.tallies, np.array(self.sampled.alike)
+        of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
+        of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
+        equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
+        windows = np.array([self._rules.window_left, self._rules.window_right], np.float64)
+        tuples, sizes = windows @ tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
 
     @property
     def _span(self) -> float:

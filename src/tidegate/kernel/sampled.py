@@ -66,15 +66,19 @@ REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
 OWN_INTS = 5
 
 # Places in `Lots.flows`: results foreseen of all tuples, and of those that found the memory full;
-# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin.
-FORESEEN, MISSED, MONITORED, BEYOND = 0, 1, 2, 3
-FLOWS = 4
+# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin;
+# the variance that the model foresees for a count by the sample.
+FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
+FLOWS = 5
 
 #: Steps of age that monitors tell apart. What is summed up of those whose window is over: results
-#: by step, then how many there were, their results, those beyond their most.
+#: by step, then how many there were; and to judge the model by how many, their results, those
+#: beyond their most, the squares of their results, the sizes that were foreseen, and over these the
+#: results and their squares.
 STEPS = 32
-WATCHED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2
-TALLIES = STEPS + 3
+WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
+SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
+TALLIES = STEPS + 8
 
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
 #: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are.
@@ -84,7 +88,7 @@ TICKET = np.dtype([("lot", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8
 def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """What is left of a tuple to see its matches by, whether it is kept or not."""
     fields = [("hash", "u8"), ("lot", "u8"), ("time", time), ("most", "i8"), ("found", "i8")]
-    return np.dtype([*fields, ("next", "i4"), ("side", "i4")], align=True)
+    return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
 
 
 class Lots(NamedTuple):
@@ -167,8 +171,14 @@ def _sum_up(lots: Lots, at: int) -> None:
         tally[step] += lots.ages[at, step]
     beyond = float(max(seen.found - seen.most, 0))
     tally[WATCHED] += 1.0
+    tally[JUDGED] += 1.0
     tally[FOUND] += float(seen.found)
     tally[OVER] += beyond
+    square = float(seen.found) ** 2
+    tally[SQUARES] += square
+    tally[SIZES_FORESEEN] += seen.size
+    tally[FOUND_BY_SIZE] += float(seen.found) / seen.size
+    tally[SQUARES_BY_SIZE] += square / seen.size
     lots.flows[MONITORED] += float(seen.found)
     lots.flows[BEYOND] += beyond
 
@@ -209,7 +219,9 @@ def tidy(core: Core, rules: Rules, lots: Lots) -> None:
 
 
 @inlined
-def _watch(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int) -> None:
+def _watch(
+    core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int, foreseen: float
+) -> None:
     """Monitor a newcomer, if its lot is to be."""
     ints = lots.ints
     while ints[MONITORS] == lots.monitors.shape[0]:
@@ -223,6 +235,7 @@ def _watch(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any,
     seen = lots.monitors[n]
     seen.hash, seen.lot, seen.time, seen.side = batch.hash[i], lot, batch.time[i], batch.side[i]
     seen.most, seen.found = most, 0
+    seen.size = max(foreseen, lots.plan[FLOOR + batch.side[i]], 1e-12)
     for step in range(STEPS):
         lots.ages[n, step] = 0
     _index(lots, n)
@@ -307,7 +320,7 @@ def _admit(
     foreseen = _foreseen(core, rules, lots, group)
     lots.flows[FORESEEN] += foreseen
     most = int(min(math.ceil(foreseen + plan[REACH] * math.sqrt(foreseen)), 2.0**40))
-    _watch(core, rules, lots, batch, i, lot, most)
+    _watch(core, rules, lots, batch, i, lot, most, foreseen)
     p = plan[SHARE]
     if plan[METHOD] == PPS:
         all_fit = math.isinf(plan[CONSTANT])
@@ -324,6 +337,9 @@ def _admit(
         lots.flows[MISSED] += foreseen
     elif float(free) < plan[RESERVE]:
         p *= float(free) / plan[RESERVE]
+    if fits and foreseen > 0.0:
+        alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
+        lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
     u = drawn(lot, 0)
     is_kept = u < p
     if plan[METHOD] == UNIFORM:
