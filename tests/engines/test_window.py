@@ -457,7 +457,8 @@ def test_a_restart_changes_nothing_in_a_large_memory(name: str) -> None:
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=4000, memory=1500, policy=name, importance="w"
     )
-    assert spec.memory is not None and spec.memory > EXACT_LIMIT
+    assert spec.memory is not None
+    assert spec.memory > EXACT_LIMIT
     sides, keys = rng.integers(2, size=40_000), (5000 * rng.random(40_000) ** 2).astype(int)
     cells = [(side, key, t // 2, t) for t, (side, key) in enumerate(zip(sides, keys, strict=True))]
     engines = [WindowEngine(spec), WindowEngine(spec)]
