@@ -59,7 +59,19 @@ CENSUS_SEQ, REDRAWN = 26, 27  # the sequence numbers at the last census, and at 
 CHANGE = 28  # how many changes of the memory have come
 # One for each pool, or for each side; `BUDGET` is what a pool may hold now.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41, 43
-INTS = 45
+# Where in `Core.ring` arrivals are that count, by their number, and the first since the mark.
+RING_FROM, RING_TO, RING_MARK = 45, 46, 47
+DETERMINED = 48  # whether priorities were determined anew since the mark
+INTS = 49
+
+#: How arrivals are counted: a count for each key that fades, those of the last window, or a sketch.
+FADING, IN_WINDOW, SKETCHED = 0, 1, 2
+#: Rows of a sketch.
+SKETCH_ROWS = 4
+
+# Places in `Core.quality`: drops since priorities were determined, what held tuples have earned
+# since the last drop, its mean over some drops, the highest since then, and how often they were.
+DROPS, EARNED, MEAN, PEAK, TIMES = range(5)
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -123,6 +135,11 @@ def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("time", time), ("count", "f8")])
 
 
+def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """An arrival that counts: by which clock it came, and its group."""
+    return np.dtype([("time", time), ("group", "i4")], align=True)
+
+
 class Core(NamedTuple):
     """All state of one join; see the module's text for slots, groups and the queue."""
 
@@ -156,6 +173,10 @@ class Core(NamedTuple):
     recent: Array  # by group: when its key came last and how often lately, if that matters
     learned: Array  # slots whose `gain` has changed since the mark, and
     is_learned: Array  # whether a slot is among them
+    priority: Array  # by slot, if not looked up at every drop: as last determined
+    quality: Array  # by pool: what says when to determine priorities anew; see `priorities`
+    ring: Array  # the arrivals of the last window, if these are counted; see `keys`
+    sketch: Array  # by side and row, if arrivals are counted in one; see `sketch`
 
 
 class Rules(NamedTuple):
@@ -178,6 +199,9 @@ class Rules(NamedTuple):
     floor_weight: float
     seq_weight: float
     exact_limit: int
+    counting: int  # how arrivals are counted
+    span: Any  # of the time's type: for how long one counts, if for a window
+    columns: int  # of a sketch
 
 
 class Batch(NamedTuple):

@@ -20,6 +20,7 @@ from tidegate.kernel.layout import (
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
+    DETERMINED,
     FAINTEST,
     FAR,
     NEAR,
@@ -27,6 +28,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
+from tidegate.kernel.priorities import as_determined, determine, is_due, keeps
 from tidegate.kernel.scores import score
 from tidegate.kernel.times import window_of
 
@@ -76,6 +78,8 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
         return core.slots[item].rank, core.slots[item].seq
     if rules.kind == BY_SCORE:
         held = core.slots[item]
+        if keeps(core):
+            return as_determined(core, rules, item), held.seq
         return (
             score(core, rules, held.group, held.time, held.rank, held.gain, held.last),
             held.seq,
@@ -196,6 +200,8 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         if near + far + 1 >= core.far.shape[1]:
             prune(core, rules, pool)
         near, far = 0, ints[FAR + pool]
+    if rules.kind == BY_SCORE and keeps(core):
+        determine(core, rules, item)
     rank, seq = rank_of(core, rules, item)
     if near > 0 and not before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
         put(core.near[pool], near, rank, seq, item)
@@ -204,6 +210,18 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     else:
         put(core.far[pool], far, rank, seq, item)
         ints[FAR + pool] = far + 1
+
+
+@inner
+def determine_all(core: Core, rules: Rules, pool: int) -> None:
+    """Determine the priority of all candidates anew."""
+    spread(core, pool)
+    for i in range(core.ints[FAR + pool]):
+        candidate = core.far[pool, i]
+        if alive(core, rules, candidate.item, candidate.seq):
+            determine(core, rules, candidate.item)
+    renew(core, rules, pool)
+    core.ints[DETERMINED] = 1
 
 
 @inner
@@ -225,6 +243,8 @@ def victim(core: Core, rules: Rules, pool: int) -> int:
     """The slot with the lowest (rank, sequence number) in a pool that holds something."""
     ints = core.ints
     near = core.near[pool]
+    if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
+        determine_all(core, rules, pool)
     if moves(rules) and ints[NEAR + pool] + ints[FAR + pool] <= rules.exact_limit:
         return slot_of(core, rules, scan(core, rules, pool))
     while True:
