@@ -420,8 +420,8 @@ def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> Non
     assert enough == wanted
 
 
-@pytest.mark.parametrize("policy", ["rand", "prob"])
-def test_bytes_are_those_really_held(policy: str) -> None:
+@pytest.mark.parametrize("policy", [Rand(), Prob(), Prob("window"), Prob("sketch")])
+def test_bytes_are_those_really_held(policy: Policy) -> None:
     """All arrays and all payload fit in the memory, but for what a batch in flight takes."""
     budget, batch = 4_000_000, 500
     spec = window_join(
@@ -442,12 +442,19 @@ def test_bytes_are_those_really_held(policy: str) -> None:
     assert 0.6 * budget < in_use < budget + 2 * batch * 500
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_what_was_learned_survives_restarts(name: str) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [kind() for kind in POLICIES.values()]
+    + [Prob("window"), Life("window", keys=70), Heeb("window"), Prob("sketch", keys=16)]
+    + [Heeb("sketch", keys=16), IJoin(2, 9, 0.1, 0.01, recompute=7)]
+    + [IJoin(2, 9, 0.1, 0.01, recompute="adaptive")],
+    ids=lambda policy: "-".join(str(value) for value in policy.settings().values()),
+)
+def test_what_was_learned_survives_restarts(policy: Policy) -> None:
     """Many batches with a new engine after each give what one engine gives."""
     rng = np.random.default_rng(11)
     spec = window_join(
-        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=name, importance="w"
+        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=policy, importance="w"
     )
     cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1500)]
     found = []
