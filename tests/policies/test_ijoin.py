@@ -10,6 +10,7 @@ import pytest
 
 import tidegate as tg
 from tidegate.engines.job import WindowJob
+from tidegate.engines.window import WindowEngine
 from tidegate.kernel.layout import TIMES
 from tidegate.spec import window_join
 
@@ -19,13 +20,11 @@ def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> t
     spec = window_join(
         left.schema, right.schema, on="k", time="t", policy=policy, importance="w", **settings
     )
-    job = WindowJob(spec)
-    engine = job.engine(1)
-    assert not hasattr(engine, "_join")
+    job, engine = WindowJob(spec), WindowEngine(spec)
     inputs = [[job.prepare(s, b)[0] for b in t.to_batches()] for s, t in enumerate((left, right))]
     for _ in engine.feed(inputs):
         pass
-    times = engine._tables.core.quality[:, TIMES].sum()  # type: ignore[union-attr]
+    times = engine._tables.core.quality[:, TIMES].sum()
     return float(engine.take_counters()["importance"]), int(times)
 
 
@@ -42,7 +41,7 @@ def test_the_schemes_compare_as_on_the_slides() -> None:
     """Successive has most importance and overhead, k-successive least, adaptive lies between."""
     found = {}
     for when in ("successive", "adaptive", 10):
-        policy = tg.IJoin(tau=2, delta=3, penalty=0.1, recompute=when)  # type: ignore[arg-type]
+        policy = tg.IJoin(tau=2, delta=3, penalty=0.1, recompute=when)
         runs = [run(*slides(seed), policy, within=25, memory=10) for seed in range(3)]
         found[when] = [sum(column) for column in zip(*runs, strict=True)]
     assert found["successive"][0] > found["adaptive"][0] > found[10][0] > 0.8 * found["adaptive"][0]
@@ -71,13 +70,15 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
     """By hand: a, b and c are kept, and have 1, 2 and 3 matches when d comes at 4.
 
     At d's drop priorities are determined, whatever the scheme: a has 1/4, b 2/4, c 3/4, d comes
-    with 10, so a leaves. Until e comes at 8, b finds three more partners and d four. With priorities
-    as they were, b leaves (2/4 against c's 3/4); determined anew, b has 5/8, c 3/8 and d 4/4.
+    with 10, so a leaves. Until e comes at 8, b finds three more partners and d four. With
+    priorities as they were, b leaves (2/4 against c's 3/4); determined anew, b has 5/8, c 3/8 and d
+    4/4.
     """
     left = pa.table({"k": list("abcde"), "t": [0, 0, 0, 4, 8], "w": [1.0] * 5})
     times = [1, 1, 2, 1, 2, 3, 5, 6, 7, 5, 5, 6, 7]
     right = pa.table({"k": list("abbcccbbbdddd"), "t": times, "w": [1.0] * 13})
-    for when, lost in (("successive", "ac"), (1, "ac"), (2, "ab"), ("adaptive", "ab")):
+    cases: list[tuple[Any, str]] = [("successive", "ac"), (1, "ac"), (2, "ab"), ("adaptive", "ab")]
+    for when, lost in cases:
         shed = tg.local.join(
             left,
             right,
@@ -87,7 +88,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
             memory=4,
             split=0.75,
             importance="w",
-            policy=tg.IJoin(p_init=10.0, recompute=when),  # type: ignore[arg-type]
+            policy=tg.IJoin(p_init=10.0, recompute=when),
         ).shed
         gone = [row["left"]["k"] for row in shed.to_pylist() if row["side"] == "left"]
         assert "".join(gone) == lost
@@ -98,7 +99,7 @@ def test_where_the_memory_is_large_too() -> None:
     streams = slides(3, n=4_000)
     found = {}
     for when in ("successive", 50, "adaptive"):
-        policy = tg.IJoin(recompute=when)  # type: ignore[arg-type]
+        policy = tg.IJoin(recompute=when)
         importance, times = run(*streams, policy, within=2_000, memory=600)
         found[when] = importance
         assert (times == 0) == (when == "successive")

@@ -348,12 +348,9 @@ class WindowEngine:
             why = np.where(out.shed_held[mine], "evicted", "rejected")
             self._depart(s, rows, out.shed_time[mine], why)
 
-    def note_dropped(
-        self, side: int, batch: pa.RecordBatch, when: Sequence[int | float], why: str
-    ) -> None:
+    def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
         """Take down prepared rows that never reached the join."""
-        times = np.array(when, self.spec.unit.dtype)
-        self._depart(side, payload_of(batch), times, np.full(batch.num_rows, why))
+        self._depart(side, payload_of(batch), when, np.full(batch.num_rows, why))
 
     def _depart(
         self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
@@ -386,13 +383,6 @@ class WindowEngine:
         parts = [pa.Table.from_batches([b]) for b in self._shed]
         self._shed = []
         return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
-
-    def partners(self, sides: Sequence[int], keys: Sequence[int]) -> list[int]:
-        """How many tuples of each key the memory has on the side that is not this one."""
-        entries = self._tables.intern(np.array(keys, np.uint64))
-        groups = 2 * entries + 1 - np.array(sides, np.int64)
-        counts: list[int] = self._tables.core.groups["count"][groups].tolist()
-        return counts
 
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
