@@ -24,7 +24,7 @@ class Scale:
 
     memories: tuple[tuple[int, int], ...] = ((100, 3), (1_000, 3), (10_000, 1))
     windows: int = 5
-    most: int = 50_000  # ticks: an exact ranking of so much memory takes long
+    most: int = 30_000  # ticks: an exact ranking of so much memory takes long
 
 
 FULL = Scale()

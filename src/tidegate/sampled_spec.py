@@ -152,8 +152,8 @@ def _model(model: Any) -> Age | Prob:
         return Age() if model == "age" else Prob()
     if isinstance(model, Prob) and model.counting not in ("learned", "given"):
         raise TidegateError(
-            "a sampled join neither counts its inputs first nor in any other way than with decay: "
-            "give Prob() to learn frequencies, or Prob(table) with arrivals in a unit of time, not "
+            "a sampled join does not count its inputs first, nor in any way but with decay: give "
+            "Prob() to learn frequencies, or Prob(table) with arrivals in a unit of time, not "
             f"Prob({model.frequencies!r})"
         )
     if isinstance(model, Age | Prob):
