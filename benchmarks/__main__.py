@@ -13,8 +13,10 @@ import typer
 from rich.console import Console
 
 from benchmarks import (
+    approximation,
     constrained,
     growth,
+    ijoin,
     kernel,
     measure,
     optimal,
@@ -36,6 +38,10 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "growth": lambda quick, step: growth.run(growth.QUICK if quick else growth.FULL, step),
     "state": lambda quick, step: state.run(state.QUICK if quick else state.FULL, step),
     "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
+    "approximation": lambda quick, step: approximation.run(
+        approximation.QUICK if quick else approximation.FULL, step
+    ),
+    "ijoin": lambda quick, step: ijoin.run(ijoin.QUICK if quick else ijoin.FULL, step),
     "policies": lambda quick, step: policies.run(policies.QUICK if quick else policies.FULL, step),
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),

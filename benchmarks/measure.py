@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
-from tidegate.engines.window import WindowEngine
+from tidegate.engines.window import EXACT_LIMIT, WindowEngine
 from tidegate.kernel import window
 from tidegate.spec import window_join
 
@@ -72,10 +72,12 @@ class Fed:
 class Feeder:
     """An engine outside Spark, fed batches that are already prepared."""
 
-    def __init__(self, schema: pa.Schema, **settings: Any) -> None:
+    def __init__(
+        self, schema: pa.Schema, *, exact_limit: int = EXACT_LIMIT, **settings: Any
+    ) -> None:
         spec = window_join(schema, schema, on="key", time="time", **settings)
         self.job = WindowJob(spec)
-        self.engine = WindowEngine(spec)
+        self.engine = WindowEngine(spec, exact_limit=exact_limit)
 
     def prepare(self, tables: Sequence[pa.Table], start: int, ticks: int) -> Inputs:
         """Rows of both streams as an engine takes them; this is not measured."""

@@ -33,6 +33,8 @@ FULL = Scale()
 QUICK = Scale(skews=(0.5, 1.5), windows=(400,), shares=(0.25,), seeds=1, paper_seeds=2)
 
 
+#: Cells in a row of a small sketch.
+SMALL = 512
 #: Settings with fewer results than this are left out: their ratios are noise.
 FEWEST = 200
 
@@ -64,6 +66,9 @@ class Kept:
     lasting: tuple[tuple[int, int], ...]  # learned, and never forgotten
     whole: tuple[tuple[int, int], ...]
     long_run: tuple[tuple[int, int], ...]  # counted on streams that go on ten times as long
+    window: tuple[tuple[int, int], ...]  # those of the last window
+    sketch: tuple[tuple[int, int], ...]
+    small: tuple[tuple[int, int], ...]  # a sketch of few cells
 
     def share(self, one: str, other: str, after: bool = True) -> float:
         """All seeds' results of one kind over those of another."""
@@ -117,7 +122,15 @@ def learned_over_whole(scale: Scale, setting: Setting) -> Kept | None:
         longer = zipf(10 * setting.ticks, domain=setting.domain, skew=setting.skew, seed=seed)
         tables = longer[0].slice(0, setting.ticks), longer[1].slice(0, setting.ticks)
         memory = round(setting.share * 2 * setting.window)
-        policies = (Prob(), Prob(halflife=inf), Prob(counted(tables)), Prob(counted(longer)))
+        policies = (
+            Prob(),
+            Prob(halflife=inf),
+            Prob(counted(tables)),
+            Prob(counted(longer)),
+            Prob("window"),
+            Prob("sketch"),
+            Prob("sketch", keys=SMALL),
+        )
         found.append([results(tables, setting.window, memory, policy) for policy in policies])
     kept = Kept(*zip(*found, strict=True))
     return kept if sum(after for _, after in kept.whole) >= FEWEST else None
@@ -201,6 +214,19 @@ def run(scale: Scale, step: Step) -> Section:
         )
         for s, k in kept.items()
     )
+    ways = ("learned", "window", "sketch", "small")
+    by_way = tuple(
+        (
+            f"{s.domain:,}",
+            f"{s.window:,}",
+            f"{s.skew:g}",
+            f"{s.share:.0%}",
+            *(f"{k.share(way, 'whole'):.1%}" for way in ways),
+        )
+        for s, k in kept.items()
+    )
+    middles = [statistics.median(k.share(way, "whole") for k in kept.values()) for way in ways]
+    by_way += (("median", "", "", "", *(f"{middle:.1%}" for middle in middles)),)
     policies = dict.fromkeys(name for _, _, name in shares)
     return Section(
         title="what is kept",
@@ -230,6 +256,14 @@ def run(scale: Scale, step: Step) -> Section:
                 "Long-run frequencies are counted on streams that go on ten times as long: what "
                 "the whole stream's give beyond them is knowledge of the future, not of "
                 "frequencies.",
+            ),
+            Table(
+                "Ways to learn frequencies: results over those with whole-stream ones, after 2w",
+                ("domain", "w", "skew", "memory", *ways[:-1], f"sketch of {SMALL} cells a row"),
+                by_way,
+                "Learned: counts by key that fade. Window: exact counts of the last window. "
+                "Sketch: fading counts in four rows of 16,384 cells for each side, whatever the "
+                "keys.",
             ),
             Table(
                 "Share of the exact result, paper 1's setting",

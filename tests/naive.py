@@ -267,6 +267,7 @@ class NaiveJoin:
             if overdue:
                 self.held.remove(min(overdue, key=lambda h: (self._end(h.row), h.seq)))
                 continue
+            self.ranker.choosing(pool, [h.row for h in candidates], now)
             ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ class Ranker:
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Take note that a row was (provisionally) added."""
 
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
+        """See that one of these is to leave a pool."""
+
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Say what a candidate is worth at the moment of choosing."""
         raise NotImplementedError
@@ -71,6 +75,8 @@ class ByKey(Ranker):
     `counts` are (left's, right's) by key. Learned ones start from there, and instead of fading
     the old counts, an arrival in epoch e counts 2^(e - first epoch): the order is the same and
     no division blurs it. Once more than `cap` known keys have no held tuple, half of that stay.
+    With a `span`, the last `cap` arrivals count that came less than that ago, all alike. With
+    `columns`, a key's counts are, since it last came, the least of its cells in four rows of these.
     """
 
     def __init__(
@@ -79,7 +85,12 @@ class ByKey(Ranker):
         learned: bool = True,
         halflife: Time | None = None,
         cap: int | None = None,
+        span: Time | None = None,
+        columns: int = 0,
     ) -> None:
+        self.lasting, self.columns = span, columns
+        self.came: list[tuple[Time, int, int]] = []
+        self.sketch: dict[tuple[int, int, int], float] = {}
         self.counts = [dict(counts[LEFT]), dict(counts[RIGHT])]
         self.learned, self.halflife, self.cap = learned, halflife, cap
         self.first_epoch: int | None = None
@@ -93,11 +104,34 @@ class ByKey(Ranker):
         """Count the key on the row's own side."""
         if not self.learned:
             return
+        if self.lasting is not None:
+            self.came.append((clock, row.side, row.key))
+            self.came = [c for c in self.came if clock < c[0] + self.lasting]
+            self.came = self.came[-self.cap :] if self.cap is not None else self.came
+            for side in (LEFT, RIGHT):
+                found = Counter(k for _, s, k in self.came if s == side)
+                self.counts[side] = {k: float(n) for k, n in found.items()}
+            return
         epoch = self._epoch(clock)
         if self.first_epoch is None:
             self.first_epoch = epoch
+        weight = 2.0 ** (epoch - self.first_epoch)
         own = self.counts[row.side]
-        own[row.key] = own.get(row.key, 0.0) + 2.0 ** (epoch - self.first_epoch)
+        if not self.columns:
+            own[row.key] = own.get(row.key, 0.0) + weight
+            return
+        total = min(self.sketch.get(at, 0.0) for at in self._cells(row.side, row.key)) + weight
+        for at in self._cells(row.side, row.key):
+            self.sketch[at] = max(self.sketch.get(at, 0.0), total)
+        for side in (LEFT, RIGHT):
+            self.counts[side][row.key] = min(
+                self.sketch.get(at, 0.0) for at in self._cells(side, row.key)
+            )
+
+    def _cells(self, side: int, key: int) -> list[tuple[int, int, int]]:
+        """A key's cell in each row: the low half of its hash, and steps of the high half."""
+        step = (key >> 32) | 1
+        return [(side, row, (key + row * step) % 2**64 % self.columns) for row in range(4)]
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Give the count of the key on the other side."""
@@ -105,7 +139,7 @@ class ByKey(Ranker):
 
     def settle(self, held_keys: Collection[int]) -> None:
         """Forget the rarest keys that nothing in memory needs, once they are too many."""
-        if not self.learned or self.cap is None:
+        if not self.learned or self.cap is None or self.lasting is not None:
             return
         left, right = self.counts
         idle = [key for key in left.keys() | right.keys() if key not in held_keys]
@@ -145,6 +179,17 @@ class Size(ByKey):
             counts[key] = counts.get(key, 0.0) + 1.0
 
 
+@dataclass
+class Quality:
+    """What iJoin's schemes of recomputation look at."""
+
+    drops: int = 0  # since the last one
+    earned: float = 0.0  # since the last drop
+    mean: float = 0.0
+    peak: float = 0.0
+    times: int = 0
+
+
 class Scored(ByKey):
     """A rank by a formula of what is known of a tuple: `gain` and `last` by uid, and more."""
 
@@ -155,6 +200,38 @@ class Scored(ByKey):
         self.last: dict[int, Time] = {}
         self.stay = given.get("stay", 0.0)
         self.curves: tuple[Sequence[float], Sequence[float]] = ((), ())
+        self.every = given.get("every", 0.0)
+        self.determined: dict[int, float] = {}  # by uid: a priority that is kept
+        self.pools = [Quality(), Quality()]
+
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
+        """Determine priorities: every so many drops, or if the quality has fallen."""
+        if self.every == 0:
+            return
+        quality = self.pools[pool]
+        quality.mean += (quality.earned - quality.mean) / 16.0
+        quality.earned = 0.0
+        due = quality.times == 0
+        if self.every > 0:
+            due = due or quality.drops >= self.every
+        else:
+            due = due or quality.mean < (1.0 + self.every) * quality.peak
+        quality.peak = quality.mean if due else max(quality.peak, quality.mean)
+        if due:
+            quality.times, quality.drops = quality.times + 1, 0
+            for row in candidates:
+                self.determined[row.uid] = self.priority(row, now)
+        quality.drops += 1
+
+    def priority(self, row: Row, now: Time) -> float:
+        """What iJoin makes of a row, be it mature or not."""
+        age, since = float(now - row.time), float(now - self.last[row.uid])
+        if age <= 0:
+            return self.given["p_init"]
+        worth = row.importance * self.gain[row.uid] * math.exp(-self.given["decay"] * since) / age
+        if since >= self.given["delta"]:
+            worth -= self.given["penalty"] * since
+        return worth
 
     def partners(self, row: Row) -> int:
         """How many tuples of the row's key the other side holds."""
@@ -178,6 +255,7 @@ class Scored(ByKey):
         self.last[row.uid] = self.join.clock
         if self.formula == "ijoin":
             self.gain[row.uid] = float(n)
+            self.determined[row.uid] = self.priority(row, self.join.clock)
         elif self.formula in ("simpprob", "dgl"):
             self.gain[row.uid] = imp * (n + 2.0**-40)
         elif self.formula == "greedy-dual":
@@ -190,6 +268,7 @@ class Scored(ByKey):
         gain, since = self.gain[row.uid], float(clock - self.last[row.uid])
         if self.formula == "ijoin":
             self.gain[row.uid] = gain * math.exp(-self.given["decay"] * since) + 1.0
+            self.pools[self.join.pool_of(row)].earned += row.importance
             self.last[row.uid] = clock
         elif self.formula == "dgl" and since > 0:
             lost = max(gain - self.given["beta"] * since, 0.0)
@@ -236,12 +315,7 @@ class Scored(ByKey):
         if self.formula == "ijoin":
             if age < self.given["tau"]:
                 return 1e300
-            if age <= 0:
-                return self.given["p_init"]
-            worth = imp * gain * math.exp(-self.given["decay"] * since) / age
-            if since >= self.given["delta"]:
-                worth -= self.given["penalty"] * since
-            return worth
+            return self.determined[row.uid] if self.every else self.priority(row, now)
         return gain
 
 

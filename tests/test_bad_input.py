@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -111,6 +112,17 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"importance": "weight"}, ['the left input has no column "weight"', '"x"']),
     ({"importance": "name"}, ["a column of numbers", 'left "name" is string', "cast it"]),
     ({"importance": 3}, ["one column name or a pair", "not 3"]),
+    ({"importance": ("x", "name")}, ["a column of numbers", 'right "name" is string', "cast it"]),
+    ({"on": None, "where": "abs(l.name - r.name) <= 1"}, ["needs numbers or times, not string"]),
+    ({"where": "abs(l.x - r.name) <= 1"}, ["'l.x - r.name' needs numbers or times", "cast it"]),
+    *(
+        ({"memory": 5, "policy": policy, "within": "unbounded"}, ["unbounded", "give within a"])
+        for policy in ("age", tg.Age([1, 2]), tg.DGL(), tg.Prob("window"), tg.Life("window"))
+    ),
+    (
+        {"memory": 5, "policy": "age", "within": (5, "unbounded")},
+        ["an age curve ends with the window, and this one is unbounded"],
+    ),
     ({"lateness": -1}, ["lateness must", "not -1"]),
     ({"lateness": "1 hour"}, ["lateness must be a number", "not '1 hour'"]),
     ({"seed": -1}, ["a whole number that is not negative", "not -1"]),
@@ -212,7 +224,11 @@ def test_columns_that_cannot_be_told_apart_or_compared(spark: SparkSession, idle
 
 def test_bad_policies() -> None:
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
-        (lambda: tg.Prob("often"), ['"learned", "whole" or a table', "not 'often'"]),
+        (
+            lambda: tg.Prob("often"),
+            ['"learned", "window", "sketch", "whole" or a table', "not 'often'"],
+        ),
+        (lambda: tg.IJoin(recompute="never"), ['"successive", "adaptive" or', "not 'never'"]),  # type: ignore[arg-type]
         (lambda: tg.Prob(keys=0), ["a positive number of keys", "not 0"]),
         (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
         (
@@ -303,6 +319,31 @@ def test_a_checkpoint_of_other_settings(spark: SparkSession, tmp_path: Path) -> 
     everything = spark.read.parquet(str(source))
     wanted = tg.join(everything, everything, **GOOD, memory=20, shards=2).count()
     assert spark.read.parquet(str(tmp_path / "out")).count() == wanted
+
+
+BAD_WEIGHTS = {"null": None, "NaN": math.nan, "infinite": math.inf, "negative": -0.5}
+
+
+@pytest.mark.parametrize("name", BAD_WEIGHTS)
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_importance_that_is_none(name: str, side: int) -> None:
+    """On either side, before its batch is taken, with the column and the value."""
+    bad = BAD_WEIGHTS[name]
+    tables = [pa.table({"k": [1, 2], "t": [1, 2], w: [1.0, 2.0]}) for w in ("w", "v")]
+    weights = pa.array([1.0, bad], pa.float64())
+    tables[side] = tables[side].set_column(2, "wv"[side], weights)
+    for memory in (None, 1):
+        with pytest.raises(tg.TidegateError) as caught:
+            tg.local.join(*tables, **GOOD, memory=memory, importance=("w", "v"))
+        says(["a finite number of at least 0", f'column "{"wv"[side]}" has {bad!r}'], caught.value)
+
+
+def test_an_importance_that_is_none_fails_the_query(spark: SparkSession) -> None:
+    for bad in BAD_WEIGHTS.values():
+        table = pa.table({"k": [1, 2], "t": [1, 2], "w": pa.array([1.0, bad], pa.float64())})
+        frame = spark.createDataFrame(table)
+        with pytest.raises(PySparkException, match='column "w" has'):
+            tg.join(frame, frame, **GOOD, memory=1, importance="w").collect()
 
 
 def test_bad_times_in_the_data_fail_the_query(spark: SparkSession) -> None:

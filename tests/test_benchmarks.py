@@ -99,6 +99,7 @@ def test_learned_over_whole_compares_like_with_like() -> None:
     assert kept is not None
     # With room for the whole window nothing is shed, whatever is known of frequencies.
     assert kept.learned == kept.lasting == kept.whole == kept.long_run
+    assert kept.learned == kept.window == kept.sketch == kept.small
     assert kept.seeds == [1.0, 1.0]
 
 

@@ -44,7 +44,22 @@ def test_every_policy_conforms(name: str) -> None:
 
 def test_a_policy_of_ones_own_conforms() -> None:
     conformance.check(Small())
-    conformance.check(tg.Prob(halflife=10))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        tg.Prob(halflife=10),
+        tg.Prob("window"),
+        tg.Life("window", keys=20),
+        tg.Heeb("sketch", keys=4),
+        tg.IJoin(tau=2, recompute=5),
+        tg.IJoin(tau=2, recompute="adaptive"),
+    ],
+    ids=str,
+)
+def test_policies_with_other_settings_conform(policy: Policy) -> None:
+    conformance.check(policy)
 
 
 def test_a_policy_that_depends_on_more_than_its_input_is_found_out() -> None:

@@ -44,6 +44,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"split": 0.5}, ['"shared", "fixed"', "not 0.5"]),
     ({"policy": "life"}, ['policy "life" does not know of a relation', '"auto"']),
     ({"policy": tg.Prob("whole")}, ["leave frequencies and keys"]),
+    ({"policy": tg.Prob("window")}, ["leave frequencies and keys"]),
     ({"policy": "dgl", "within": "unbounded", "memory": 5}, ["DGL weighs the life that is left"]),
     ({"importance": ["w", "z"]}, ['has no column "z"']),
     ({"importance": ["w", "b"], "importance_limit": 0}, ["a number above 0", "not 0"]),

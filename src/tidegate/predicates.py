@@ -168,6 +168,7 @@ class Predicate:
             return _checked(pc.negate_checked, value) if isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             one, other = self._eval(node.left, sides), self._eval(node.right, sides)
+            self._check_numbers(node, one, other)
             if isinstance(node.op, ast.Div):
                 return _divided(one, other)
             return _checked(_ARITHMETIC[type(node.op)], one, other)
@@ -185,12 +186,25 @@ class Predicate:
         if len(values) != 1 or node.keywords or name not in _FUNCTIONS:
             raise self._error("takes one value", self._shown(node))
         if name == "abs":
+            self._check_numbers(node, values[0])
             if pa.types.is_duration(values[0].type):
                 return pc.abs_checked(values[0].cast(pa.int64())).cast(values[0].type)
             return _checked(pc.abs_checked, values[0])
         return {"lower": pc.utf8_lower, "upper": pc.utf8_upper, "length": pc.utf8_length}[name](
             *values
         )
+
+    def _check_numbers(self, node: ast.AST, *values: Any) -> None:
+        """Refuse to reckon with what is neither a number nor a time."""
+        for kind in (value.type for value in values):
+            if not (
+                pa.types.is_null(kind)
+                or pa.types.is_temporal(kind)
+                or pa.types.is_integer(kind)
+                or pa.types.is_floating(kind)
+                or pa.types.is_decimal(kind)
+            ):
+                raise self._error(f"needs numbers or times, not {kind}: cast it", self._shown(node))
 
     def _alike(self, value: Any, other: Any) -> Any:
         """What compares as a number: a difference of times, and the duration beside it."""

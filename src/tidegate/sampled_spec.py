@@ -150,10 +150,11 @@ def _in_time(window: WindowJoin) -> WindowJoin:
 def _model(model: Any) -> Age | Prob:
     if isinstance(model, str) and model in MODELS:
         return Age() if model == "age" else Prob()
-    if isinstance(model, Prob) and model.whole:
+    if isinstance(model, Prob) and model.counting not in ("learned", "given"):
         raise TidegateError(
-            "a sampled join does not count its inputs first: give Prob() to learn frequencies, or "
-            'Prob(table) with arrivals in a unit of time, not Prob("whole")'
+            "a sampled join does not count its inputs first, nor in any way but with decay: give "
+            "Prob() to learn frequencies, or Prob(table) with arrivals in a unit of time, not "
+            f"Prob({model.frequencies!r})"
         )
     if isinstance(model, Age | Prob):
         return model

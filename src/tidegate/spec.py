@@ -252,6 +252,11 @@ def window_join(
         )
     if chosen.ranks == "life":
         _check_lives(spec)
+    if isinstance(chosen, ByFrequency) and chosen.counting == "window" and None in lengths:
+        raise TidegateError(
+            'frequencies="window" counts the arrivals of a window, and one is unbounded; give '
+            'within a length, or use frequencies="learned"'
+        )
     spec = replace(
         spec,
         params=chosen.params(times_of(unit, lengths)),
@@ -411,7 +416,7 @@ def halflife_of(
     if policy.counts != "arrivals":
         return 0
     if isinstance(policy, ByFrequency):
-        if policy.never_forgets:
+        if policy.never_forgets or policy.counting == "window":
             return 0
         if policy.halflife is not None:
             return duration(policy.halflife, unit, "halflife")

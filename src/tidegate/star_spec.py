@@ -352,7 +352,7 @@ def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> T
 
 def _policy(policy: Any) -> Policy:
     chosen = policy_of(policy)
-    if isinstance(chosen, Prob) and not (chosen.learned and chosen.keys is None):
+    if isinstance(chosen, Prob) and not (chosen.counting == "learned" and chosen.keys is None):
         raise TidegateError(
             "a star join learns how often the keys of its relation come, all of them; leave "
             "frequencies and keys of Prob out"

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import naive
+import numpy as np
 import pyarrow as pa
 import pytest
 import rankers
@@ -16,13 +17,24 @@ from hypothesis import strategies as st
 
 import tidegate as tg
 from tidegate.engines.queue import QueueEngine
-from tidegate.engines.statistics import Statistics
 from tidegate.engines.window import WindowEngine
 from tidegate.schedules import Step
 from tidegate.slow_cpu import MODES, SlowCPU
+from tidegate.spec import window_join
 from tidegate.streams import zipf
 
-from .test_window import Case, cases, held_of, naive_rows, pairs_of, prepared, shed_of, twin
+from .test_window import (
+    INTEGERS,
+    Case,
+    Cell,
+    cases,
+    held_of,
+    naive_rows,
+    pairs_of,
+    prepared,
+    shed_of,
+    twin,
+)
 
 cpus = st.builds(
     SlowCPU,
@@ -56,7 +68,8 @@ def slow_twin(case: Case, engine: QueueEngine, keys: int) -> naive.NaiveQueue:
 
 def waiting_of(engine: QueueEngine) -> list[int]:
     """The uids in the queue, in order."""
-    rows = [engine._batch(w.side, [w]) for _, w in engine._queue.values()]
+    items = [engine._queue[at : at + 1] for at in range(len(engine._queue))]
+    rows = [engine._rows_of(int(item["side"][0]), item) for item in items]
     return [row.column("c2")[0].as_py() for row in rows]
 
 
@@ -203,14 +216,27 @@ def test_time_is_counted_in_seconds_where_it_is_time() -> None:
     assert times.counters["queue_shed"] == numbers.counters["queue_shed"] > 0
 
 
-def test_counts_never_outgrow_a_float() -> None:
-    counts = Statistics(None, 1, 100)
-    for time in (0, 0, 600, 601, 5_000):
-        counts.see(0, 7, time)
-        counts.see(0, time, time)
-    assert counts.partners(1, 7) == 1.0
-    assert counts.partners(1, 5_000) == 1.0
-    assert counts.partners(1, 0) == 0.0
+@pytest.mark.parametrize("mode", MODES)
+def test_counts_never_outgrow_a_float(mode: Any) -> None:
+    """They are made small again: once as the twin's, which are not, and over and over."""
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=1, memory=3, cpu=SlowCPU(1, 3, mode)
+    )
+    assert spec.cpu_halflife == 32
+
+    def cells(gap: int) -> list[list[Cell]]:
+        times = [gap * (at // 20) + at // 6 for at in range(60)]
+        rows = [(at % 2, at * at % 7, time, at) for at, time in enumerate(times)]
+        return [rows[:25], rows[25:]]
+
+    run_case(Case(spec, cells(32 * 400), restarts={0}), 65_536)
+    engine = QueueEngine(spec)
+    for feed in cells(32 * 5_000):
+        for _ in engine.feed([[prepared(spec, feed, side)] for side in range(2)]):
+            pass
+    counts = engine._statistics.counts
+    assert np.isfinite(counts).all()
+    assert 0 < counts.max() < 60
 
 
 @pytest.mark.parametrize(

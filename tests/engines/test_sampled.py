@@ -620,6 +620,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", pa.float64())])
         ({"memory": 5, "method": "snowball"}, ['"uniform", "cluster", "pps"', "not 'snowball'"]),
         ({"memory": 5, "model": "weather"}, ['"frequency" or "age"', "not 'weather'"]),
         ({"memory": 5, "model": Prob("whole")}, ["does not count its inputs first"]),
+        ({"memory": 5, "model": Prob("sketch")}, ["nor in any way but with decay", "'sketch'"]),
         ({"memory": 5, "margin": -1}, ["margin must be a number of at least 0", "not -1"]),
         ({"memory": 5, "reach": math.inf}, ["reach must be a number", "not inf"]),
         ({"memory": 5, "value": "y"}, ['the result has no column "y"', '"x_left"']),

@@ -20,6 +20,7 @@ from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import sizes
 from tidegate.engines.queue import QueueEngine
 from tidegate.engines.window import EXACT_LIMIT, TUPLE_OVERHEAD, WindowEngine
+from tidegate.kernel import layout
 from tidegate.policies import (
     DGL,
     POLICIES,
@@ -123,7 +124,7 @@ FORMULAS: dict[type[Policy], str] = {
 PARAMS = {
     "heeb": ("alpha",),
     "dgl": ("alpha", "beta"),
-    "ijoin": ("decay", "tau", "delta", "penalty", "p_init"),
+    "ijoin": ("decay", "tau", "delta", "penalty", "p_init", "every"),
 }
 
 
@@ -135,13 +136,16 @@ def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> rankers.Scored:
     return twin
 
 
-def ranker(spec: WindowJoin, rows: list[naive.Row], cap: int) -> rankers.Ranker:
-    policy = spec.policy
+def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rankers.Ranker:
+    policy, cap = spec.policy, rules.cap
     if spec.memory is None:
         return rankers.Fixed({})
     if isinstance(policy, ByFrequency):
         halflife = spec.halflife or None
         kwargs: dict[str, Any] = {"halflife": halflife, "cap": cap, "learned": policy.learned}
+        if policy.counting == "window":
+            kwargs |= {"span": max(s.window or 0 for s in spec.sides)}
+        kwargs |= {"columns": rules.columns}
         if not policy.learned:
             hashes = {r.key for r in rows}
             counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
@@ -190,7 +194,7 @@ def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
     ]
     return naive.NaiveJoin(
         windows=windows_of(spec),
-        ranker=ranker(spec, rows, rules.cap),
+        ranker=ranker(spec, rows, rules),
         memory=memory,
         in_bytes=spec.in_bytes,
         split=spec.split,
@@ -269,19 +273,31 @@ policies = st.one_of(
     st.just(Fifo()),
     st.just(UntilExpiry()),
     st.builds(
-        lambda kind, half, keys: kind("learned", half, keys),
+        lambda kind, how, half, keys: kind(how, half, keys),
         st.sampled_from([Prob, Life]),
+        st.sampled_from(["learned", "sketch"]),
         st.sampled_from([None, 3, 1000, math.inf]),
         st.sampled_from([None, 1, 2, 3]),
     ),
+    st.sampled_from([Heeb("sketch", 3, 2), GreedyDual("sketch", keys=1)]),
     st.sampled_from([Prob(GIVEN), Life(GIVEN), Heeb(GIVEN)]),
     st.sampled_from([Auto(), Simp(), Size(), SimpProb(), DimpProb(), GreedyDual(), Heeb()]),
     st.sampled_from([Heeb(alpha=3), Heeb(halflife=3), GreedyDual(halflife=3, keys=2)]),
     st.sampled_from([IJoin(), IJoin(tau=2, delta=3, penalty=0.25, decay=0.5, p_init=3.0)]),
+    st.builds(
+        lambda tau, when, fall: IJoin(tau, 3, 0.25, 0.5, 3.0, when, fall),
+        st.sampled_from([0, 2]),
+        st.sampled_from([1, 2, 5, 100, "adaptive"]),
+        st.sampled_from([0.01, 0.3]),
+    ),
 )
 #: Only where windows end.
 ending = st.sampled_from(
     [DGL(), DGL(2.0, 0.25), Age([1, 1, 2, 1]), Age(([3, 0, 2], [0.5, 1.5, 1, 4]))]
+) | st.builds(
+    lambda kind, keys: kind("window", keys=keys),
+    st.sampled_from([Prob, Life, Heeb, GreedyDual]),
+    st.sampled_from([None, 1, 2, 5, 9]),
 )
 
 
@@ -404,8 +420,8 @@ def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> Non
     assert enough == wanted
 
 
-@pytest.mark.parametrize("policy", ["rand", "prob"])
-def test_bytes_are_those_really_held(policy: str) -> None:
+@pytest.mark.parametrize("policy", [Rand(), Prob(), Prob("window"), Prob("sketch")])
+def test_bytes_are_those_really_held(policy: Policy) -> None:
     """All arrays and all payload fit in the memory, but for what a batch in flight takes."""
     budget, batch = 4_000_000, 500
     spec = window_join(
@@ -426,12 +442,19 @@ def test_bytes_are_those_really_held(policy: str) -> None:
     assert 0.6 * budget < in_use < budget + 2 * batch * 500
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_what_was_learned_survives_restarts(name: str) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [kind() for kind in POLICIES.values()]
+    + [Prob("window"), Life("window", keys=70), Heeb("window"), Prob("sketch", keys=16)]
+    + [Heeb("sketch", keys=16), IJoin(2, 9, 0.1, 0.01, recompute=7)]
+    + [IJoin(2, 9, 0.1, 0.01, recompute="adaptive")],
+    ids=lambda policy: "-".join(str(value) for value in policy.settings().values()),
+)
+def test_what_was_learned_survives_restarts(policy: Policy) -> None:
     """Many batches with a new engine after each give what one engine gives."""
     rng = np.random.default_rng(11)
     spec = window_join(
-        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=name, importance="w"
+        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=policy, importance="w"
     )
     cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1500)]
     found = []

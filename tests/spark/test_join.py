@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 import tidegate as tg
 from tidegate.spark import metrics
-from tidegate.streams import auctions, zipf
+from tidegate.streams import auctions, cut_by_time, zipf
 
-from .workloads import Pair, bag, counters, delivered, native, start, total, write_files
+from .workloads import Pair, bag, counters, delivered, native, span, start, total, write_files
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,33 @@ def test_bounded_mode_is_the_local_engines_answer(
     held, most = ("bytes", 16_000) if bound["memory"] == "16 kB" else ("held", 40)
     assert 0.5 * most < max(count[held] for count in counts) <= most
     assert all(count["held"] == count["held_left"] + count["held_right"] for count in counts)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [tg.Auto(), tg.Heeb(), tg.Prob("window"), tg.Prob("sketch"), tg.IJoin(recompute="adaptive")],
+    ids=["auto", "heeb", "window", "sketch", "ijoin"],
+)
+def test_what_a_policy_has_learned_survives_a_restart(
+    spark: SparkSession, tmp_path: Path, policy: tg.Policy
+) -> None:
+    """One of each kind of model; without Spark, every policy is tried."""
+    case = closed(numbers())
+    settings = case.settings | {"memory": 40, "policy": policy, "importance": "value"}
+    pieces = [
+        cut_by_time(table, time="time", batches=2, span=span(case.left["time"]))
+        for table in (case.left, case.right)
+    ]
+    for half in range(2):
+        frames = []
+        for name, files in zip(("left", "right"), pieces, strict=True):
+            write_files([files[half]], tmp_path / name, first=half)
+            schema = spark.read.parquet(str(tmp_path / name)).schema
+            frames.append(spark.readStream.schema(schema).parquet(str(tmp_path / name)))
+        start(tg.join(*frames, **settings, shards=1), tmp_path)
+    expected = bag(tg.local.join(case.left, case.right, **settings).table)
+    assert bag(delivered(spark, tmp_path)) == expected
+    assert expected.total() > 100
 
 
 def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
-from tidegate.kernel import layout, outlook, rates, tuples, victims
+from tidegate.kernel import layout, outlook, rates, scores, tuples, victims
 from tidegate.kernel.ghosts import index_ghosts
 
 #: At how many ages a ghost leaves a trail.
@@ -30,6 +30,9 @@ class Tables:
         curves: tuple[Sequence[float], Sequence[float]] = ((0.0,), (0.0,)),
     ) -> None:
         self._rules = rules
+        self._sketches = bool(rules.learn) and rules.counting == layout.SKETCHED
+        self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
+        self._keeps = rules.formula == scores.IJOIN and rules.params[5] != 0
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else layout.NEVER
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -65,9 +68,14 @@ class Tables:
             recent=np.empty(0, layout.recent_type(time)),
             learned=none,
             is_learned=np.zeros(0, np.bool_),
+            priority=np.empty(0),
+            quality=np.zeros((rules.pools, layout.TIMES + 1)),
+            ring=np.empty(0, layout.ring_type(time)),
+            sketch=np.zeros((2, layout.SKETCH_ROWS, rules.columns)),
         )
         self.core.model[rates.WEIGHT] = 1.0
         self.core.edge["rank"] = -np.inf
+        self._sketched = self.core.sketch.copy()  # as it was at the mark
         self._grow_slots(1024)
         self._grow_entries(1024)
         self.set_budget()
@@ -104,6 +112,8 @@ class Tables:
             self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
         if len(self.core.fresh) < newcomers:
             self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
+        if self._rings:
+            self._grow_ring(newcomers)
 
     def set_budget(self) -> None:
         """Have the pools hold what they may after the changes of the memory so far."""
@@ -129,6 +139,10 @@ class Tables:
             learned[: len(core.learned)] = core.learned
             is_learned[: len(core.is_learned)] = core.is_learned
             self.core = self.core._replace(learned=learned, is_learned=is_learned)
+            if self._keeps:
+                priority = np.zeros(size)
+                priority[: len(core.priority)] = core.priority
+                self.core = self.core._replace(priority=priority)
         if self._rules.kind != layout.NOTHING:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
@@ -181,7 +195,8 @@ class Tables:
         return bool(4 * used > 3 * len(self.core.hashes))
 
     def _sweep(self) -> None:
-        key_table.sweep_entries(self.core, bool(self._rules.learn))
+        # A sketch knows of keys that hold nothing.
+        key_table.sweep_entries(self.core, bool(self._rules.learn) and not self._sketches)
 
     def set_rates(
         self,
@@ -200,11 +215,17 @@ class Tables:
         self.core.groups["rate"][2 * entries + 1] = np.where(known, right[at], 0.0)
 
     def rates(self, *, changed: bool) -> pa.RecordBatch:
-        """The rates of all counted keys, or of those that changed."""
-        rate = self.core.groups["rate"]
-        used = int(self.core.ints[layout.ENTRIES]) if self._rules.learn else 0
+        """The rates of all counted keys, or of those that changed; none where a ring has them.
+
+        Where a sketch has them, those of keys that hold something: as they were when these came.
+        """
+        rate, count = self.core.groups["rate"], self.core.groups["count"]
+        learn = self._rules.learn and not self._rings
+        used = int(self.core.ints[layout.ENTRIES]) if learn else 0
         entries = np.flatnonzero(self._changed[:used]) if changed else np.arange(used)
         entries = entries[(rate[2 * entries] > 0) | (rate[2 * entries + 1] > 0)]
+        if self._sketches:
+            entries = entries[(count[2 * entries] > 0) | (count[2 * entries + 1] > 0)]
         columns = {"key": self.core.hashes[entries]}
         columns |= {"left": rate[2 * entries], "right": rate[2 * entries + 1]}
         if len(self.core.recent):
@@ -226,8 +247,12 @@ class Tables:
         core = self.core
         for at, values in enumerate(recent):
             core.recent[("time", "count")[at % 2]][2 * entries + at // 2] = values
-        used = int(core.ints[layout.ENTRIES])
-        rate = core.groups["rate"]
+        self._list_counted()
+
+    def _list_counted(self) -> None:
+        """List all keys that have rates as counted ones; before tuples are loaded."""
+        used = int(self.core.ints[layout.ENTRIES])
+        rate = self.core.groups["rate"]
         self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
 
     def forget(self) -> None:
@@ -241,6 +266,62 @@ class Tables:
         ties = core.hashes[core.idle[:n][highest[:n] == rate]]
         tie = np.partition(ties, count - below - 1)[count - below - 1]
         key_table.forget(core, highest, rate, tie)
+
+    # ---- arrivals that are counted otherwise --------------------------------------------------
+
+    def _grow_ring(self, newcomers: int) -> None:
+        """Have room in the ring for newcomers, as far as so many may count."""
+        ints, old = self.core.ints, self.core.ring
+        first, stop = int(ints[layout.RING_FROM]), int(ints[layout.RING_TO])
+        wanted = min(stop - first + newcomers, self._rules.cap)
+        if len(old) >= max(wanted, 1):
+            return
+        ring = np.empty(min(max(wanted, 2 * len(old), 1), self._rules.cap), old.dtype)
+        numbers = np.arange(first, stop)
+        if len(numbers):
+            ring[numbers % len(ring)] = old[numbers % len(old)]
+        self.core = self.core._replace(ring=ring)
+
+    def arrivals(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
+        """The arrivals that count, or those of them that are new, in order; or a sketch's cells."""
+        core = self.core
+        parts = {}
+        if self._rings:
+            ints = core.ints
+            first = max(ints[layout.RING_FROM], ints[layout.RING_MARK] if changed else 0)
+            numbers = np.arange(first, ints[layout.RING_TO])
+            came = core.ring[numbers % max(len(core.ring), 1)]
+            keys, side = core.hashes[came["group"] >> 1], (came["group"] & 1).astype(np.int8)
+            columns = [pa.array(column) for column in (came["time"], keys, side)]
+            parts["ring"] = pa.record_batch(columns, ["time", "key", "side"])
+        if self._sketches:
+            cells = core.sketch.ravel()
+            before = self._sketched.ravel() if changed else 0.0
+            places = np.flatnonzero(cells != before)
+            columns = [pa.array(places), pa.array(cells[places])]
+            parts["sketch"] = pa.record_batch(columns, ["place", "value"])
+        return parts
+
+    def load_sketch(self, batch: pa.RecordBatch) -> None:
+        """Set cells of the sketch."""
+        places, values = (column.to_numpy() for column in batch.columns)
+        self.core.sketch.reshape(-1)[places] = values
+
+    def load_ring(self, batches: Sequence[pa.RecordBatch], first: int, stop: int) -> None:
+        """Count the last of these arrivals, which have the numbers given; before tuples are."""
+        ints = self.core.ints
+        ints[layout.RING_FROM] = ints[layout.RING_TO] = first
+        self._grow_ring(stop - first)
+        ints[layout.RING_TO] = stop
+        table = pa.Table.from_batches(batches)
+        time, key, side = (
+            column.to_numpy() for column in table.slice(len(table) - (stop - first)).columns
+        )
+        group = 2 * self.intern(key) + side
+        at = np.arange(first, stop) % max(len(self.core.ring), 1)
+        self.core.ring["time"][at], self.core.ring["group"][at] = time, group
+        np.add.at(self.core.groups["rate"], group, 1.0)
+        self._list_counted()
 
     def _list_idle(self, entries: NDArray[np.int64]) -> None:
         core = self.core
@@ -271,6 +352,28 @@ class Tables:
         slots = slots[(seq >= 0) & (seq < core.ints[layout.MARK])]
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
+
+    def priorities(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
+        """The priorities that held tuples were last given, or those given since the mark."""
+        if not self._keeps:
+            return {}
+        core = self.core
+        some = changed and not core.ints[layout.DETERMINED]
+        slots = np.flatnonzero(core.slots["seq"] >= (core.ints[layout.MARK] if some else 0))
+        columns = [pa.array(core.slots["seq"][slots]), pa.array(core.priority[slots])]
+        return {"priorities": pa.record_batch(columns, ["seq", "priority"])}
+
+    def load_priorities(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Give held tuples priorities, the later ones last."""
+        slots = np.flatnonzero(self.core.slots["seq"] >= 0)
+        slots = slots[np.argsort(self.core.slots["seq"][slots])]
+        held = self.core.slots["seq"][slots]
+        for batch in batches:
+            seq, priority = (column.to_numpy() for column in batch.columns)
+            at = np.searchsorted(held, seq)
+            known = np.flatnonzero(at < len(held))
+            known = known[held[at[known]] == seq[known]]
+            self.core.priority[slots[at[known]]] = priority[known]
 
     def leave_ghosts(self, most: int, *, levels: int = 1, trends: int = 1) -> None:
         """Learn what tuples are worth from so many ghosts at the most.
@@ -370,7 +473,9 @@ class Tables:
         """From here on, changes are new."""
         ints = self.core.ints
         ints[layout.MARK] = ints[layout.SEQ]
-        ints[[layout.GONE, layout.REWRITTEN, layout.LEARNED]] = 0
+        ints[layout.RING_MARK] = ints[layout.RING_TO]
+        ints[[layout.GONE, layout.REWRITTEN, layout.LEARNED, layout.DETERMINED]] = 0
+        self._sketched[:] = self.core.sketch
         self.core.is_learned[:] = False
         self._changed[:] = False
         if len(self.core.gone) < self.held:

@@ -4,46 +4,34 @@ The join takes the first of the queue whenever it has done with the one before. 
 event time, so that a replay gives the same answer: a tuple waits from its own tick on, and each
 takes the join one step. At a tick, the join takes what it has time for until then, the tick's
 newcomers enter, and what the queue cannot hold is dropped. A tuple that reaches the join is
-processed as ever, by its own time.
+processed as ever, by its own time. The loop is `kernel.queue`.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.engines.base import Clocks
 from tidegate.engines.payload import Payload
+from tidegate.engines.piecewise import PiecewiseEngine
 from tidegate.engines.prepare import KEY, TIE, TIME, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.statistics import Statistics
-from tidegate.engines.window import WindowEngine
+from tidegate.kernel import layout
+from tidegate.kernel import queue as kernel
 from tidegate.spec import WindowJoin
 
 #: Keys that are counted at the least.
 _KEYS = 65_536
 #: Rows of a log that may be dead, whatever is waiting.
 _LOG_ROWS = 1 << 16
-
-
-class _Waiting(NamedTuple):
-    """A tuple before the join; tuples of a tick enter the queue in this order."""
-
-    time: int | float
-    side: int
-    key: int
-    tie: int
-    row: int
-
-
-#: Tuples that were dropped, and when.
-_Dropped = list[tuple[int | float, _Waiting]]
+#: No time is later, and no smaller part of a unit is told apart.
+_LARGEST = 2**62
 
 
 class QueueEngine:
@@ -59,32 +47,32 @@ class QueueEngine:
     ) -> None:
         assert spec.cpu is not None
         self.spec = spec
-        self._join = WindowEngine(spec, shards=shards, keep_shed=keep_shed)
-        self._integrated = spec.cpu.mode == "integrated"
-        self._size = max(spec.cpu.queue // shards, 1)
-        # Times are multiplied so that a step is a whole number, and nothing is ever rounded.
-        step = spec.cpu.step(spec.second) * shards
-        real = spec.unit.kind == "real number"
-        self._scale: int | float = 1.0 if real else step.denominator
-        self._step: int | float = float(step) if real else step.numerator
-        self._statistics = Statistics(spec.frequencies, spec.cpu_halflife, keys)
+        self._join = PiecewiseEngine(spec, shards=shards, keep_shed=keep_shed)
+        self._statistics = Statistics(spec.frequencies, keys)
+        self._rules = _rules(spec, shards, keys)
         self._keep_shed = keep_shed
         self._rows = [Payload(prepared_schema(side.schema, spec.unit)) for side in spec.sides]
+        self._item = np.dtype(
+            [
+                ("number", "i8"),  # of a tuple that waits, or waited; they are in this order
+                ("since", spec.unit.dtype),
+                ("time", spec.unit.dtype),
+                ("side", "i1"),
+                ("key", "u8"),
+                ("tie", "u8"),
+                ("row", "i8"),
+            ]
+        )
         self._clock: int | float | None = None
-        self._open: list[_Waiting] = []
-        #: By number, the first first: since when it waits, and the tuple.
-        self._queue: OrderedDict[int, tuple[int | float, _Waiting]] = OrderedDict()
-        #: What each promised when that was last looked up; some have left.
-        self._promises: list[tuple[float, int]] = []
-        self._taken: list[_Waiting] = []
-        self._free: int | float | None = None
+        self._free: tuple[int | float, int] | None = None
+        self._open = np.empty(0, self._item)
+        self._queue = np.empty(0, self._item)
         self._next = 0
         self._arrived = self._shed = 0
-        self._dropped: tuple[_Dropped, _Dropped] = ([], [])
         # What is in the log: all before a number, less those that have left since.
         self._logged = 0
         self._logged_rows = 0
-        self._gone: list[int] = []
+        self._gone: list[NDArray[np.int64]] = []
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -92,156 +80,156 @@ class QueueEngine:
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take prepared batches of the left and the right; give results as they are found."""
-        rows = sorted(w for side in range(2) for w in self._add(side, inputs[side]))
-        self._arrived += len(rows)
-        for time, tick in groupby(rows, key=lambda waiting: waiting.time):
-            yield from self._advance(time)
-            self._open += tick
-        for clock in clocks or ():
-            if clock is not None:
-                yield from self._advance(clock)
-        yield from self._hand_over(self._told(clocks))
-        self._sweep()
+        self._arrived += sum(batch.num_rows for side in inputs for batch in side)
+        new = [self._add(side, inputs[side]) for side in range(2)]
+        known = [clock for clock in clocks or () if clock is not None]
+        told = max(known) if known else None
+        yield from self._run(np.concatenate([self._open, *new]), told, clocks, close=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open, and take all that is waiting."""
-        yield from self._close()
-        while self._queue:
-            self._take()
-        yield from self._hand_over(None)
+        yield from self._run(self._open, None, None, close=True)
         yield from self._join.finish()
+
+    def _run(
+        self,
+        newcomers: NDArray[Any],
+        told: int | float | None,
+        clocks: Clocks | None,
+        *,
+        close: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """Go through newcomers, and have the join take what it has time for."""
+        names = ("row", "tie", "key", "side", "time")
+        newcomers = newcomers[np.lexsort([newcomers[name] for name in names])]
+        items = np.concatenate([self._queue, newcomers])
+        queue = self._loaded(items)
+        rows = [self._rows_of(side, items) for side in range(2)]
+        called: NDArray[np.int64] = np.empty(len(items), np.int64)
+        if self._rules.integrated:
+            sides = np.argsort(items["side"], kind="stable")
+            called[sides] = self._join.begin([[batch] for batch in rows])
+        number = self.spec.unit.dtype.type
+        why, handed = -1, 0
+        while why != kernel.DONE:
+            why = kernel.run(queue, self._rules, number(told or 0), told is not None, close)
+            if why == kernel.TOO_MANY_KEYS:
+                queue.ints[kernel.IDLE] = self._statistics.forget(queue.queued)
+            elif why == kernel.OVERFLOW:
+                served = int(queue.ints[kernel.SERVED])
+                yield from self._join.take(called[queue.taken[handed:served]])
+                handed = served
+                kernel.drop(queue, self._least(queue, called))
+        taken = queue.taken[handed : queue.ints[kernel.SERVED]]
+        if close:
+            taken = np.concatenate([taken, np.flatnonzero(queue.state == kernel.WAITING)])
+        self._settle(queue, items, close=close)
+        if self._rules.integrated:
+            yield from self._join.take(called[taken])
+            yield from self._join.end()
+        else:
+            chosen = items[np.sort(taken)]
+            told_join = self._told(clocks)
+            if len(chosen) or told_join is not None:
+                given = [[self._rows_of(side, chosen)] for side in range(2)]
+                yield from self._join.feed(given, told_join)
         self._sweep()
 
-    def _add(self, side: int, batches: Sequence[pa.RecordBatch]) -> Iterator[_Waiting]:
+    def _add(self, side: int, batches: Sequence[pa.RecordBatch]) -> NDArray[Any]:
+        """Keep rows; gives them as tuples that have not entered."""
         first = self._rows[side].add(batches)
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in (TIME, KEY, TIE))
-            for at, (time, key, tie) in enumerate(zip(*columns, strict=True)):
-                yield _Waiting(time, side, key, tie, first + at)
-            first += batch.num_rows
+        items = np.zeros(sum(batch.num_rows for batch in batches), self._item)
+        items["side"], items["row"] = side, first + np.arange(len(items))
+        for name, column in (("time", TIME), ("key", KEY), ("tie", TIE)):
+            parts = [batch.column(column).to_numpy() for batch in batches if batch.num_rows]
+            items[name] = np.concatenate(parts) if parts else 0
+        return items
 
-    def _advance(self, time: int | float) -> Iterator[pa.RecordBatch]:
-        """Close the open tick if a later time is there, and take what the join has time for."""
-        if self._clock is None or time > self._clock:
-            yield from self._close()
-            self._clock = time
-            self._take_until(time, inclusive=False)
-
-    def _close(self) -> Iterator[pa.RecordBatch]:
-        """Let the open tick's tuples into the queue, and drop what it cannot hold."""
-        if not self._open:
-            return
-        assert self._clock is not None
-        newcomers, self._open = sorted(self._open), []
-        smaller = [self._statistics.see(w.side, w.key, self._clock) for w in newcomers]
-        for waiting in newcomers:
-            self._enter(self._clock, waiting)
-        if any(smaller) or len(self._promises) > 2 * len(self._queue) + 64:
-            self._look_up()
-        self._take_until(self._clock, inclusive=True)
-        surplus = len(self._queue) - self._size
-        if surplus > 0:
-            if self._integrated:
-                yield from self._hand_over(None)
-            self._drop(self._least(surplus))
-        self._statistics.forget(lambda: {w.key for _, w in self._queue.values()})
-
-    def _enter(self, since: int | float, waiting: _Waiting) -> None:
-        self._queue[self._next] = (since, waiting)
-        if not self._integrated:
-            heapq.heappush(self._promises, (self._promise(waiting), self._next))
-        self._next += 1
-
-    def _take_until(self, time: int | float, *, inclusive: bool) -> None:
-        """Take what the join has time for before a time, or at it too."""
-        end = time * self._scale
-        while self._queue:
-            since, _ = next(iter(self._queue.values()))
-            start = (
-                since * self._scale if self._free is None else max(since * self._scale, self._free)
-            )
-            if start > end or (start == end and not inclusive):
-                return
-            self._free = start + self._step
-            self._take()
-
-    def _take(self) -> None:
-        """Take the first of the queue."""
-        number, (_, waiting) = self._queue.popitem(last=False)
-        self._leave(number)
-        self._taken.append(waiting)
-
-    def _leave(self, number: int) -> None:
-        if number < self._logged:
-            self._gone.append(number)
-
-    def _hand_over(self, clocks: Clocks | None) -> Iterator[pa.RecordBatch]:
-        """Give the join what was taken for it."""
-        taken, self._taken = self._taken, []
-        if taken or clocks is not None:
-            yield from self._join.feed([[self._batch(s, taken)] for s in range(2)], clocks)
-
-    def _batch(self, side: int, tuples: Iterable[_Waiting]) -> pa.RecordBatch:
+    def _rows_of(self, side: int, items: NDArray[Any]) -> pa.RecordBatch:
         """The rows of one side's tuples."""
-        return self._rows[side].take(np.array([w.row for w in tuples if w.side == side], np.int64))
+        return self._rows[side].take(items["row"][items["side"] == side])
+
+    def _loaded(self, items: NDArray[Any]) -> kernel.Queue:
+        """What the loop works on: all that waits, and after it newcomers."""
+        statistics, dtype = self._statistics, self.spec.unit.dtype
+        entry = statistics.entries(items["key"])
+        never = layout.NEVER if dtype.kind == "i" else -np.inf
+        free = (never, 0) if self._free is None else self._free
+        queue = kernel.Queue(
+            ints=np.zeros(kernel.INTS, np.int64),
+            clock=np.full(1, self._clock or 0, dtype),
+            target=np.zeros(1, dtype),
+            free=np.full(1, free[0], dtype),
+            time=items["time"].copy(),
+            since=items["since"].copy(),
+            part=np.full(1, free[1], np.int64),
+            side=items["side"].copy(),
+            entry=entry,
+            state=np.zeros(len(items), np.int8),
+            heap=np.empty(len(items) + 1, layout.ranked_type(np.dtype(np.float64))),
+            taken=np.empty(len(items), np.int64),
+            dropped=np.empty(len(items), np.int64),
+            when=np.empty(len(items), dtype),
+            counts=statistics.counts,
+            known=statistics.known,
+            changed=statistics.changed,
+            queued=np.zeros(len(statistics.known), np.int64),
+        )
+        queue.ints[kernel.TICKS] = self._clock is not None
+        queue.ints[kernel.STARTED] = statistics.first is not None
+        queue.ints[kernel.EPOCH] = statistics.first or 0
+        kernel.begin(queue, self._rules, len(self._queue))
+        return queue
+
+    def _least(self, queue: kernel.Queue, called: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What an integrated queue drops: by partners in memory, then statistics; the first."""
+        waiting = np.flatnonzero(queue.state == kernel.WAITING)
+        entry, other = queue.entry[waiting], 1 - queue.side[waiting]
+        promise = np.where(entry >= 0, queue.counts[entry, other], 0.0) if len(queue.counts) else 0
+        keys = (np.broadcast_to(promise, len(waiting)), self._join.partners_of(called[waiting]))
+        return waiting[np.lexsort(keys)[: len(waiting) - self._rules.size]]
+
+    def _settle(self, queue: kernel.Queue, items: NDArray[Any], *, close: bool) -> None:
+        """Take over what the loop did."""
+        ints = queue.ints
+        entered, before = int(ints[kernel.ENTERED]), len(self._queue)
+        items["since"] = queue.since
+        items["number"][before:entered] = self._next + np.arange(entered - before)
+        self._next += entered - before
+        waits = queue.state == kernel.WAITING
+        left = np.flatnonzero(~waits[:entered] | close)
+        numbers = items["number"][left]
+        self._gone.append(numbers[numbers < self._logged])
+        dropped = queue.dropped[: ints[kernel.SHED]]
+        self._shed += len(dropped)
+        if self._keep_shed:
+            for side in range(2):
+                mine = np.flatnonzero(items["side"][dropped] == side)
+                gone = self._rows_of(side, items[dropped[mine]])
+                self._join.note_dropped(side, gone, queue.when[mine], "queue full")
+        self._queue = items[:0] if close else items[waits]
+        self._open = items[entered:]
+        if ints[kernel.TICKS]:
+            self._clock = queue.clock[0].item()
+        if queue.free[0] > layout.NEVER:
+            self._free = queue.free[0].item(), int(queue.part[0])
+        self._statistics.rewritten |= bool(ints[kernel.SMALLER])
+        if ints[kernel.STARTED]:
+            self._statistics.first = int(ints[kernel.EPOCH])
+        self._statistics.tidy()
 
     def _told(self, clocks: Clocks | None) -> Clocks | None:
         """How far the join may take the streams to have come: not past what is waiting.
 
         What an integrated queue sees must not depend on where a batch ends.
         """
-        if clocks is None or self._integrated:
+        if clocks is None:
             return None
-        waiting = [w.time for _, w in self._queue.values()] + [w.time for w in self._open]
-        return [None if c is None else min([c, *waiting]) for c in clocks]
+        waiting = np.concatenate([self._queue["time"], self._open["time"]])
+        first = [waiting.min().item()] if len(waiting) else []
+        return [None if c is None else min([c, *first]) for c in clocks]
 
     # ---- what is dropped ----------------------------------------------------------------------
-
-    def _promise(self, waiting: _Waiting) -> float:
-        return self._statistics.partners(waiting.side, waiting.key)
-
-    def _look_up(self) -> None:
-        """Look up all promises anew."""
-        if not self._integrated:
-            self._promises = [(self._promise(w), n) for n, (_, w) in self._queue.items()]
-            heapq.heapify(self._promises)
-
-    def _least(self, count: int) -> list[int]:
-        """The tuples that promise least; of equal ones, those that came first."""
-        if self._integrated:
-            waiting = [w for _, w in self._queue.values()]
-            partners = self._join.partners([w.side for w in waiting], [w.key for w in waiting])
-            promises = [(p, self._promise(w)) for p, w in zip(partners, waiting, strict=True)]
-            ranked = sorted(zip(promises, self._queue, strict=True))
-            return [number for _, number in ranked[:count]]
-        least: list[int] = []
-        while len(least) < count:
-            promise, number = heapq.heappop(self._promises)
-            if number not in self._queue:
-                continue
-            # Promises only rise, so the lowest that is still true is the lowest of all.
-            now = self._promise(self._queue[number][1])
-            if now > promise:
-                heapq.heappush(self._promises, (now, number))
-            else:
-                least.append(number)
-        return least
-
-    def _drop(self, numbers: list[int]) -> None:
-        assert self._clock is not None
-        for number in numbers:
-            self._leave(number)
-            _, waiting = self._queue.pop(number)
-            if self._keep_shed:
-                self._dropped[waiting.side].append((self._clock, waiting))
-        self._shed += len(numbers)
-
-    def _note_dropped(self) -> None:
-        """Have the join take down what was dropped, while its rows are there."""
-        for side, dropped in enumerate(self._dropped):
-            rows = self._batch(side, [waiting for _, waiting in dropped])
-            self._join.note_dropped(side, rows, [when for when, _ in dropped], "queue full")
-        self._dropped = ([], [])
 
     def take_shed(self) -> pa.Table:
         """Early departures since the last call, from the queue and from the memory."""
@@ -257,18 +245,14 @@ class QueueEngine:
 
     def _sweep(self) -> None:
         """Drop the rows that nobody waits with, if they are many."""
-        self._note_dropped()
         for side, rows in enumerate(self._rows):
-            kept = [w.row for _, w in self._queue.values() if w.side == side]
-            kept += [w.row for w in self._open if w.side == side]
-            if not rows.wants_rewrite(len(kept)):
-                continue
-            new = {row: at for at, row in enumerate(kept)}
-            rows.rewrite(np.array(kept, np.int64))
-            for number, (since, w) in self._queue.items():
-                if w.side == side:
-                    self._queue[number] = (since, w._replace(row=new[w.row]))
-            self._open = [w._replace(row=new[w.row]) if w.side == side else w for w in self._open]
+            mine = [items["side"] == side for items in (self._queue, self._open)]
+            queued, opened = self._queue["row"][mine[0]], self._open["row"][mine[1]]
+            kept = np.concatenate([queued, opened])
+            if rows.wants_rewrite(len(kept)):
+                rows.rewrite(kept)
+                self._queue["row"][mine[0]] = np.arange(len(queued))
+                self._open["row"][mine[1]] = len(queued) + np.arange(len(opened))
 
     # ---- state --------------------------------------------------------------------------------
 
@@ -290,22 +274,15 @@ class QueueEngine:
 
     def _record(self, *, every: bool) -> bytes:
         """What is waiting, or what of it is new, and who has left."""
-        first = 0 if every else self._logged
-        new = [(n, since, w) for n, (since, w) in self._queue.items() if n >= first]
-        gone = [] if every else self._gone
+        new = self._queue[self._queue["number"] >= (0 if every else self._logged)]
+        gone = np.concatenate([np.empty(0, np.int64), *([] if every else self._gone)])
         whole, counts = self._statistics.record(every=every)
-        parts = {"gone": pa.record_batch([pa.array(gone, pa.int64())], ["number"])}
-        parts |= {"counts": counts}
+        parts = {"gone": pa.record_batch([pa.array(gone)], ["number"]), "counts": counts}
         for side in range(2):
-            mine = [entry for entry in new if entry[2].side == side]
-            parts[f"open{side}"] = self._batch(side, self._open)
-            rows = self._batch(side, [w for _, _, w in mine])
-            head = [
-                pa.array([n for n, _, _ in mine], pa.int64()),
-                pa.array(
-                    [since for _, since, _ in mine], pa.from_numpy_dtype(self.spec.unit.dtype)
-                ),
-            ]
+            mine = new[new["side"] == side]
+            parts[f"open{side}"] = self._rows_of(side, self._open)
+            rows = self._rows_of(side, mine)
+            head = [pa.array(mine["number"].copy()), pa.array(mine["since"].copy())]
             names = ["number", "since", *rows.schema.names]
             parts[f"queue{side}"] = pa.RecordBatch.from_arrays([*head, *rows.columns], names)
         self._logged, self._gone = self._next, []
@@ -317,8 +294,7 @@ class QueueEngine:
     def restore(self, records: Iterable[bytes]) -> None:
         """Become what the records say; for a new engine."""
         self._join.restore(self._unpacked(records))
-        self._queue = OrderedDict(sorted(self._queue.items()))
-        self._look_up()
+        self._queue = self._queue[np.argsort(self._queue["number"])]
         self._sweep()
         self._logged, self._gone = self._next, []
 
@@ -332,19 +308,40 @@ class QueueEngine:
 
     def _load(self, head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> None:
         if head["all_rows"]:
-            self._queue.clear()
-        self._clock, self._free, self._next = head["clock"], head["free"], head["next"]
+            self._queue = self._queue[:0]
+        self._clock, self._next = head["clock"], head["next"]
+        self._free = None if head["free"] is None else tuple(head["free"])
         self._statistics.restore(head["first"], head["all_counts"], parts["counts"])
-        self._open = [w for side in range(2) for w in self._add(side, [parts[f"open{side}"]])]
+        self._open = np.concatenate([self._add(s, [parts[f"open{s}"]]) for s in range(2)])
         for side in range(2):
             batch = parts[f"queue{side}"]
-            numbers, since = (batch.column(i).to_pylist() for i in range(2))
             rows = pa.RecordBatch.from_arrays(batch.columns[2:], schema=self._rows[side].schema)
-            entries = zip(numbers, since, self._add(side, [rows]), strict=True)
-            self._queue.update({number: (when, waiting) for number, when, waiting in entries})
+            items = self._add(side, [rows])
+            items["number"], items["since"] = (batch.column(i).to_numpy() for i in range(2))
+            self._queue = np.concatenate([self._queue, items])
             self._logged_rows += batch.num_rows
-        for number in parts["gone"].column(0).to_pylist():
-            del self._queue[number]
+        gone = parts["gone"].column(0).to_numpy()
+        self._queue = self._queue[~np.isin(self._queue["number"], gone)]
+
+
+def _rules(spec: WindowJoin, shards: int, keys: int) -> kernel.Rules:
+    """The settings as the loop takes them."""
+    assert spec.cpu is not None
+    number = spec.unit.dtype.type
+    step = (spec.cpu.step(spec.second) * shards).limit_denominator(_LARGEST)
+    real = spec.unit.kind == "real number"
+    whole, part = divmod(step.numerator, step.denominator)
+    return kernel.Rules(
+        size=max(spec.cpu.queue // shards, 1),
+        integrated=spec.cpu.mode == "integrated",
+        learned=spec.frequencies is None,
+        halflife=number(spec.cpu_halflife),
+        most=keys,
+        step=number(float(step) if real else min(whole, _LARGEST)),
+        step_part=0 if real else part,
+        parts=1 if real else step.denominator,
+        last=number(np.inf if real else _LARGEST),
+    )
 
 
 def _nested(own: bytes, join: bytes) -> bytes:

@@ -2,89 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.spec import Frequencies
-
-#: After so many half-lives counts are made small again, before they outgrow a float.
-_EPOCHS = 512
 
 
 class Statistics:
     """Arrivals by key and side, learned with decay in bounded memory, or given.
 
-    As in the engine, old counts do not fade: a new arrival weighs twice as much after each
-    half-life, so that what is promised to a key only rises.
+    The compiled queue counts. As in the join, old counts do not fade: a new arrival weighs twice as
+    much after each half-life, so that what is promised to a key only rises.
     """
 
-    def __init__(self, given: Frequencies | None, halflife: int | float, most: int) -> None:
-        self._learned = given is None
-        self._halflife = halflife
-        self._most = most
-        self._counts: dict[int, list[float]] = {}
-        self._changed: set[int] = set()
-        self._rewritten = False
-        self.first: int | None = None
+    def __init__(self, given: Frequencies | None, most: int) -> None:
+        self.learned = given is None
+        self.most = most
+        self._keys = np.empty(0, np.uint64)  # in order
+        self.counts = np.zeros((0, 2))
         if given is not None:
-            columns = (given.keys.tolist(), given.left.tolist(), given.right.tolist())
-            self._counts = {key: [a, b] for key, a, b in zip(*columns, strict=True)}
+            self._keys, self.counts = given.keys, np.stack([given.left, given.right], axis=1)
+        self.known = np.ones(len(self._keys), np.bool_)
+        self.changed = np.zeros(len(self._keys), np.bool_)
+        self.rewritten = False
+        #: The epoch in which an arrival weighs 1, once there was one.
+        self.first: int | None = None
 
-    def partners(self, side: int, key: int) -> float:
-        """How often a key arrives on the side that is not this one."""
-        counts = self._counts.get(key)
-        return 0.0 if counts is None else counts[1 - side]
+    def entries(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The place of each key; -1 for one that a given table lacks."""
+        if self.learned:
+            self._place(np.union1d(self._keys, keys))
+        if len(self._keys) == 0:
+            return np.full(len(keys), -1)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[at] == keys, at, -1)
 
-    def see(self, side: int, key: int, clock: int | float) -> bool:
-        """Count an arrival; whether all counts have been made smaller for it."""
-        if not self._learned:
-            return False
-        epoch = int(clock // self._halflife) if self._halflife else 0
-        first = epoch if self.first is None else self.first
-        smaller = epoch - first > _EPOCHS
-        if smaller:
-            factor = 2.0 ** -min(epoch - first, 2_000)
-            self._counts = {k: [factor * a, factor * b] for k, (a, b) in self._counts.items()}
-            first, self._rewritten = epoch, True
-        self.first = first
-        self._counts.setdefault(key, [0.0, 0.0])[side] += 2.0 ** (epoch - first)
-        self._changed.add(key)
-        return smaller
+    def _place(self, keys: NDArray[np.uint64]) -> None:
+        """Have places for these keys, those that there are among them."""
+        at = np.searchsorted(keys, self._keys)
+        counts = np.zeros((len(keys), 2))
+        known, changed = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.bool_)
+        counts[at], known[at], changed[at] = self.counts, self.known, self.changed
+        self._keys, self.counts, self.known, self.changed = keys, counts, known, changed
 
-    def forget(self, needed: Callable[[], Container[int]]) -> None:
-        """Keep only the more frequent half of the keys that nobody needs, once they are many."""
-        if not self._learned or len(self._counts) <= self._most:
-            return
-        kept = needed()
-        idle = [key for key in self._counts if key not in kept]
-        if len(idle) <= self._most:
-            return
-        idle.sort(key=lambda key: (max(self._counts[key]), key), reverse=True)
-        for key in idle[self._most // 2 :]:
-            del self._counts[key]
-        self._rewritten = True
+    def forget(self, queued: NDArray[np.int64]) -> int:
+        """Keep only the more frequent half of the keys that do not wait: how many these are."""
+        idle = np.flatnonzero(self.known & (queued == 0))
+        order = np.lexsort((self._keys[idle], self.counts[idle].max(axis=1)))
+        gone = idle[order[: len(idle) - self.most // 2]]
+        self.known[gone], self.counts[gone] = False, 0.0
+        self.rewritten = True
+        return len(idle) - len(gone)
+
+    def tidy(self) -> None:
+        """Give up the places of keys that are not counted."""
+        if self.learned and not self.known.all():
+            kept = np.flatnonzero(self.known)
+            self._keys, self.counts = self._keys[kept], self.counts[kept]
+            self.known, self.changed = self.known[kept], self.changed[kept]
 
     def record(self, *, every: bool) -> tuple[bool, pa.RecordBatch]:
         """The counts that changed since the last record, or all; whether these are all."""
-        every = every or self._rewritten
-        keys = sorted(self._counts if every else self._changed) if self._learned else []
-        values = [self._counts[key] for key in keys]
-        self._changed, self._rewritten = set(), False
-        columns = [
-            pa.array(np.array(keys, np.uint64)),
-            pa.array([v[0] for v in values], pa.float64()),
-            pa.array([v[1] for v in values], pa.float64()),
-        ]
+        every = every or self.rewritten
+        rows = np.flatnonzero(self.known & (self.changed | every) & self.learned)
+        counts = self.counts[rows]
+        self.changed[:], self.rewritten = False, False
+        columns = [pa.array(self._keys[rows]), pa.array(counts[:, 0]), pa.array(counts[:, 1])]
         return every, pa.record_batch(columns, ["key", "left", "right"])
 
     def restore(self, first: int | None, every: bool, batch: pa.RecordBatch) -> None:
         """Take over a record."""
-        if not self._learned:
+        if not self.learned:
             return
         self.first = first
         if every:
-            self._counts = {}
-        for key, left, right in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            self._counts[key] = [left, right]
+            self.known[:] = False
+            self.tidy()
+        keys, left, right = (column.to_numpy() for column in batch.columns)
+        at = self.entries(keys)
+        self.counts[at] = np.stack([left, right], axis=1)
+        self.known[at] = True

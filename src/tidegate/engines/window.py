@@ -34,10 +34,14 @@ _RECORD_BYTES = 16 << 20
 TUPLE_OVERHEAD = 384
 #: What a counted key costs that holds no tuple.
 KEY_OVERHEAD = 160
+#: What an arrival costs that counts for a window, with its key; and a column of a sketch.
+ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
+#: Columns of a sketch.
+_SKETCH = 16_384
 #: Candidates up to which the queue of a moving rank is exact.
 EXACT_LIMIT = 256
 #: How many numbers a formula has.
-_PARAMS = 5
+_PARAMS = 6
 
 #: What is known of a held tuple besides its payload; by default a size of 1 and a rank of 0.
 _HELD = {
@@ -59,6 +63,8 @@ _SCALARS = {
     "fit": layout.REDRAWN,
     "thinned": layout.THINNED,
     "change": layout.CHANGE,
+    "ring_from": layout.RING_FROM,
+    "ring_to": layout.RING_TO,
 }
 #: How many ghosts there are at the most, and what is told apart besides their age.
 _GHOSTS = 1024
@@ -72,6 +78,17 @@ _KINDS = {
 }
 #: Formulas for the other kinds, where the importance of tuples counts too.
 _WEIGHED = {"key": scores.RATE, "life": scores.LIFE}
+#: How frequencies that are learned are counted, and what one that is counted may take.
+_COUNTINGS = {
+    "learned": layout.FADING,
+    "window": layout.IN_WINDOW,
+    "sketch": layout.SKETCHED,
+}
+_OVERHEADS = {
+    layout.FADING: KEY_OVERHEAD,
+    layout.IN_WINDOW: ARRIVAL_OVERHEAD,
+    layout.SKETCHED: SKETCH_OVERHEAD,
+}
 _COUNTS = {"nothing": 0, "arrivals": layout.ARRIVALS, "results": layout.RESULTS}
 _MOMENTS = {
     "probe-first": layout.PROBE_FIRST,
@@ -303,8 +320,12 @@ class WindowEngine:
         split = int(np.searchsorted(rows, left))
         for s, own in enumerate((rows[:split], rows[split:] - left)):
             self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
+        self._trim(tables.fresh(), first)
+
+    def _trim(self, slots: NDArray[np.int64], first: Sequence[int]) -> None:
+        """Drop of the rows from each side's `first` on those that none of the slots given holds."""
         spans = [(start, payload.rows) for start, payload in zip(first, self._payload, strict=True)]
-        kept = tables.keep_rows(tables.fresh(), spans)
+        kept = self._tables.keep_rows(slots, spans)
         for start, rows, payload in zip(first, kept, self._payload, strict=True):
             payload.trim(start, rows)
             payload.join_chunks()
@@ -338,12 +359,9 @@ class WindowEngine:
             why = np.where(out.shed_held[mine], "evicted", "rejected")
             self._depart(s, rows, out.shed_time[mine], why)
 
-    def note_dropped(
-        self, side: int, batch: pa.RecordBatch, when: Sequence[int | float], why: str
-    ) -> None:
+    def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
         """Take down prepared rows that never reached the join."""
-        times = np.array(when, self.spec.unit.dtype)
-        self._depart(side, payload_of(batch), times, np.full(batch.num_rows, why))
+        self._depart(side, payload_of(batch), when, np.full(batch.num_rows, why))
 
     def _depart(
         self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
@@ -376,13 +394,6 @@ class WindowEngine:
         parts = [pa.Table.from_batches([b]) for b in self._shed]
         self._shed = []
         return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
-
-    def partners(self, sides: Sequence[int], keys: Sequence[int]) -> list[int]:
-        """How many tuples of each key the memory has on the side that is not this one."""
-        entries = self._tables.intern(np.array(keys, np.uint64))
-        groups = 2 * entries + 1 - np.array(sides, np.int64)
-        counts: list[int] = self._tables.core.groups["count"][groups].tolist()
-        return counts
 
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
@@ -425,6 +436,8 @@ class WindowEngine:
             "gone": pa.record_batch([gone], ["seq"]),
             "rates": self._tables.rates(changed=not rewritten),
             "learned": self._tables.learned(),
+            **self._tables.priorities(changed=True),
+            **self._tables.arrivals(changed=True),
             **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
             **{f"held{s}": self._held_rows(s, new) for s in range(2)},
@@ -439,6 +452,8 @@ class WindowEngine:
         """The whole state."""
         parts: dict[str, pa.RecordBatch] = {
             "rates": self._tables.rates(changed=False),
+            **self._tables.priorities(changed=False),
+            **self._tables.arrivals(changed=False),
             **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
         }
@@ -465,7 +480,8 @@ class WindowEngine:
         core = self._tables.core
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
         clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
-        model = {"floor": core.floor.tolist(), "model": core.model.tolist()}
+        names = ("floor", "model", "quality")
+        model = {name: getattr(core, name).tolist() for name in names}
         return {**clocks, **model, **scalars}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
@@ -486,7 +502,7 @@ class WindowEngine:
         head: dict[str, Any] = {}
         held: list[list[pa.RecordBatch]] = [[], []]
         gone = [np.empty(0, np.int64)]
-        learned: list[pa.RecordBatch] = []
+        logs: dict[str, list[pa.RecordBatch]] = {"learned": [], "priorities": [], "ring": []}
         for record in records:
             head, parts = from_bytes(record)
             self._logged_bytes += len(record)
@@ -497,8 +513,10 @@ class WindowEngine:
                 gone.append(parts["gone"].column(0).to_numpy())
             if "ghosts" in parts:
                 self._tables.load_model(parts)
-            if "learned" in parts:
-                learned.append(parts["learned"])
+            for name, log in logs.items():
+                log += [parts[name]] if name in parts else []
+            if "sketch" in parts:
+                self._tables.load_sketch(parts["sketch"])
             if "rates" in parts:
                 self._tables.load_rates(parts["rates"], replace=head["all_rates"])
         core = self._tables.core
@@ -506,6 +524,7 @@ class WindowEngine:
         core.heard[:] = head["heard"]
         core.floor[:] = head["floor"]
         core.model[:] = head["model"]
+        core.quality[:] = head["quality"]
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
         self._tables.set_budget()
@@ -514,9 +533,12 @@ class WindowEngine:
         merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
         order = np.argsort(merged["seq"], kind="stable")
         merged = {name: column[order] for name, column in merged.items()}
-        for batch in learned:
+        for batch in logs["learned"]:
             _update(merged, batch)
+        if logs["ring"]:
+            self._tables.load_ring(logs["ring"], head["ring_from"], head["ring_to"])
         self._tables.reload(merged)
+        self._tables.load_priorities(logs["priorities"])
         self._sweep(tight=True)
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
@@ -588,18 +610,29 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     policy = spec.policy
     learned = not isinstance(policy, ByFrequency) or policy.learned
     learn = _COUNTS[policy.counts] if spec.memory is not None and learned else 0
+    counting = layout.FADING
+    if isinstance(policy, ByFrequency) and learn:
+        counting = _COUNTINGS[policy.counting]
     budgets = [_share(step.value, spec, shards) for step in spec.budget]
-    cap = 0
+    cap = columns = 0
     if learn:
         least, most = min(budgets), max(_share(s.value or 0, spec, shards) for s in spec.budget)
-        tuples = least // (10 * KEY_OVERHEAD) if spec.in_bytes else max(most, 65_536)
+        each = _OVERHEADS[counting]
+        tuples = least // (10 * each) if spec.in_bytes else max(most, 65_536)
         wanted = policy.keys if isinstance(policy, ByFrequency) else None
         cap = max(tuples, 2) if wanted is None else wanted
+        reserved = cap * each
+        if counting == layout.SKETCHED:
+            # It counts all keys, so that there are never too many.
+            cap, columns = 2**62, _columns(wanted, least if spec.in_bytes else None)
+            reserved = columns * each
         if spec.in_bytes:
-            budgets = [max(memory - cap * KEY_OVERHEAD, 1) for memory in budgets]
+            budgets = [max(memory - reserved, 1) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
-    if weighed and policy.ranks in _WEIGHED:
+    # Counts of a window fall as well as rise, which a queue of keys has no way to see.
+    falls = counting == layout.IN_WINDOW and policy.ranks == "key"
+    if (weighed or falls) and policy.ranks in _WEIGHED:
         kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
     return layout.Rules(
         kind=layout.NOTHING if spec.memory is None else kind,
@@ -619,7 +652,18 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
         floor_weight=policy.floor_weight,
         seq_weight=policy.order_weight,
         exact_limit=exact_limit,
+        counting=counting,
+        span=number(max(side.window or 0 for side in spec.sides)),
+        columns=columns,
     )
+
+
+def _columns(wanted: int | None, size: int | None) -> int:
+    """How many columns a sketch has: a power of two, as many as are wanted or fit."""
+    most = _SKETCH if size is None else max(size // (10 * SKETCH_OVERHEAD), 1)
+    if wanted is not None:
+        return 1 << (wanted - 1).bit_length()
+    return min(_SKETCH, 1 << (most.bit_length() - 1))
 
 
 def _share(memory: int | None, spec: WindowJoin, shards: int) -> int:

@@ -6,15 +6,19 @@ import math
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
 from tidegate.kernel.layout import (
     BY_SCORE,
     ENTRIES,
     EPOCH,
     FREE_ENTRIES,
     IDLE,
+    IN_WINDOW,
     NEVER,
     REWRITTEN,
+    RING_FROM,
+    RING_TO,
+    SKETCHED,
     STARTED,
     STAT_ONLY,
     Batch,
@@ -22,6 +26,7 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.rates import note, weigh
+from tidegate.kernel.sketch import add_to, found_in
 from tidegate.kernel.victims import requeue
 
 
@@ -156,6 +161,53 @@ def count(core: Core, entry: int, side: int, weight: float) -> None:
         list_idle(core, entry)
 
 
+@inner
+def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
+    """Count the arrivals of a tick, and no longer those that came a window ago.
+
+    Where more than `rules.cap` would count, no longer the first of them.
+    """
+    ints = core.ints
+    first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
+    while ints[RING_FROM] < ints[RING_TO] and first.time + rules.span <= core.clock[0]:
+        _leave_ring(core)
+        first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
+    for i in range(start, stop):
+        if ints[RING_TO] - ints[RING_FROM] == rules.cap:
+            _leave_ring(core)
+        at = core.ring[ints[RING_TO] % core.ring.shape[0]]
+        at.time, at.group = core.clock[0], 2 * batch.entry[i] + batch.side[i]
+        ints[RING_TO] += 1
+        count(core, batch.entry[i], batch.side[i], 1.0)
+
+
+@inlined
+def _leave_ring(core: Core) -> None:
+    """The first arrival that counts does no longer."""
+    ints = core.ints
+    group = core.ring[ints[RING_FROM] % core.ring.shape[0]].group
+    ints[RING_FROM] += 1
+    before = only_counted(core, group >> 1)
+    core.groups[group].rate -= 1.0
+    if before and not only_counted(core, group >> 1):
+        ints[STAT_ONLY] -= 1
+
+
+@inlined
+def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
+    """Count an arrival in the sketch, and have its key's rates as the sketch has them now.
+
+    So ranks only rise here, too: a cell never falls.
+    """
+    before = only_counted(core, entry)
+    hash_ = core.hashes[entry]
+    add_to(core.sketch[side], hash_, weight)
+    for s in range(2):
+        core.groups[2 * entry + s].rate = found_in(core.sketch[s], hash_)
+    if not before and only_counted(core, entry):
+        list_idle(core, entry)
+
+
 @inlined
 def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
@@ -164,6 +216,9 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
     is what the queue relies on.
     """
     ints = core.ints
+    if rules.counting == IN_WINDOW:
+        observe_window(core, rules, batch, start, stop)
+        return
     weight = 1.0
     if rules.halflife > 0:
         epoch = np.int64(core.clock[0] // rules.halflife)
@@ -179,6 +234,10 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
                 core.groups[2 * entry + 1].rate *= shrink
                 if only_counted(core, entry):
                     ints[STAT_ONLY] += 1
+            for side in range(2):
+                for row in range(core.sketch.shape[1]):
+                    for at in range(core.sketch.shape[2]):
+                        core.sketch[side, row, at] *= shrink
             ints[EPOCH] = epoch
             ints[REWRITTEN] = 1
             age = 0
@@ -186,6 +245,9 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             requeue(core, rules)
         weight = math.ldexp(1.0, age)
     for i in range(start, stop):
-        count(core, batch.entry[i], batch.side[i], weight)
+        if rules.counting == SKETCHED:
+            observe_in_sketch(core, batch.entry[i], batch.side[i], weight)
+        else:
+            count(core, batch.entry[i], batch.side[i], weight)
         if rules.kind == BY_SCORE and core.recent.shape[0] > 0:
             note(core, rules, 2 * batch.entry[i] + batch.side[i], batch.time[i])

@@ -60,7 +60,19 @@ CHANGE = 28  # how many changes of the memory have come
 # One for each pool, or for each side; `BUDGET` is what a pool may hold now.
 USED, NEAR, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41, 43
 JOINED = 45  # how many have joined `near` since it was filled
-INTS = 47
+# Where in `Core.ring` arrivals are that count, by their number, and the first since the mark.
+RING_FROM, RING_TO, RING_MARK = 47, 48, 49
+DETERMINED = 50  # whether priorities were determined anew since the mark
+INTS = 51
+
+#: How arrivals are counted: a count for each key that fades, those of the last window, or a sketch.
+FADING, IN_WINDOW, SKETCHED = 0, 1, 2
+#: Rows of a sketch.
+SKETCH_ROWS = 4
+
+# Places in `Core.quality`: drops since priorities were determined, what held tuples have earned
+# since the last drop, its mean over some drops, the highest since then, and how often they were.
+DROPS, EARNED, MEAN, PEAK, TIMES = range(5)
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -127,6 +139,11 @@ def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([("time", time), ("count", "f8")])
 
 
+def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """An arrival that counts: by which clock it came, and its group."""
+    return np.dtype([("time", time), ("group", "i4")], align=True)
+
+
 class Core(NamedTuple):
     """All state of one join; see the module's text for slots, groups and the queue."""
 
@@ -160,6 +177,10 @@ class Core(NamedTuple):
     recent: Array  # by group: when its key came last and how often lately, if that matters
     learned: Array  # slots whose `gain` has changed since the mark, and
     is_learned: Array  # whether a slot is among them
+    priority: Array  # by slot, if not looked up at every drop: as last determined
+    quality: Array  # by pool: what says when to determine priorities anew; see `priorities`
+    ring: Array  # the arrivals of the last window, if these are counted; see `keys`
+    sketch: Array  # by side and row, if arrivals are counted in one; see `sketch`
 
 
 class Rules(NamedTuple):
@@ -182,6 +203,9 @@ class Rules(NamedTuple):
     floor_weight: float
     seq_weight: float
     exact_limit: int
+    counting: int  # how arrivals are counted
+    span: Any  # of the time's type: for how long one counts, if for a window
+    columns: int  # of a sketch
 
 
 class Batch(NamedTuple):

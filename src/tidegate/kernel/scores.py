@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined
-from tidegate.kernel.layout import FAINTEST, LEARNED, MARK, Core, Rules
+from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
 from tidegate.kernel.rates import STAY, expected, level_of, rate_of, trend_of
 from tidegate.kernel.times import life_of, step_of, window_of
 
@@ -84,15 +84,20 @@ def score(
         weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
         return weighed + _corrected(core, rules, group, time, age)
     if formula == IJOIN:
-        if age < params[1]:
-            return SPARED
-        if age <= 0.0:
-            return float(params[4])
-        earned = weight * gain * math.exp(-params[0] * since) / age
-        if since >= params[2]:
-            earned -= params[3] * since
-        return float(earned)
+        return SPARED if age < params[1] else priority(rules, weight, gain, age, since)
     return gain
+
+
+@inlined
+def priority(rules: Rules, weight: float, gain: float, age: float, since: float) -> float:
+    """The priority that iJoin gives a tuple, be it mature or not."""
+    params = rules.params
+    if age <= 0.0:
+        return float(params[4])
+    earned = weight * gain * math.exp(-params[0] * since) / age
+    if since >= params[2]:
+        earned -= params[3] * since
+    return float(earned)
 
 
 @inlined
@@ -118,6 +123,7 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
     since = float(now - held.last)
     if formula == IJOIN:
         held.gain = held.gain * math.exp(-params[0] * since) + 1.0
+        core.quality[group & 1 if rules.pools == 2 else 0, EARNED] += held.rank
     elif formula == DGL:
         if not since > 0.0:
             return

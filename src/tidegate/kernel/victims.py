@@ -20,6 +20,7 @@ from tidegate.kernel.layout import (
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
+    DETERMINED,
     FAINTEST,
     FAR,
     HELD,
@@ -29,6 +30,7 @@ from tidegate.kernel.layout import (
     Core,
     Rules,
 )
+from tidegate.kernel.priorities import as_determined, determine, is_due, keeps
 from tidegate.kernel.scores import score
 from tidegate.kernel.times import window_of
 
@@ -72,6 +74,8 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
         return core.slots[item].rank, core.slots[item].seq
     if rules.kind == BY_SCORE:
         held = core.slots[item]
+        if keeps(core):
+            return as_determined(core, rules, item), held.seq
         return (
             score(core, rules, held.group, held.time, held.rank, held.gain, held.last),
             held.seq,
@@ -218,6 +222,8 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
         ints[JOINED + pool] = 0
+    if rules.kind == BY_SCORE and keeps(core):
+        determine(core, rules, item)
     rank, seq = rank_of(core, rules, item)
     life = 0 if of_tuples(rules) else core.groups[item].life
     if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
@@ -228,6 +234,17 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         sift_up(core.near[pool], ints[NEAR + pool])
         ints[NEAR + pool] += 1
         ints[JOINED + pool] += 1
+
+
+@inner
+def determine_all(core: Core, rules: Rules, pool: int) -> None:
+    """Determine the priority of all candidates anew."""
+    spread(core, pool)
+    for i in range(core.ints[FAR + pool]):
+        if alive(core, rules, core.far[pool, i]):
+            determine(core, rules, core.far[pool, i].item)
+    renew(core, rules, pool)
+    core.ints[DETERMINED] = 1
 
 
 @inner
@@ -249,6 +266,8 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
     ints = core.ints
     near = core.near[pool]
+    if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
+        determine_all(core, rules, pool)
     if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
         best, lowest = scan(core, rules, pool)
         return slot_of(core, rules, best), lowest

@@ -48,6 +48,10 @@ class Arrivals(NamedTuple):
 Ranks = Literal["tuple", "key", "life", "score"]
 
 
+#: Ways to learn frequencies while running.
+_LEARNED = ("learned", "window", "sketch")
+
+
 class Times(NamedTuple):
     """How times of a join become numbers."""
 
@@ -108,30 +112,43 @@ class ByFrequency(Policy):
     Parameters
     ----------
     frequencies
-        ``"learned"`` counts arrivals while running, in bounded memory; ``"whole"`` counts the
+        ``"learned"`` counts arrivals while running, in bounded memory, old ones less and less;
+        ``"window"`` those of the last window (the longer one), all alike; ``"sketch"`` as
+        ``"learned"``, but in cells that keys share (a count-min sketch of four rows), whose number
+        does not grow with the keys: for very many of them. ``"whole"`` counts the
         whole of both (finite) inputs first, as the papers' figures do; or a table with the key
         columns (the left's names) and the columns ``left`` and ``right``: how often each key
         arrives on each stream; for ``split="predicted"``, in a unit of time (a second, where
         times are timestamps).
     halflife
         How long until an arrival counts half, as a duration or a number like `within`. The
-        default is 32 times the longer window; ``math.inf`` never forgets.
+        default is 32 times the longer window; ``math.inf`` never forgets. Not with ``"window"``.
     keys
         How many keys that hold no tuple are still counted, at the most: above it, the rarer half
-        is forgotten. The default is the memory in tuples, but at least 65,536.
+        is forgotten. The default is the memory in tuples, but at least 65,536. With ``"window"``,
+        how many arrivals of both streams count: where a window has more, the last of them do.
+        With ``"sketch"``, how many cells a row has, rounded up to a power of two; by default
+        16,384, or what a tenth of a memory in bytes has room for.
     """
 
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "arrivals"
 
-    frequencies: Literal["learned", "whole"] | pa.Table | Mapping[str, Any] = "learned"
+    frequencies: Literal["learned", "window", "sketch", "whole"] | pa.Table | Mapping[str, Any] = (
+        "learned"
+    )
     halflife: Any = None
     keys: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.frequencies, str) and self.frequencies not in ("learned", "whole"):
+        if isinstance(self.frequencies, str) and self.frequencies not in (*_LEARNED, "whole"):
             raise TidegateError(
-                'frequencies must be "learned", "whole" or a table with the key columns and '
-                f'"left" and "right", not {self.frequencies!r}'
+                'frequencies must be "learned", "window", "sketch", "whole" or a table with the '
+                f'key columns and "left" and "right", not {self.frequencies!r}'
+            )
+        if self.counting == "window" and self.halflife is not None:
+            raise TidegateError(
+                "an arrival counts for a window and then no more, so that halflife has nothing to "
+                f'do; leave {self.halflife!r} out, or use frequencies="learned"'
             )
         if self.keys is not None and (
             isinstance(self.keys, bool)
@@ -147,7 +164,12 @@ class ByFrequency(Policy):
     @property
     def learned(self) -> bool:
         """Whether frequencies are learned while running."""
-        return isinstance(self.frequencies, str) and self.frequencies == "learned"
+        return self.counting in _LEARNED
+
+    @property
+    def counting(self) -> str:
+        """How frequencies come about; "given" for a table."""
+        return self.frequencies if isinstance(self.frequencies, str) else "given"
 
     @property
     def given(self) -> Any:
@@ -157,7 +179,7 @@ class ByFrequency(Policy):
     @property
     def whole(self) -> bool:
         """Whether both inputs are to be counted first."""
-        return isinstance(self.frequencies, str) and self.frequencies == "whole"
+        return self.counting == "whole"
 
     @property
     def never_forgets(self) -> bool:

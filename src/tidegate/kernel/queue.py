@@ -1,0 +1,285 @@
+"""The bounded queue before a slow join, on event time; see `engines.queue`.
+
+`run` goes through the newcomers of a feed, tick by tick, and stops where the join's memory has to
+be looked at, where too many keys are counted, and at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.heap import drop_top, put, sift_down, sift_up
+
+# What a tuple does.
+COMING, WAITING, TAKEN, DROPPED = range(4)
+# What `run` says when it stops.
+DONE, OVERFLOW, TOO_MANY_KEYS = range(3)
+# What comes next: another tick, or the end of this one.
+_NEXT, _CLOSE, _SURPLUS, _FORGET, _MOVE = range(5)
+
+# Places in `Queue.ints`.
+STAGE = 0  # what comes next
+AT, ENTERED, FRONT = (
+    1,
+    2,
+    3,
+)  # the first that is of no tick yet; that has not entered; that may wait
+WAITS = 4  # how many wait
+HEAP, SERVED, SHED = 5, 6, 7  # lengths of `heap`, `taken` and `dropped`
+IDLE = 8  # keys that are counted and do not wait
+STARTED, EPOCH, SMALLER = (
+    9,
+    10,
+    11,
+)  # since which epoch arrivals count, and whether that has changed
+TICKS = 12  # whether there was a time yet
+INTS = 13
+#: After so many half-lives counts are made small again, before they outgrow a float.
+_EPOCHS = 512
+
+
+class Queue(NamedTuple):
+    """What waits, in order, and after it the newcomers of a feed, in the order of ticks."""
+
+    ints: Array
+    clock: Array  # [1], of the time's type, as are the next three
+    target: Array  # [1]: the time that the clock moves on to
+    free: Array  # [1]: when the join is done with what it took last
+    time: Array
+    since: Array  # when it entered
+    part: Array  # [1]: how many `Rules.parts` of a unit after `free` that is
+    side: Array
+    entry: Array  # of its key; -1 for one that never comes
+    state: Array
+    heap: Array  # what each promised when that was last looked up; some have left
+    taken: Array
+    dropped: Array
+    when: Array  # by drop
+    counts: Array  # by entry and side
+    known: Array  # by entry: whether it is counted
+    changed: Array  # by entry
+    queued: Array  # by entry: how many wait
+
+
+class Rules(NamedTuple):
+    """What does not change."""
+
+    size: int
+    integrated: bool
+    learned: bool
+    halflife: Any  # of the time's type; 0: no decay
+    most: int  # keys that are counted and do not wait
+    step: Any  # of the time's type: how long the join takes, and
+    step_part: int  # so many
+    parts: int  # of these parts of a unit more
+    last: Any  # of the time's type: after all times
+
+
+@inlined
+def _promise(queue: Queue, i: int) -> float:
+    """How often a tuple's key arrives on the other stream."""
+    entry = queue.entry[i]
+    return float(queue.counts[entry, 1 - queue.side[i]]) if entry >= 0 else 0.0
+
+
+@inlined
+def _see(queue: Queue, rules: Rules, i: int) -> None:
+    """Count an arrival; one that comes a half-life later weighs twice as much."""
+    ints, entry = queue.ints, queue.entry[i]
+    epoch = np.int64(0)
+    if rules.halflife > 0:
+        epoch = np.int64(queue.clock[0] // rules.halflife)
+    if ints[STARTED] == 0:
+        ints[STARTED], ints[EPOCH] = 1, epoch
+    age = epoch - ints[EPOCH]
+    if age > _EPOCHS:
+        shrink = math.ldexp(1.0, -min(age, 2000))
+        for at in range(queue.counts.shape[0]):
+            queue.counts[at, 0] *= shrink
+            queue.counts[at, 1] *= shrink
+        ints[EPOCH], ints[SMALLER] = epoch, 1
+        age = np.int64(0)
+    queue.counts[entry, queue.side[i]] += math.ldexp(1.0, age)
+    queue.changed[entry] = True
+    if not queue.known[entry]:
+        queue.known[entry] = True
+        if queue.queued[entry] == 0:
+            ints[IDLE] += 1
+
+
+@inlined
+def _enter(queue: Queue, rules: Rules, i: int) -> None:
+    """Have a tuple wait."""
+    ints, entry = queue.ints, queue.entry[i]
+    queue.since[i], queue.state[i] = queue.clock[0], WAITING
+    ints[WAITS] += 1
+    if entry >= 0:
+        if queue.queued[entry] == 0 and queue.known[entry]:
+            ints[IDLE] -= 1
+        queue.queued[entry] += 1
+    if not rules.integrated:
+        put(queue.heap, ints[HEAP], _promise(queue, i), i, i)
+        sift_up(queue.heap, ints[HEAP])
+        ints[HEAP] += 1
+
+
+@inlined
+def _leave(queue: Queue, i: int, state: int) -> None:
+    """Have a tuple wait no longer."""
+    ints, entry = queue.ints, queue.entry[i]
+    queue.state[i] = state
+    ints[WAITS] -= 1
+    if entry >= 0:
+        queue.queued[entry] -= 1
+        if queue.queued[entry] == 0 and queue.known[entry]:
+            ints[IDLE] += 1
+
+
+@inlined
+def _drop(queue: Queue, i: int) -> None:
+    at = queue.ints[SHED]
+    queue.dropped[at], queue.when[at] = i, queue.clock[0]
+    queue.ints[SHED] = at + 1
+    _leave(queue, i, DROPPED)
+
+
+@inlined
+def _look_up(queue: Queue, rules: Rules) -> None:
+    """Look up all promises anew."""
+    n = 0
+    if not rules.integrated:
+        for i in range(queue.ints[FRONT], queue.ints[ENTERED]):
+            if queue.state[i] == WAITING:
+                put(queue.heap, n, _promise(queue, i), i, i)
+                n += 1
+        for i in range((n - 2) >> 2, -1, -1):
+            sift_down(queue.heap, i, n)
+    queue.ints[HEAP] = n
+
+
+@inlined
+def _take_until(queue: Queue, rules: Rules, end: Any, inclusive: bool) -> None:
+    """Take what the join has time for before a time, or at it too.
+
+    Parts of a unit are counted apart, so that nothing is ever rounded.
+    """
+    ints = queue.ints
+    while ints[WAITS] > 0:
+        i = ints[FRONT]
+        while queue.state[i] != WAITING:
+            i += 1
+        ints[FRONT] = i
+        start, part = queue.since[i], np.int64(0)
+        if queue.free[0] > start or (queue.free[0] == start and queue.part[0] > 0):
+            start, part = queue.free[0], queue.part[0]
+        if start > end or (start == end and (part > 0 or not inclusive)):
+            return
+        part += rules.step_part
+        over = part >= rules.parts
+        queue.part[0] = part - rules.parts if over else part
+        if start > rules.last - rules.step - over:
+            queue.free[0] = rules.last
+        else:
+            queue.free[0] = start + rules.step + over
+        queue.taken[ints[SERVED]] = i
+        ints[SERVED] += 1
+        _leave(queue, i, TAKEN)
+
+
+@inlined
+def _drop_least(queue: Queue, count: int) -> None:
+    """Drop the tuples that promise least; of equal ones, those that came first.
+
+    Promises only rise, so the lowest that is still true is the lowest of all.
+    """
+    heap, ints = queue.heap, queue.ints
+    while count > 0:
+        i = heap[0].item
+        if queue.state[i] == WAITING:
+            now = _promise(queue, i)
+            if now > heap[0].rank:
+                put(heap, 0, now, i, i)
+                sift_down(heap, 0, ints[HEAP])
+                continue
+            _drop(queue, i)
+            count -= 1
+        drop_top(heap, ints[HEAP])
+        ints[HEAP] -= 1
+
+
+@entry_point
+def begin(queue: Queue, rules: Rules, waiting: int) -> None:
+    """Take up the first tuples as those that have been waiting."""
+    for i in range(waiting):
+        queue.state[i] = WAITING
+        if queue.entry[i] >= 0:
+            queue.queued[queue.entry[i]] += 1
+    for entry in range(queue.known.shape[0]):
+        if queue.known[entry] and queue.queued[entry] == 0:
+            queue.ints[IDLE] += 1
+    queue.ints[AT], queue.ints[ENTERED], queue.ints[WAITS] = waiting, waiting, waiting
+    _look_up(queue, rules)
+
+
+@entry_point
+def drop(queue: Queue, tuples: Array) -> None:
+    """Drop these."""
+    for i in range(tuples.shape[0]):
+        _drop(queue, tuples[i])
+
+
+@entry_point
+def run(queue: Queue, rules: Rules, told: Any, tells: bool, close: bool) -> int:
+    """Go on to the end of what has come, and to the time `told`, if it `tells` one.
+
+    The last tick is left open unless `close`, or unless the time told is a later one.
+    """
+    ints, clock = queue.ints, queue.clock
+    while True:
+        if ints[STAGE] == _NEXT:
+            more = ints[AT] < queue.time.shape[0]
+            time = queue.time[ints[AT]] if more else told
+            if more and ints[TICKS] and time <= clock[0]:
+                ints[AT] += 1
+                continue
+            closes = close and ints[ENTERED] < ints[AT]
+            goes_on = tells and (ints[TICKS] == 0 or time > clock[0])
+            if not (more or closes or goes_on):
+                return DONE
+            queue.target[0] = time if more or tells else clock[0]
+            ints[STAGE] = _CLOSE
+        if ints[STAGE] == _CLOSE:
+            ints[STAGE] = _MOVE
+            if ints[ENTERED] < ints[AT]:
+                smaller = ints[SMALLER]
+                ints[SMALLER] = 0
+                if rules.learned:
+                    for i in range(ints[ENTERED], ints[AT]):
+                        _see(queue, rules, i)
+                for i in range(ints[ENTERED], ints[AT]):
+                    _enter(queue, rules, i)
+                ints[ENTERED] = ints[AT]
+                if ints[SMALLER] or ints[HEAP] > 2 * ints[WAITS] + 64:
+                    _look_up(queue, rules)
+                ints[SMALLER] |= smaller
+                _take_until(queue, rules, clock[0], True)
+                ints[STAGE] = _SURPLUS
+        if ints[STAGE] == _SURPLUS:
+            ints[STAGE] = _FORGET
+            if ints[WAITS] > rules.size:
+                if rules.integrated:
+                    return OVERFLOW
+                _drop_least(queue, ints[WAITS] - rules.size)
+        if ints[STAGE] == _FORGET:
+            ints[STAGE] = _MOVE
+            if rules.learned and ints[IDLE] > rules.most:
+                return TOO_MANY_KEYS
+        if ints[STAGE] == _MOVE:
+            ints[STAGE] = _NEXT
+            if ints[TICKS] == 0 or queue.target[0] > clock[0]:
+                clock[0], ints[TICKS] = queue.target[0], 1
+                _take_until(queue, rules, clock[0], False)
