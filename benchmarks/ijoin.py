@@ -124,8 +124,8 @@ def run(scale: Scale, step: Step) -> Section:
             )
             for name in SCHEMES
         )
-        columns = ("scheme", "importance", "of successive's", "results", "fairness")
-        columns = (*columns, "drops", "determined", "time")
+        kept_columns = ("scheme", "importance", "of successive's", "results", "fairness")
+        columns = (*kept_columns, "drops", "determined", "time")
         title = f"Memory {memory}, window {window}"
         tables.append(Table(title, columns, rows))
     return Section(
