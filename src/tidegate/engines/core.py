@@ -32,7 +32,8 @@ class Tables:
         self._rules = rules
         self._sketches = bool(rules.learn) and rules.counting == layout.SKETCHED
         self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
-        self._keeps = rules.formula == scores.IJOIN and rules.params[5] != 0
+        scored = rules.kind == layout.BY_SCORE
+        self._keeps = scored and rules.formula == scores.IJOIN and rules.params[5] != 0
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else layout.NEVER
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)

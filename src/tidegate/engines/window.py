@@ -627,7 +627,7 @@ def _rules(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
             cap, columns = 2**62, _columns(wanted, least if spec.in_bytes else None)
             reserved = columns * each
         if spec.in_bytes:
-            budgets = [max(memory - reserved, 1) for memory in budgets]
+            budgets = [max(memory - reserved, 2) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
     # Counts of a window fall as well as rise, which a queue of keys has no way to see.
