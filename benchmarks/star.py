@@ -235,8 +235,8 @@ def run(scale: Scale, step: Step) -> Section:
             "keys, which the paper does not say: with them the results at M = 4 are about as many "
             "as its. Of nine settings that were tried (50, 80 and 100 keys; importance to 3, 5 "
             "and 10) the paper's order of policies holds best with importance to 5; to 10, SIMP-S "
-            f"stays ahead of SIMPPROB-S up to M = 40. Means of {scale.seeds} seeds. The engine alone "
-            "and Spark: keys drawn evenly "
+            f"stays ahead of SIMPPROB-S up to M = 40. Means of {scale.seeds} seeds. The engine "
+            "alone and Spark: keys drawn evenly "
             "from as many as there are facts, on Spark from 10,000 at least."
         ),
         figures=(),
