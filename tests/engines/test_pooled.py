@@ -202,7 +202,9 @@ def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
     tables = zipf(5_000, domain=8, seed=2)
     for inputs in feeds_of(few, tables, 20):
         small.feed(inputs, None)
-    assert small.sample == (1.0, pytest.approx(0.125, rel=0.51))
+    keys, tuples = small.sample
+    assert keys == 1.0
+    assert 0.05 < tuples < 0.2
     found = small.take()
     exact = tg.local.join(*tables, on="key", time="time", within=500).results
     assert found.total == pytest.approx(exact, rel=0.3)

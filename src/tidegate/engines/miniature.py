@@ -121,6 +121,10 @@ class Miniature:
         self._reached: float | None = None
         self._found = Found([0.0] * len(self.sizes))
         self._large, self._turn = False, -1
+        self._since: float | None = None
+        self._most = 0
+        self._copies: list[Engine] = []
+        self._exact: Engine = job.copy(None)
         self._restart(1.0, 1.0)
 
     @property
@@ -190,8 +194,7 @@ class Miniature:
     def _restart(self, keys: float, tuples: float) -> None:
         """Begin anew with these shares of keys and of their tuples."""
         self._keys, self._tuples = keys, tuples
-        self._since: float | None = None
-        self._most = 0
+        self._since, self._most = None, 0
         scale = keys * tuples
         self._copies = [self._job.copy(max(round(size * scale), 1)) for size in self.sizes]
         self._exact = self._job.copy(None)

@@ -193,25 +193,28 @@ class Governor:
         self, place: Place, job: Job, frame: DataFrame, shards: int
     ) -> tuple[PooledJob, DataFrame]:
         """Let a join in, when its query is built."""
+        spark = frame.sparkSession
+        member, folder = self.admit(place, shards)
+        self._listen(spark)
+        return pooled(job, place.copies, member), spark.readStream.text(f"file://{folder}")
+
+    def admit(self, place: Place, shards: int) -> tuple[Member, Path]:
+        """Let a join in: what it must know, and the folder in which its orders will be."""
         name, copies = place.share.name, place.copies
         if self.in_bytes != (copies.unit == "bytes"):
             raise TidegateError(
-                f'join "{name}" holds a number of tuples, and the pool has {self.memory!r}: give '
+                f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
                 "the pool a number of tuples"
             )
+        folder = self._folder / name
         with self._lock:
-            if self._runs.get(name) in self._ended:
+            if self._runs.get(name) in self._ended and name in self._books.names:
                 self._books.leave(name)
                 self._books.close(name)
-            folder = self._folder / name
             folder.mkdir(parents=True, exist_ok=True)
-            orders = _read(folder)
-            self._books.open(name, shards, place.share.weight, copies.least, orders)
+            self._books.open(name, shards, place.share.weight, copies.least, _read(folder))
             self._seen[name] = [_Seen() for _ in range(shards)]
-            self._listen(frame.sparkSession)
-        member = Member(self._id, name, self.sizes, copies.second)
-        control = frame.sparkSession.readStream.text(f"file://{folder}")
-        return pooled(job, copies, member), control
+        return Member(self._id, name, self.sizes, copies.second), folder
 
     def remove(self, name: str) -> None:
         """Take a join out of the pool.
@@ -410,6 +413,12 @@ class Governor:
                 curve=curve,
                 tuple_bytes=sum(s.bytes for s in seen) / held if held else 0.0,
             )
+
+
+def latest(folder: Path) -> tuple[int, Shares] | None:
+    """The last order that was sent, and its number."""
+    orders = _read(folder)
+    return (max(orders), orders[max(orders)]) if orders else None
 
 
 def _write(folder: Path, number: int, shares: Shares) -> None:
