@@ -229,8 +229,9 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     assert part.total / part.span == pytest.approx(
         sum(each.total for each in totals[2:]) / 800, rel=0.1
     )
-    small.feed(inputs, None)
-    assert small.take().total == 0
+    for nothing in (inputs, [[], []]):
+        small.feed(nothing, (2_000, 2_000))
+        assert small.take().total == 0
 
 
 def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:

@@ -17,7 +17,7 @@ from tidegate.streams import cut_by_time, zipf
 
 from .workloads import Pair, write_files
 
-MEMORY = 120
+MEMORY = 60
 TICKS, BATCHES = 800, 8
 JOIN: dict[str, Any] = {"on": "key", "time": "time", "within": 60, "policy": "prob"}
 
@@ -36,7 +36,7 @@ def turning(first: float, then: float, seed: int) -> list[pa.Table]:
     )
 
 
-STREAMS = {"easy": turning(2.0, 2.0, 1), "turning": turning(2.0, 0.2, 5)}
+STREAMS = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
 
 
 def write(home: Path, batch: int) -> None:
@@ -106,7 +106,7 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
     assert total(last, "allowed") == MEMORY
     explained = pool.explain()
     for standing in explained.joins:
-        assert standing.predicted == pytest.approx(standing.measured, abs=0.1)
+        assert standing.predicted == pytest.approx(standing.measured, abs=0.15)
     assert "one more megabyte" in str(explained)
 
     # As after a crash at the end of the last batch: it is done again, with the shares it had.

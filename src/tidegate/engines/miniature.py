@@ -139,7 +139,8 @@ class Miniature:
         if self._large and self._turn % _TURNS:
             return
         taken = self._sampled(inputs)
-        times = np.sort(np.concatenate([_times(b) for stream in taken for b in stream]))
+        parts = [_times(b) for stream in taken for b in stream]
+        times = np.sort(np.concatenate([np.empty(0), *parts]))
         first = len(times) - self._rows
         self._large = first > 0
         if self._large:
