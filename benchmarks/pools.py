@@ -32,6 +32,8 @@ from tidegate.streams import cut_by_time, zipf
 #: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the
 #: left. Frequencies: 50 values; ages: 20 steps, five partners each.
 WINDOW, RIGHT, DOMAIN, STEPS, PARTNERS = 500, 5, 50, 20, 5
+#: Ages are finer than units of time.
+FINE = 1_000
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class Scale:
     ticks: int = 20_000
     skews: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
     powers: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0)
-    predicted: int = 8_000
+    predicted: int = 5_000
     policies: tuple[str, ...] = ("prob", "auto")
     shards: tuple[int, ...] = (2, 4)
-    seeds: int = 3
+    seeds: int = 2
 
 
 FULL = Scale()
@@ -63,10 +65,12 @@ class Join:
     tables: Tables
     curve: Curve
     policy: Policy
+    unit: int = 1
 
     def recall(self, memory: float) -> float:
         """Measured, with so much memory."""
-        settings: dict[str, Any] = {"on": "key", "time": "time", "within": (WINDOW, 1)}
+        window = WINDOW * self.unit
+        settings: dict[str, Any] = {"on": "key", "time": "time", "within": (window, 1)}
         left, right = self.tables
         exact = tg.local.join(left, right, **settings).results
         found = tg.local.join(
@@ -102,10 +106,10 @@ def by_power(scale: Scale, power: float, shape: str, seed: int) -> Join:
     times = np.sort(rng.uniform(WINDOW, scale.ticks, RIGHT * (scale.ticks - WINDOW)))
     steps = rng.choice(STEPS, len(times), p=curve / curve.sum())
     born = np.floor(times - (steps + rng.random(len(times))) * (WINDOW / STEPS)).astype(np.int64)
-    left = pa.table({"key": np.arange(scale.ticks), "time": np.arange(scale.ticks, dtype=float)})
-    right = pa.table({"key": np.maximum(born, 0), "time": times})
+    left = pa.table({"key": np.arange(scale.ticks), "time": FINE * np.arange(scale.ticks)})
+    right = pa.table({"key": np.maximum(born, 0), "time": (FINE * times).astype(np.int64)})
     earned = by_age(curve, 1.0, WINDOW)
-    return Join((left, right), of_earnings(earned), Age((curve.tolist(), [0.0])))
+    return Join((left, right), of_earnings(earned), Age((curve.tolist(), [0.0])), FINE)
 
 
 def divided(joins: Sequence[Join], share: float) -> dict[str, list[float]]:

@@ -41,7 +41,8 @@ def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[
 
 
 def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
-    return tg.MemoryPool(**({"memory": MEMORY, "folder": folder, "every": 1} | settings))
+    given: dict[str, Any] = {"memory": MEMORY, "folder": folder, "every": 1}
+    return tg.MemoryPool(**(given | settings))
 
 
 def test_a_join_that_turns_hard_gets_more_within_a_few_batches(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
 
 def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
     streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
-    shares = []
+    shares: list[list[tuple[int, ...]]] = []
     for _ in range(2):
         pool = pool_of(tmp_path)
         run = PooledRun(pool)

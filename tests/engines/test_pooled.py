@@ -229,7 +229,8 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     assert part.total / part.span == pytest.approx(
         sum(each.total for each in totals[2:]) / 800, rel=0.1
     )
-    for nothing in (inputs, [[], []]):
+    empty: list[list[pa.RecordBatch]] = [[], []]
+    for nothing in (inputs, empty):
         small.feed(nothing, (2_000, 2_000))
         assert small.take().total == 0
 

@@ -22,9 +22,10 @@ from tidegate.engines.base import Clocks, Engine
 from tidegate.engines.prepare import KEY, TIE, TIME
 
 #: Tuples that the copy without a limit may hold, above which a sample is taken; and how many rows
-#: of a batch are taken, the latest, in so many parts.
+#: of a batch are taken, the latest. They come in so many parts, so that results count from the
+#: middle of a batch on, where it is longer than a window.
 HELD, ROWS = 1 << 13, 1 << 15
-_PARTS = 8
+_PARTS = 4
 #: Of batches that are larger, all but one in so many are passed over.
 _TURNS = 4
 #: A sample of keys must have so many that matter: then the others are much like them.
@@ -145,7 +146,8 @@ class Miniature:
         self._large = first > 0
         if self._large:
             self._since = float(times[first])
-        starts = times[max(first, 0) :: max(self._rows // _PARTS, 1)].tolist()
+        taken_rows = times[max(first, 0) :]
+        starts = np.unique(taken_rows[:: max(len(taken_rows) // _PARTS, 1)]).tolist()
         for start, end in itertools.pairwise([*starts, np.inf]):
             part = [[_between(b, start, end) for b in stream] for stream in taken]
             self._feed_part(part, clocks if end == np.inf else None, start)

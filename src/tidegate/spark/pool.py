@@ -43,7 +43,7 @@ _WORTHWHILE = 0.005
 class Share:
     """A join's share of a pool, to be given to the join as its memory."""
 
-    pool: Governor
+    pool: Governor = field(repr=False)
     name: str
     weight: float
 
