@@ -23,6 +23,7 @@ from benchmarks import (
     paper1,
     paper2_sampling,
     policies,
+    pools,
     recall,
     report,
     spark,
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "sampling": lambda quick, step: paper2_sampling.run(
         paper2_sampling.QUICK if quick else paper2_sampling.FULL, step
     ),
+    "pools": lambda quick, step: pools.run(pools.QUICK if quick else pools.FULL, step),
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
     "constrained": lambda quick, step: constrained.run(
         constrained.QUICK if quick else constrained.FULL, step

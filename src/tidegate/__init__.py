@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Size,
         UntilExpiry,
     )
+    from tidegate.pool import MemoryPool
     from tidegate.sampled import estimate, sample_join
     from tidegate.slow_cpu import SlowCPU
     from tidegate.star import star_join
@@ -61,6 +62,7 @@ __all__ = [
     "Heeb",
     "IJoin",
     "Life",
+    "MemoryPool",
     "Monitor",
     "Optimal",
     "Policy",
@@ -89,6 +91,7 @@ __all__ = [
 #: Where they are: policies in `policies`, and the others here.
 _HOMES = {
     "CA": "constraints",
+    "MemoryPool": "pool",
     "Monitor": "constraints",
     "OAC": "constraints",
     "OAP": "constraints",

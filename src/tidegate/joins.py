@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.columns import hash_columns, whole
+from tidegate.engines.copies import WindowCopies
 from tidegate.engines.job import WindowJob
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy
@@ -70,7 +71,8 @@ def join(
         How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
         None keeps everything, so that the result is exact. Or a schedule, a list of (time,
         memory) pairs in order of time: each holds from its time on, the first also before. What
-        does not fit when memory falls leaves at once, the least valuable first.
+        does not fit when memory falls leaves at once, the least valuable first. Or a share of a
+        `tidegate.MemoryPool`, which changes as that finds best.
     policy
         Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
     split
@@ -104,7 +106,9 @@ def join(
         second join that a program makes, and so on); `tidegate.spark.metrics.observed` reads them.
     """
     from tidegate.spark import operator, packing
+    from tidegate.spark.pool import Place, shared
 
+    share, memory = shared(memory)
     for frame, side in ((left, "left"), (right, "right")):
         if not hasattr(frame, "mapInArrow"):
             raise TidegateError(
@@ -138,7 +142,14 @@ def join(
         )
     job = WindowJob(_counted(spec, left, right))
     schema = named(left, right, spec.names)
-    return operator.run(job, [left, right], shards=shards, most=spec.most_shards, schema=schema)
+    return operator.run(
+        job,
+        [left, right],
+        shards=shards,
+        most=spec.most_shards,
+        schema=schema,
+        share=None if share is None else Place(share, WindowCopies(job.spec, split)),
+    )
 
 
 def named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:

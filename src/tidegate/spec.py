@@ -463,7 +463,7 @@ def _as_json(schedule: Schedule, unit: str = "") -> Any:
 
 def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
     """The memory by time, and whether it is a size."""
-    found = steps_of(memory, "memory", unit, kind, _memory)
+    found = steps_of(memory, "memory", unit, kind, memory_of)
     units = {step.value[1] for step in found if step.value[0] is not None}
     if len(units) > 1:
         raise TidegateError(
@@ -473,7 +473,8 @@ def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Sched
     return tuple(Step(step.start, step.value[0]) for step in found), True in units
 
 
-def _memory(value: Any) -> tuple[int | None, bool]:
+def memory_of(value: Any) -> tuple[int | None, bool]:
+    """A memory as a number, and whether it is one of bytes."""
     if value is None:
         return None, False
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:

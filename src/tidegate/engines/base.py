@@ -39,6 +39,7 @@ GAUGES = (
     "held_yes",
     "held_no",
     "held_unknown",
+    "allowed",
     "waiting",
     "queued",
     "bytes",
@@ -108,7 +109,15 @@ class Job(Protocol):
 
 
 @runtime_checkable
-class RoutedJob(Protocol):
+class PlacedJob(Protocol):
+    """What a job has besides, if its shards differ."""
+
+    def engine_at(self, shard: int, shards: int) -> Engine:
+        """A new engine for one of the shards."""
+
+
+@runtime_checkable
+class RoutedJob(PlacedJob, Protocol):
     """What a job has besides, if its rows do not go where their key says."""
 
     def route(
@@ -116,5 +125,13 @@ class RoutedJob(Protocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         """Which rows go to which shard: row numbers, some perhaps several times, and shards."""
 
-    def engine_at(self, shard: int, shards: int) -> Engine:
-        """A new engine for one of the shards."""
+
+@runtime_checkable
+class Governed(Protocol):
+    """What an engine has besides, if its memory is a share of a pool's."""
+
+    def follow(self, number: int, shares: Sequence[int]) -> None:
+        """Follow an order, unless a later one was followed: how much each shard may hold."""
+
+    def report(self) -> str:
+        """What the pool needs to know, since the last report and as it is now."""

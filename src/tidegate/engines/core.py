@@ -121,6 +121,11 @@ class Tables:
         ints, budgets = self.core.ints, self._rules.budgets
         ints[layout.BUDGET : layout.BUDGET + 2] = budgets[ints[layout.CHANGE]]
 
+    def allow(self, rules: layout.Rules) -> None:
+        """Go by other rules from now on, which differ in how much is held."""
+        self._rules = rules
+        self.set_budget()
+
     def _grow_slots(self, size: int) -> None:
         core = self.core
         old = len(core.slots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tidegate.kernel import layout, scores, victims, window
 from tidegate.kernel.order import tick_order
 from tidegate.policies import Arrivals, ByFrequency
 from tidegate.predicates import Predicate
+from tidegate.schedules import Step
 from tidegate.spec import COMBINE, WindowJoin
 
 #: Pairs found before results are handed over.
@@ -131,6 +133,8 @@ class WindowEngine:
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
+        #: The last order to hold another amount: its number, and how much.
+        self.order: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
         # What a record says of a held tuple besides its key and payload: nothing that is constant.
@@ -167,6 +171,34 @@ class WindowEngine:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open."""
         yield from self._run(((), ()), close=True)
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+
+        What does not fit leaves at once, as if it had to make room.
+        """
+        before, heard = self._rules.budgets[-1:], self._tables.core.heard
+        self._allow(number, memory)
+        final = self._rules
+        # A change of the memory at the beginning of all times, for the loop to act on.
+        both = np.concatenate([before, final.budgets])
+        first = np.full(1, -np.inf if heard.dtype.kind == "f" else layout.NEVER, heard.dtype)
+        self._rules = final._replace(budgets=both, changes=first)
+        self._tables.allow(self._rules)
+        self._advance(*heard)
+        self._tables.core.ints[layout.CHANGE] = 0
+        self._rules = final
+        self._tables.allow(final)
+
+    def _allow(self, number: int, memory: int) -> None:
+        """Go by the rules of another memory, which must do for what is held."""
+        spec = replace(self.spec, budget=(Step(0, max(memory, 1)),))
+        new = _rules(spec, 1, self._rules.exact_limit)
+        budgets = new.budgets if memory else np.zeros_like(new.budgets)
+        self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
+        self._tables.core.ints[layout.CHANGE] = 0
+        self._tables.allow(self._rules)
+        self.order = number, memory
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
         """Whether the clock lies after all that is given and all that is waiting."""
@@ -482,7 +514,7 @@ class WindowEngine:
         clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
         names = ("floor", "model", "quality")
         model = {name: getattr(core, name).tolist() for name in names}
-        return {**clocks, **model, **scalars}
+        return {**clocks, **model, **scalars, "order": self.order}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
         return self._tables.model() if len(self._tables.core.ghosts) else {}
@@ -528,6 +560,8 @@ class WindowEngine:
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
         self._tables.set_budget()
+        if head.get("order") is not None:
+            self._allow(*head["order"])
         departed = np.concatenate(gone)
         sides = [self._survivors(s, held[s], departed) for s in range(2)]
         merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}

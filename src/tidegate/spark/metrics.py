@@ -7,6 +7,7 @@ delivers them in `lastProgress["observedMetrics"]` and to every listener.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +31,17 @@ FIELDS = [
 _uses: dict[str, itertools.count[int]] = {}
 
 
-def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
-    """Have Spark sum the counters of every batch under a name.
+def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False) -> DataFrame:
+    """Have Spark sum the counters of every batch under a name, and gather `reports` of shards.
 
     One query cannot hold two observations of one name, and two joins may meet in one query, so
     the second join that a program makes is `name-2`, the third `name-3`. An `Observation` (batch
     only: Spark's own rule) is used as it is.
     """
     sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
+    if reports:
+        said = F.when(F.col("report") != "", F.col("report"))
+        sums.append(F.array_join(F.collect_list(said), "\n").alias("report"))
     if isinstance(name, str):
         use = next(_uses.setdefault(name, itertools.count(1)))
         name = name if use == 1 else f"{name}-{use}"
@@ -57,10 +61,26 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, int |
     }
 
 
+def reports(progress: Any) -> list[dict[str, Any]]:
+    """Read what shards of joins in a pool have reported, of all joins in a query."""
+    rows = [
+        _plain(row)
+        for key, row in progress["observedMetrics"].items()
+        if key.startswith("tidegate")
+    ]
+    said = [text for row in rows for text in (row.get("report") or "").splitlines()]
+    return [json.loads(text) for text in said]
+
+
 def _values(row: Any) -> dict[str, int | float]:
+    values = _plain(row)
+    return {field.name: values[field.name] or 0 for field in FIELDS}
+
+
+def _plain(row: Any) -> Mapping[str, Any]:
     values = row if isinstance(row, Mapping) else row.asDict(recursive=True)
     if "schema" in values:
         # Connect leaves the row as JSON has it: values beside their schema.
         names = [field["name"] for field in values["schema"]["fields"]]
         values = dict(zip(names, values["values"], strict=True))
-    return {field.name: values[field.name] or 0 for field in FIELDS}
+    return dict(values)

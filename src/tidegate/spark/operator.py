@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engines.base import Engine, Job, RoutedJob
+from tidegate.engines.base import Engine, Governed, Job, PlacedJob
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing, state
 from tidegate.spark import shards as sharding
@@ -31,6 +31,8 @@ from tidegate.spark import shards as sharding
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+
+    from tidegate.spark.pool import Place
 
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -44,12 +46,14 @@ def run(
     most: int | None = None,
     name: str | Observation = "tidegate",
     schema: StructType | None = None,
+    share: Place | None = None,
 ) -> DataFrame:
     """Run a job over its input streams: all streaming, or all batch.
 
     There are no more than `most` shards. `schema` is the result's Spark schema, where Arrow's
     says less than Spark's (column metadata, for one); by default it follows from the job's
-    `result_schema`. Counters are observed under `name` (see `metrics`).
+    `result_schema`. Counters are observed under `name` (see `metrics`). With a `share` of a pool,
+    the memory is what the pool orders through a control source, beside the inputs.
     """
     streaming = {frame.isStreaming for frame in inputs}
     if len(streaming) != 1:
@@ -62,6 +66,10 @@ def run(
     partitions = int(str(conf.get("spark.sql.shuffle.partitions")))
     number = sharding.count(shards, partitions, most)
     labels = tuple(sharding.labels(number, partitions))
+    orders: list[DataFrame] = []
+    if share is not None:
+        job, control = share.take(job, inputs[0], number)
+        orders = [control.mapInArrow(packing.Orders(labels).__call__, packing.PACKED)]
     packs = [
         packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
         for stream, frame in enumerate(inputs)
@@ -74,7 +82,8 @@ def run(
                 pack.__call__, packing.PACKED
             )
             for frame, pack in zip(inputs, packs, strict=True)
-        ],
+        ]
+        + orders,
     )
     groups = packed.groupBy("shard")
     shard = _Shard(job, len(inputs), labels)
@@ -89,7 +98,7 @@ def run(
         )
     else:
         results = groups.applyInArrow(_batch_shard(shard), packing.RESULTS)
-    return metrics.observe(results, name).mapInArrow(
+    return metrics.observe(results, name, reports=share is not None).mapInArrow(
         packing.unpack, schema or from_arrow_schema(job.result_schema)
     )
 
@@ -108,13 +117,19 @@ class _Inbox:
     def __init__(self, streams: int) -> None:
         self._notes = [packing.Note() for _ in range(streams)]
         self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
+        self._orders: list[dict[str, Any]] = []
 
     def add(self, stream: int, data: Any, note: str) -> None:
+        if stream == packing.NO_STREAM:
+            self._orders.append(json.loads(note))
+            return
         if len(data):
             self._streams[stream].extend(packing.decode(data))
         self._notes[stream].load(note)
 
     def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
+        if self._orders and isinstance(engine, Governed):
+            engine.follow(**max(self._orders, key=lambda order: order["number"]))
         return engine.feed(self._streams, [note.clock for note in self._notes])
 
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
@@ -137,7 +152,7 @@ class _Shard:
     labels: tuple[int, ...]
 
     def engine(self, label: int) -> Engine:
-        if isinstance(self.job, RoutedJob):
+        if isinstance(self.job, PlacedJob):
             return self.job.engine_at(self.labels.index(label), len(self.labels))
         return self.job.engine(len(self.labels))
 
@@ -199,7 +214,9 @@ class _StreamingShard(StatefulProcessor):
         for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
-        yield _frame(b"", inbox.counters(opened.engine, carrier))
+        counters = inbox.counters(opened.engine, carrier)
+        engine = opened.engine
+        yield _frame(b"", counters, engine.report() if isinstance(engine, Governed) else "")
 
 
 def _batch_shard(
@@ -237,8 +254,9 @@ def _place(operator: str, label: int) -> tuple[object, ...]:
     return (query, operator, label)
 
 
-def _frame(data: bytes, counters: dict[str, int | float]) -> pd.DataFrame:
+def _frame(data: bytes, counters: dict[str, int | float], report: str = "") -> pd.DataFrame:
     columns: dict[str, list[Any]] = {"data": [data]}
     for field in metrics.FIELDS:
         columns[field.name] = [counters.get(field.name, 0)]
+    columns["report"] = [report]
     return pd.DataFrame(columns)

@@ -46,11 +46,19 @@ PACKED = StructType(
         StructField("note", StringType(), False),
     ]
 )
-#: What the stateful operator gives: packed results, or one row of counters a shard and batch.
-RESULTS = StructType([StructField("data", BinaryType(), False), *FIELDS])
+#: What the stateful operator gives: packed results, or one row of counters a shard and batch, with
+#: a report where its memory is a share of a pool's.
+RESULTS = StructType(
+    [
+        StructField("data", BinaryType(), False),
+        *FIELDS,
+        StructField("report", StringType(), False),
+    ]
+)
 
 PACKED_ARROW = to_arrow_schema(PACKED)
-
+#: The stream of an order.
+NO_STREAM = -1
 
 RESULTS_ARROW = to_arrow_schema(RESULTS)
 
@@ -208,6 +216,25 @@ class Pack:
             ],
             schema=PACKED_ARROW,
         )
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The `mapInArrow` function of a control source: every shard receives every order.
+
+    An order is a note of no stream.
+    """
+
+    labels: tuple[int, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Address orders, a text each, to all shards."""
+        for batch in batches:
+            for order in batch.column(0).to_pylist():
+                n = len(self.labels)
+                columns = [self.labels, [NO_STREAM] * n, [b""] * n, [order] * n]
+                arrays = [pa.array(c, f.type) for c, f in zip(columns, PACKED_ARROW, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=PACKED_ARROW)
 
 
 def pack_results(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:

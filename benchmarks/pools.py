@@ -1,0 +1,427 @@
+"""One memory for several joins: paper 2's figures 10 and 11, predictions, and shards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+from benchmarks.measure import Step
+from benchmarks.policies import DATA, Tables
+from benchmarks.report import Figure, Section, Table
+from tidegate.columns import decoded
+from tidegate.engines.copies import WindowCopies
+from tidegate.engines.job import WindowJob
+from tidegate.engines.miniature import Miniature
+from tidegate.engines.pooled import pooled
+from tidegate.memory.alloc import allocate, proportional
+from tidegate.memory.curves import Curve, of_earnings, of_points
+from tidegate.memory.split import by_age, by_frequency
+from tidegate.policies import Age, Policy, Prob
+from tidegate.spark.pool import Place, latest
+from tidegate.spark.shards import shard_of
+from tidegate.spec import window_join
+from tidegate.streams import cut_by_time, zipf
+
+#: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the
+#: left. Frequencies: 50 values; ages: 20 steps, five partners each.
+WINDOW, RIGHT, DOMAIN, STEPS, PARTNERS = 500, 5, 50, 20, 5
+#: Ages are finer than units of time.
+FINE = 1_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long streams are, and what is tried."""
+
+    ticks: int = 20_000
+    skews: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
+    powers: tuple[float, ...] = (0.0, 1.0, 2.0, 3.0, 4.0)
+    predicted: int = 5_000
+    policies: tuple[str, ...] = ("prob", "auto")
+    shards: tuple[int, ...] = (2, 4)
+    seeds: int = 2
+
+
+FULL = Scale()
+QUICK = Scale(
+    ticks=2_500, skews=(0.5, 2.0), powers=(1.0, 3.0), predicted=2_000, policies=("prob",), seeds=1
+)
+
+
+# ---- figures 10 and 11 --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Join:
+    """Streams of which the left's window is joined, how it is foreseen, and by which policy."""
+
+    tables: Tables
+    curve: Curve
+    policy: Policy
+    unit: int = 1
+
+    def recall(self, memory: float) -> float:
+        """Measured, with so much memory."""
+        window = WINDOW * self.unit
+        settings: dict[str, Any] = {"on": "key", "time": "time", "within": (window, 1)}
+        left, right = self.tables
+        exact = tg.local.join(left, right, **settings).results
+        found = tg.local.join(
+            left, right, **settings, memory=max(round(memory), 1), policy=self.policy
+        )
+        return found.results / exact
+
+
+def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
+    """Figure 10: Zipf keys, the same ones frequent on both sides (DC) or opposite ones (IC)."""
+    tables = zipf(
+        scale.ticks,
+        domain=DOMAIN,
+        skew=skew,
+        correlation=correlation,
+        rate=(1.0, RIGHT),
+        seed=seed,
+    )
+    pace = np.arange(1, DOMAIN + 1) ** -skew
+    left = pace / pace.sum()
+    right = RIGHT * (left if correlation == "same" else left[::-1])
+    # What waits for nobody is worth nothing.
+    known = {"key": range(DOMAIN), "left": np.zeros(DOMAIN), "right": right}
+    return Join(tables, of_earnings(by_frequency(left, right, WINDOW)), Prob(known))
+
+
+def by_power(scale: Scale, power: float, shape: str, seed: int) -> Join:
+    """Figure 11: partners by age as k**p (INC) or (m - k)**p (DEC), section 6.2.1."""
+    at = np.arange(1, STEPS + 1) if shape == "inc" else np.arange(STEPS - 1, -1, -1)
+    curve = at.astype(np.float64) ** power
+    curve *= PARTNERS / curve.sum()
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(WINDOW, scale.ticks, RIGHT * (scale.ticks - WINDOW)))
+    steps = rng.choice(STEPS, len(times), p=curve / curve.sum())
+    born = np.floor(times - (steps + rng.random(len(times))) * (WINDOW / STEPS)).astype(np.int64)
+    left = pa.table({"key": np.arange(scale.ticks), "time": FINE * np.arange(scale.ticks)})
+    right = pa.table({"key": np.maximum(born, 0), "time": (FINE * times).astype(np.int64)})
+    earned = by_age(curve, 1.0, WINDOW)
+    return Join((left, right), of_earnings(earned), Age((curve.tolist(), [0.0])), FINE)
+
+
+def divided(joins: Sequence[Join], share: float) -> dict[str, list[float]]:
+    """A share of what all need, by ALLOC and by PROP."""
+    curves = [join.curve for join in joins]
+    memory = share * sum(curve.need for curve in curves)
+    return {
+        "ALLOC": allocate(curves, [1.0] * len(curves), memory),
+        "PROP": proportional(curves, memory),
+    }
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting: ALLOC's shares of what both need, and the least recall of either way."""
+
+    shares: list[float]
+    foreseen: float
+    alloc: float
+    prop: float
+
+
+def point(pairs: Sequence[Sequence[Join]], share: float) -> Point:
+    """The mean over seeds."""
+    found: dict[str, list[float]] = {"ALLOC": [], "PROP": []}
+    for joins in pairs:
+        for name, shares in divided(joins, share).items():
+            recalls = [join.recall(memory) for join, memory in zip(joins, shares, strict=True)]
+            found[name].append(min(recalls))
+    first = divided(pairs[0], share)["ALLOC"]
+    need = sum(join.curve.need for join in pairs[0])
+    return Point(
+        shares=[memory / need for memory in first],
+        foreseen=min(j.curve.at(m) for j, m in zip(pairs[0], first, strict=True)),
+        alloc=float(np.mean(found["ALLOC"])),
+        prop=float(np.mean(found["PROP"])),
+    )
+
+
+def figure_10(scale: Scale, skew: float) -> Point:
+    """Memory for 20 % of what both joins need."""
+    kinds = ("same", "opposite")
+    return point(
+        [[by_skew(scale, skew, kind, seed) for kind in kinds] for seed in range(scale.seeds)], 0.2
+    )
+
+
+def figure_11(scale: Scale, power: float) -> Point:
+    """Memory for 50 % of what both joins need."""
+    kinds = ("inc", "dec")
+    return point(
+        [[by_power(scale, power, kind, seed) for kind in kinds] for seed in range(scale.seeds)], 0.5
+    )
+
+
+# ---- predicted and measured ---------------------------------------------------------------------
+
+
+def foreseen(tables: Sequence[pa.Table], settings: dict[str, Any], sizes: Sequence[int]) -> Curve:
+    """Recall against memory by a miniature, over whole streams."""
+    left, right = tables
+    spec = window_join(left.schema, right.schema, **settings, memory=max(sizes))
+    small = Miniature(WindowCopies(spec), sizes, settle=False)
+    for inputs in in_batches(spec, tables, 8):
+        small.feed(inputs, None)
+    found = small.take()
+    recall = [hits / found.total for hits in found.hits]
+    return of_points(sizes, recall, need=found.need)
+
+
+def in_batches(spec: Any, tables: Sequence[pa.Table], batches: int) -> list[list[list[Any]]]:
+    """Both streams in step, prepared."""
+    job = WindowJob(spec)
+    names = [side.time for side in spec.sides]
+    ends = [[t[n][0].as_py(), t[n][-1].as_py()] for t, n in zip(tables, names, strict=True)]
+    span = (min(first for first, _ in ends), max(last for _, last in ends))
+    cut = [
+        cut_by_time(t, time=n, batches=batches, span=span)
+        for t, n in zip(tables, names, strict=True)
+    ]
+    return [
+        [
+            [job.prepare(side, b)[0] for b in pieces[at].combine_chunks().to_batches()]
+            for side, pieces in enumerate(cut)
+        ]
+        for at in range(batches)
+    ]
+
+
+def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float]]:
+    """By share of the live tuples: predicted and measured recall."""
+    data = DATA[name]
+    tables = [decoded(table) for table in data.make(scale.predicted, 0)]
+    live = data.live((tables[0], tables[1]))
+    settings = {**data.settings, "within": data.within, "policy": policy}
+    sizes = sorted({max(round(live * 2 ** (-step / 2)), 2) for step in range(10)})
+    curve = foreseen(tables, settings, sizes)
+    plain = {key: value for key, value in settings.items() if key != "policy"}
+    exact = tg.local.join(*tables, **plain).importance
+    found = []
+    for share in (0.05, 0.10, 0.25, 0.50):
+        memory = max(round(share * live), 2)
+        measured = tg.local.join(*tables, **settings, memory=memory).importance / exact
+        found.append((curve.at(memory), measured))
+    return found
+
+
+# ---- a pool without Spark -----------------------------------------------------------------------
+
+
+class PooledRun:
+    """Joins of a pool in this process: orders and reports go the way that they go on Spark."""
+
+    def __init__(self, pool: tg.MemoryPool) -> None:
+        self._pool = pool
+        self._folders: dict[str, Path] = {}
+        self._engines: dict[str, list[Any]] = {}
+        self._batch = 0
+        self.allowed: dict[str, list[list[int]]] = {}
+        self.held: list[int] = []
+        self.results: dict[str, list[int]] = {}
+
+    def add(self, name: str, spec: Any, shards: int = 1, weight: float = 1.0) -> None:
+        """Let a join in."""
+        place = Place(self._pool.share(name, weight), WindowCopies(spec))
+        member, self._folders[name] = self._pool.admit(place, shards)
+        job = pooled(WindowJob(spec), place.copies, member)
+        self._engines[name] = [job.engine_at(shard, shards) for shard in range(shards)]
+        self.allowed[name], self.results[name] = [], []
+
+    def feed(self, batches: dict[str, list[list[pa.RecordBatch]]]) -> None:
+        """One batch of every join."""
+        self._batch += 1
+        self.held.append(0)
+        for name, inputs in batches.items():
+            engines = self._engines[name]
+            order = latest(self._folders[name])
+            clocks = [
+                max((b["time"].to_numpy().max() for b in i if len(b)), default=None) for i in inputs
+            ]
+            said, found, allowed = [], 0, []
+            for shard, engine in enumerate(engines):
+                if order is not None:
+                    engine.follow(*order)
+                own = [[_of_shard(b, shard, len(engines)) for b in side] for side in inputs]
+                found += sum(b.num_rows for b in engine.feed(own, clocks))
+                counters = engine.take_counters()
+                self.held[-1] += int(counters["held"])
+                allowed.append(int(counters["allowed"]))
+                said.append(engine.report())
+            self.results[name].append(found)
+            self.allowed[name].append(allowed)
+            self._pool.hear(
+                {
+                    "runId": name,
+                    "batchId": self._batch,
+                    "observedMetrics": {"tidegate": {"report": "\n".join(said)}},
+                }
+            )
+
+
+def _of_shard(batch: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
+    return batch.filter(pa.array(shard_of(batch["key"].to_numpy(), shards) == shard))
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Recall over the second half: in one shard, with equal shares, and with those of a pool."""
+
+    one: float
+    equal: float
+    adapted: float
+    shares: list[int]
+
+
+def sharded(scale: Scale, shards: int, memory: int = 200) -> Sharded:
+    """A join whose shards have keys of very different worth: Zipf(1.5) over 50."""
+    window, batches = 400, 24
+    tables = zipf(8 * window, domain=DOMAIN, skew=1.5, correlation="same", seed=1)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": window, "policy": "prob"}
+    spec = window_join(tables[0].schema, tables[1].schema, **settings, memory=memory)
+    feeds = in_batches(spec, tables, batches)
+
+    def late(results: Sequence[int]) -> int:
+        return sum(results[batches // 2 :])
+
+    def plain(memory: int | None, parts: int) -> int:
+        each = None if memory is None else memory // parts
+        own = window_join(tables[0].schema, tables[1].schema, **settings, memory=each)
+        engines = [WindowJob(own).engine(1) for _ in range(parts)]
+        return late(
+            [
+                sum(
+                    b.num_rows
+                    for at, engine in enumerate(engines)
+                    for b in engine.feed([[_of_shard(b, at, parts) for b in s] for s in inputs])
+                )
+                for inputs in feeds
+            ]
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = PooledRun(tg.MemoryPool(memory=memory, folder=folder, every=2))
+        run.add("join", spec, shards)
+        run._pool.rebalance()
+        for inputs in feeds:
+            run.feed({"join": inputs})
+    exact = plain(None, 1)
+    return Sharded(
+        one=plain(memory, 1) / exact,
+        equal=plain(memory, shards) / exact,
+        adapted=late(run.results["join"]) / exact,
+        shares=run.allowed["join"][-1],
+    )
+
+
+# ---- the report ---------------------------------------------------------------------------------
+
+
+def run(scale: Scale, step: Step) -> Section:
+    """All of it."""
+    tenth, eleventh = [], []
+    for skew in scale.skews:
+        step(f"figure 10, Z = {skew:g}")
+        tenth.append((f"{skew:g}", figure_10(scale, skew)))
+    for power in scale.powers:
+        step(f"figure 11, p = {power:g}")
+        eleventh.append((f"{power:g}", figure_11(scale, power)))
+    rows, worst, where = [], 0.0, ""
+    for policy in scale.policies:
+        for name in DATA:
+            step(f"predicted and measured, {policy}, {name}")
+            pairs = predictions(scale, name, policy)
+            off = max(abs(a - b) for a, b in pairs)
+            if off >= worst:
+                worst, where = off, f"{name}, {policy}"
+            rows.append((policy, name, *(f"{a:.1%} / {b:.1%}" for a, b in pairs), f"{off:.1%}"))
+    parts = {}
+    for shards in scale.shards:
+        step(f"{shards} shards")
+        parts[shards] = sharded(scale, shards)
+    gap = max(1 - each.adapted / each.one for each in parts.values())
+    figures = (
+        Figure(
+            f"predicted against measured recall, {len(rows)} streams and policies, 4 memories each",
+            f"{100 * worst:.1f} points at worst ({where})",
+            100 * worst,
+            3,
+            1,
+            "{} points",
+            higher=False,
+        ),
+        Figure(
+            "recall of shards with adapted shares, below that of one shard",
+            f"{gap:.1%} at worst",
+            100 * gap,
+            1,
+            0.5,
+            "{}%",
+            higher=False,
+        ),
+    )
+    return Section(
+        title="one memory for several joins",
+        workload=(
+            f"Figures 10 and 11 of paper 2: two joins, {RIGHT} right tuples for a left one, a "
+            f"window of {WINDOW} on the left, {scale.ticks:,} ticks, mean of {scale.seeds} seeds; "
+            "ALLOC by the models of frequency and of age, recall as measured."
+        ),
+        figures=figures,
+        tables=(
+            _points("Figure 10: PROB, memory 20 % of what both need", "Z", ("DC", "IC"), tenth),
+            _points("Figure 11: AGE, memory 50 % of what both need", "p", ("INC", "DEC"), eleventh),
+            Table(
+                "Predicted / measured recall, by memory as a share of the live tuples",
+                ("policy", "streams", "5%", "10%", "25%", "50%", "off at most"),
+                tuple(rows),
+                f"{scale.predicted:,} ticks. Predicted by ten copies of the join with other "
+                "memories than these.",
+            ),
+            Table(
+                "A join in shards, recall",
+                ("shards", "one shard", "equal shares", "adapted shares", "shares"),
+                tuple(
+                    (
+                        str(n),
+                        f"{each.one:.1%}",
+                        f"{each.equal:.1%}",
+                        f"{each.adapted:.1%}",
+                        " ".join(map(str, each.shares)),
+                    )
+                    for n, each in parts.items()
+                ),
+                "Zipf(1.5) over 50 keys on both sides, memory a quarter of the window.",
+            ),
+        ),
+    )
+
+
+def _points(title: str, name: str, joins: Sequence[str], found: list[tuple[str, Point]]) -> Table:
+    return Table(
+        title,
+        (name, "ALLOC foreseen", "ALLOC", "PROP", *(f"ALLOC's share of {j}" for j in joins)),
+        tuple(
+            (
+                value,
+                f"{p.foreseen:.1%}",
+                f"{p.alloc:.1%}",
+                f"{p.prop:.1%}",
+                *(f"{share:.1%}" for share in p.shares),
+            )
+            for value, p in found
+        ),
+        "The least recall of both joins.",
+    )

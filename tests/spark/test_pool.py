@@ -1,0 +1,144 @@
+"""Joins of one pool on Spark: shares follow the streams, and never add up to too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import tidegate as tg
+from tidegate.spark import metrics
+from tidegate.streams import cut_by_time, zipf
+
+from .workloads import Pair, write_files
+
+MEMORY = 60
+TICKS, BATCHES = 800, 8
+JOIN: dict[str, Any] = {"on": "key", "time": "time", "within": 60, "policy": "prob"}
+
+
+def turning(first: float, then: float, seed: int) -> list[pa.Table]:
+    """Both sides as one table a batch; the skew of keys changes in mid-stream."""
+    sides = []
+    for half, skew in enumerate((first, then)):
+        pair = zipf(TICKS // 2, domain=40, skew=skew, correlation="same", seed=seed + half)
+        for name, table in zip(("left", "right"), pair, strict=True):
+            time = pa.array(table["time"].to_numpy() + half * TICKS // 2)
+            named = pa.array([name] * len(table))
+            sides.append(table.set_column(1, "time", time).append_column("side", named))
+    return cut_by_time(
+        pa.concat_tables(sides).sort_by("time"), time="time", batches=BATCHES, span=(0, TICKS - 1)
+    )
+
+
+STREAMS = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
+
+
+def write(home: Path, batch: int) -> None:
+    for name, pieces in STREAMS.items():
+        write_files([pieces[batch]], home / name, first=batch)
+
+
+def both(spark: SparkSession, home: Path, pool: tg.MemoryPool, names: list[str]) -> DataFrame:
+    """Two joins of one pool in one query, each of sides that come from one source."""
+    reader = spark.readStream.schema("key long, time long, value double, side string")
+    joins = []
+    for name in names:
+        rows = reader.option("maxFilesPerTrigger", 1).parquet(str(home / name))
+        left, right = (rows.where(rows.side == side).drop("side") for side in ("left", "right"))
+        joined = tg.join(left, right, **JOIN, memory=pool.share(name), shards=2)
+        joins.append(joined.withColumn("join", F.lit(name)))
+    return joins[0].union(joins[1])
+
+
+def begin(result: DataFrame, home: Path) -> StreamingQuery:
+    where = str(home / "checkpoint")
+    return result.writeStream.format("noop").option("checkpointLocation", where).start()
+
+
+def forget_after(home: Path, batch: int) -> None:
+    """As after a crash at the end of a batch: it was planned, and nothing says that it is done."""
+    for folder, first in (("commits", batch), ("offsets", batch + 1)):
+        for path in (home / "checkpoint" / folder).glob("[0-9]*"):
+            if int(path.name) >= first:
+                path.unlink()
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def by_batch(query: StreamingQuery) -> dict[int, list[dict[str, Any]]]:
+    """What shards have reported in each batch."""
+    return {p["batchId"]: metrics.reports(p) for p in query.recentProgress if metrics.reports(p)}
+
+
+def test_shares_follow_the_streams_and_a_replay_follows_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    names = list(STREAMS)
+    pool = tg.MemoryPool(memory=MEMORY, folder=tmp_path / "pool", every=1)
+    write(tmp_path, 0)
+    query = begin(both(spark, tmp_path, pool, names), tmp_path)
+    try:
+        for batch in range(BATCHES):
+            if batch:
+                write(tmp_path, batch)
+            query.processAllAvailable()
+            pool.hear(query.lastProgress)
+            assert pool.granted <= MEMORY
+    finally:
+        query.stop()
+        query.awaitTermination()
+    seen = by_batch(query)
+    # A batch with orders alone, and no rows, is one, too.
+    assert len(seen) >= BATCHES
+    now: dict[tuple[str, int], int] = {}
+    shares = []
+    for reports in seen.values():
+        now |= {(report["join"], report["shard"]): report["allowed"] for report in reports}
+        assert sum(now.values()) <= MEMORY
+        assert all(report["held"] <= report["allowed"] for report in reports)
+        shares.append(sum(now.get(("turning", shard), 0) for shard in range(2)))
+    # Half of it at first, and much more soon after the keys have become alike.
+    assert max(shares[:2]) == MEMORY // 2
+    assert shares[-1] > 0.6 * MEMORY
+    explained = pool.explain()
+    for standing in explained.joins:
+        assert standing.predicted == pytest.approx(standing.measured, abs=0.15)
+    assert "one more megabyte" in str(explained)
+
+    last = max(seen)
+    forget_after(tmp_path, last)
+    again = tg.MemoryPool(memory=MEMORY, folder=tmp_path / "pool", every=1)
+    query = begin(both(spark, tmp_path, again, names), tmp_path)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        query.awaitTermination()
+
+    def orders(reports: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+        return sorted((r["join"], r["shard"], r["number"], r["allowed"]) for r in reports)
+
+    assert orders(by_batch(query)[last]) == orders(seen[last])
+
+
+def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = zipf(50, domain=5, seed=1)
+    pair = Pair(spark, tmp_path, ("time", "time"))
+    pair.write(left, right, 1)
+    pool = tg.MemoryPool(memory=3, folder=tmp_path / "pool")
+    tg.join(*pair.stream(), **JOIN, memory=pool.share("a"), shards=2)
+    with pytest.raises(tg.TidegateError, match='has a join "a" already; each needs a name'):
+        tg.join(*pair.stream(), **JOIN, memory=pool.share("a"), shards=1)
+    with pytest.raises(tg.TidegateError, match="a pool of 3 is too small for 2 joins"):
+        tg.join(*pair.stream(), **JOIN, memory=pool.share("b"), shards=2)
+    with pytest.raises(tg.TidegateError, match="a share of a pool is for streams"):
+        tg.join(*pair.batch(), **JOIN, memory=pool.share("b"), shards=1)
+    assert pool.joins == ["a"]
+    pool.remove("a")
+    with pytest.raises(tg.TidegateError, match="is leaving already"):
+        pool.remove("a")

@@ -1,0 +1,195 @@
+"""A pool without Spark: joins in this process, whose orders and reports go the same way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from benchmarks.pools import PooledRun, in_batches, sharded
+from tidegate.engines.copies import WindowCopies
+from tidegate.report.plots import available
+from tidegate.spark.pool import Place
+from tidegate.spec import WindowJoin, window_join
+from tidegate.streams import zipf
+
+MEMORY, WINDOW, BATCHES = 60, 60, 16
+
+
+def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[Any]]:
+    """A join whose keys are skewed, first so and then so."""
+    sides = []
+    for half, skew in enumerate((first, then)):
+        pair = zipf(480, domain=40, skew=skew, correlation="same", seed=seed + half)
+        sides.append(
+            [t.set_column(1, "time", pa.array(t["time"].to_numpy() + 480 * half)) for t in pair]
+        )
+    left, right = (pa.concat_tables([a, b]) for a, b in zip(*sides, strict=True))
+    spec = window_join(
+        left.schema,
+        right.schema,
+        on="key",
+        time="time",
+        within=WINDOW,
+        memory=MEMORY,
+        policy="prob",
+    )
+    return spec, in_batches(spec, [left, right], BATCHES)
+
+
+def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
+    given: dict[str, Any] = {"memory": MEMORY, "folder": folder, "every": 1}
+    return tg.MemoryPool(**(given | settings))
+
+
+def test_a_join_that_turns_hard_gets_more_within_a_few_batches(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    streams = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
+    for name, (spec, _) in streams.items():
+        run.add(name, spec)
+    pool.rebalance()
+    for at in range(BATCHES):
+        run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        now = [run.allowed[name][-1][0] for name in streams]
+        assert sum(now) <= pool.granted <= MEMORY
+        assert run.held[-1] <= MEMORY
+    shares = [each[0] for each in run.allowed["turning"]]
+    assert shares[0] == MEMORY // 2
+    assert abs(shares[7] - MEMORY // 2) < MEMORY // 5
+    assert min(shares[12:]) > 0.62 * MEMORY
+    assert run.allowed["easy"][-1][0] + shares[-1] == MEMORY
+    for standing in pool.explain().joins:
+        assert standing.measured is not None
+        assert standing.predicted == pytest.approx(standing.measured, abs=0.1)
+
+
+def test_weights_and_sums(tmp_path: Path) -> None:
+    """With more weight a join has more recall; of the sum, the one with more results has all."""
+    recalls: dict[str, list[float | None]] = {}
+    for objective in ("min", "sum"):
+        pool = pool_of(tmp_path / objective, objective=objective)
+        run = PooledRun(pool)
+        streams = {"a": turning(0.3, 0.3, 1), "b": turning(1.5, 1.5, 1)}
+        run.add("a", streams["a"][0], weight=1.5 if objective == "min" else 1.0)
+        run.add("b", streams["b"][0])
+        pool.rebalance()
+        for at in range(BATCHES // 2):
+            run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        recalls[objective] = [pool.standing(name).predicted for name in "ab"]
+    one, other = recalls["min"]
+    assert one is not None
+    assert other is not None
+    assert one / other == pytest.approx(1.5, abs=0.1)
+    poor, rich = recalls["sum"]
+    assert poor is not None
+    assert rich is not None
+    assert rich > poor + 0.3
+
+
+def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    pool.rebalance()
+    for at in range(2):
+        run.feed({"a": feeds[at]})
+    assert run.allowed["a"][-1] == [MEMORY]
+    run.add("b", spec, shards=2)
+    pool.rebalance()
+    for at in range(2, 8):
+        run.feed({"b": feeds[at], "a": feeds[at]})
+        assert run.allowed["a"][-1][0] + sum(run.allowed["b"][-1]) <= MEMORY
+    # The new one had nothing at first, as the other had it all.
+    assert run.allowed["b"][0] == [0, 0]
+    assert sum(run.allowed["b"][-1]) > MEMORY // 4
+    pool.remove("a")
+    for at in range(8, 11):
+        run.feed({"a": feeds[at], "b": feeds[at]})
+    assert (run.allowed["a"][-1], sum(run.allowed["b"][-1])) == ([0], MEMORY)
+    assert pool.joins == ["b"]
+    # One whose query has ended is gone at once.
+    run.add("c", spec)
+    pool.rebalance()
+    run.feed({"b": feeds[11], "c": feeds[11]})
+    pool.end("c")
+    pool.remove("c")
+    run.feed({"b": feeds[12]})
+    assert sum(run.allowed["b"][-1]) <= pool.granted <= MEMORY
+    assert pool.joins == ["b"]
+
+
+def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
+    streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
+    shares: list[list[tuple[int, ...]]] = []
+    for _ in range(2):
+        pool = pool_of(tmp_path)
+        run = PooledRun(pool)
+        for name, (spec, _) in streams.items():
+            run.add(name, spec)
+        pool.rebalance()
+        if not shares:
+            for at in range(6):
+                run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        shares.append([pool.standing(name).share for name in streams])
+    assert shares[0] == shares[1]
+    assert shares[0][0] > shares[0][1]
+
+
+def test_shards_whose_keys_are_worth_more_get_more() -> None:
+    from benchmarks.pools import QUICK
+
+    found = sharded(QUICK, 2)
+    assert found.adapted > 0.99 * found.one
+    assert found.adapted > found.equal
+
+
+def test_what_a_pool_says(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "pool")
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec, shards=2)
+    assert "not known yet" in str(pool.explain())
+    pool.rebalance()
+    for at in range(4):
+        run.feed({"a": feeds[at]})
+    explained = pool.explain()
+    row = explained.json()["joins"]["a"]
+    assert row["share"] == sum(row["shards"]) == row["allowed"] == MEMORY
+    assert row["held"] <= MEMORY
+    assert [point[0] for point in row["curve"]] == [MEMORY * n / 8 for n in range(9)]
+    assert row["one_megabyte_more"]["recall"] == pytest.approx(1 - row["predicted"], abs=0.05)
+    text = str(explained)
+    for part in ("60 tuples for 1 joins", "a (weight 1): 60", "% measured", "one more megabyte"):
+        assert part in text
+    if available():
+        explained.plot(tmp_path / "pool.png")
+        assert (tmp_path / "pool.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    for settings, said in (
+        ({"memory": None}, "a pool needs memory"),
+        ({"memory": 0}, "memory must be a positive number of tuples"),
+        ({"objective": "max"}, 'objective must be one of "min", "sum"'),
+        ({"every": 0}, "every must be a positive number of batches"),
+    ):
+        with pytest.raises(tg.TidegateError, match=said):
+            pool_of(tmp_path, **settings)
+    pool = pool_of(tmp_path)
+    for weight in (0, -1, float("nan"), "2"):
+        with pytest.raises(tg.TidegateError, match="a weight must be a number above 0"):
+            pool.share("a", weight)  # type: ignore[arg-type]
+    for name in ("", "a/b", ".a", 5):
+        with pytest.raises(tg.TidegateError, match="the name of a join in a pool must be"):
+            pool.share(name)  # type: ignore[arg-type]
+    with pytest.raises(tg.TidegateError, match='the pool has no join "a"; it has none'):
+        pool.remove("a")
+    in_bytes = pool_of(tmp_path, memory="1 MB")
+    spec = turning(1.0, 1.0)[0]
+    with pytest.raises(tg.TidegateError, match='holds a number of tuples, and the pool has "1 MB"'):
+        in_bytes.admit(Place(in_bytes.share("a"), WindowCopies(spec)), 1)
