@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from tidegate.engines.prepare import PREPARED
 from tidegate.engines.window import WindowEngine
 from tidegate.errors import TidegateError
+from tidegate.policies import ByFrequency
 from tidegate.schedules import Step
 from tidegate.spec import LEAST_BYTES, Side, WindowJoin
+
+#: Ways to count that take a fixed part of a size.
+_OF_A_SIZE = ("window", "sketch")
 
 
 class WindowCopies:
@@ -28,6 +32,13 @@ class WindowCopies:
             raise TidegateError(
                 'split="predicted" is for a memory that does not change; with a share of a pool, '
                 'use split="shared"'
+            )
+        policy = spec.policy
+        if isinstance(policy, ByFrequency) and spec.in_bytes and policy.counting in _OF_A_SIZE:
+            raise TidegateError(
+                f'frequencies="{policy.counting}" takes a part of a size, which cannot change '
+                'while it counts; with a pool of bytes use frequencies="learned", or give the pool '
+                "a number of tuples"
             )
         ends = [side.window for side in spec.sides]
         if None in ends:
