@@ -387,8 +387,9 @@ def run(scale: Scale, step: Step) -> Section:
                 "Predicted / measured recall, by memory as a share of the live tuples",
                 ("policy", "streams", "5%", "10%", "25%", "50%", "off at most"),
                 tuple(rows),
-                f"{scale.predicted:,} ticks. Predicted by ten copies of the join with other "
-                "memories than these.",
+                f"{scale.predicted:,} ticks. Predicted by ten copies of the join, with memories "
+                "from all live tuples down by the root of 2: 25 % and 50 % are among them, 5 % and "
+                "10 % lie between.",
             ),
             Table(
                 "A join in shards, recall",

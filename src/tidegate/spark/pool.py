@@ -348,6 +348,8 @@ class Governor:
         shares = [memory / len(least)] * len(least)
         if curves is not None and len(curves) > 1:
             shares = allocate(curves, [1.0] * len(curves), memory, "sum")
+            # One with nothing worth holding holds nothing; its copies say when there is.
+            least = [0 if each == 1 else each for each in least]
         elif sum(self._books.ordered(name)) == memory:
             return list(self._books.ordered(name))
         return in_whole(shares, memory, least)
