@@ -21,8 +21,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark's tests, which take longest."""
-    items.sort(key=lambda item: "spark" not in item.path.parts)
+    """Begin with Spark's tests, which take longest, and of these with queries that are killed."""
+    first = ["test_crash.py", "test_star.py", "test_sampled.py", "test_cluster.py", "test_join.py"]
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        name = item.path.name
+        return "spark" not in item.path.parts, first.index(name) if name in first else len(first)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
