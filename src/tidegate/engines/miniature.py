@@ -183,6 +183,9 @@ class Miniature:
     def _hear(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
         """Take note of how far the streams have come, whatever is looked at."""
         latest = _latest(inputs, clocks, self._clock)
+        if self._clock is None:
+            firsts = [float(_times(b).min()) for stream in inputs for b in stream if b.num_rows]
+            self._clock = min(firsts, default=latest)
         if self._clock is not None and latest is not None:
             self._found.advance += latest - self._clock
         self._clock = latest
