@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,14 @@ def test_bad_settings(tmp_path: Path) -> None:
     spec = turning(1.0, 1.0)[0]
     with pytest.raises(tg.TidegateError, match='holds a number of tuples, and the pool has "1 MB"'):
         in_bytes.admit(Place(in_bytes.share("a"), WindowCopies(spec)), 1)
+
+
+def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
+    pool = tg.MemoryPool(memory=100, objective="sum")
+    spec, _ = turning(1.0, 1.0)
+    _, folder = pool.admit(Place(pool.share("a"), WindowCopies(spec)), 1)
+    pool.rebalance()
+    assert [path.name for path in folder.glob("*.json")] == ["00000001.json"]
+    del pool
+    gc.collect()
+    assert not folder.exists()

@@ -39,7 +39,8 @@ class MemoryPool(Governor):
         top, 8,192 tuples each at the most, without their payload.
     folder
         Where orders are kept: a path that driver and executors see, of the pool's own. With it and
-        its checkpoint a query goes on with the shares that it had.
+        its checkpoint a query goes on with the shares that it had. Without, a folder of this
+        machine that is gone with the process: for queries that are never started again.
     objective
         ``"min"``: no join does badly, the least of recall / weight is the largest there is (ALLOC).
         ``"sum"``: the most results, each counted by its join's weight.
@@ -55,7 +56,7 @@ class MemoryPool(Governor):
         self,
         *,
         memory: int | str,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
         objective: str = "min",
         every: int = 4,
     ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -140,7 +141,12 @@ class Governor:
     """Divides a memory between joins while they run; `tidegate.MemoryPool` is one."""
 
     def __init__(
-        self, *, memory: Any, folder: str | os.PathLike[str], objective: str = "min", every: int = 4
+        self,
+        *,
+        memory: Any,
+        folder: str | os.PathLike[str] | None = None,
+        objective: str = "min",
+        every: int = 4,
     ) -> None:
         size, in_bytes = memory_of(memory)
         if size is None:
@@ -157,6 +163,9 @@ class Governor:
         self.objective = one_of(objective, OBJECTIVES, "objective")
         self.every = every
         self.sizes = tuple(sorted({max(round(size * _STEP**step), 1) for step in range(_SIZES)}))
+        if folder is None:
+            self._passing = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
+            folder = self._passing.name
         self._folder = Path(folder).resolve()
         self._books = Books(size)
         self._seen: dict[str, list[_Seen]] = {}
