@@ -34,8 +34,8 @@ from .workloads import (
     write_files,
 )
 
-BATCHES = 8
-KILLS = 4
+BATCHES = 7
+KILLS = 3
 SHARDS = 3
 SETTINGS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
