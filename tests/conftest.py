@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Compiling and a shared machine make single examples slow, which says nothing about the code.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _patient, max_examples=40)
-settings.register_profile("ci", _patient, max_examples=25, derandomize=True)
+settings.register_profile("ci", _patient, max_examples=15, derandomize=True)
 settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
