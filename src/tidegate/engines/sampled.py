@@ -21,7 +21,7 @@ from tidegate.engines.records import from_bytes
 from tidegate.engines.window import WindowEngine
 from tidegate.kernel import layout, sampled
 from tidegate.kernel.hashing import fold
-from tidegate.kernel.rates import ELAPSED, UNSEEN
+from tidegate.kernel.rates import ELAPSED, UNSEEN, WEIGHT
 from tidegate.models import sampling
 from tidegate.models.sampling import Side
 from tidegate.policies import Age
@@ -365,19 +365,11 @@ class SampledEngine(WindowEngine):
             return own / self._shards, other * window
         core = self._tables.core
         elapsed, used = float(core.model[ELAPSED]), int(core.ints[layout.ENTRIES])
-        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * self._weight
+        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * core.model[WEIGHT]
         own, other = counts[:, side] / elapsed, counts[:, 1 - side]
         unknown = max(rate - float(own.sum()), 0.0)
         own, other = np.append(own, unknown), np.append(other, 0.0)
         return own, (other + UNSEEN) / (elapsed + 0.125 * self._span) * window
-
-    @property
-    def _weight(self) -> float:
-        """What a count of the first epoch weighs now; see `kernel.rates.rate_of`."""
-        core, halflife = self._tables.core, self._rules.halflife
-        if halflife <= 0 or not core.ints[layout.STARTED]:
-            return 1.0
-        return math.ldexp(1.0, -max(int(core.clock[0] // halflife - core.ints[layout.EPOCH]), 0))
 
     def _curve(self, side: int) -> NDArray[np.float64]:
         """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
