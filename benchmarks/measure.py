@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.engines.job import WindowJob
-from tidegate.engines.window import EXACT_LIMIT, WindowEngine
+from tidegate.engines.rules import EXACT_LIMIT
+from tidegate.engines.window import WindowEngine
 from tidegate.kernel import window
 from tidegate.spec import window_join
 

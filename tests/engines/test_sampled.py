@@ -20,8 +20,8 @@ from scipy.stats import chi2
 
 from tidegate import TidegateError, local
 from tidegate.engines.payload import sizes
+from tidegate.engines.rules import TUPLE_OVERHEAD
 from tidegate.engines.sampled import SampledEngine, SampledJob
-from tidegate.engines.window import TUPLE_OVERHEAD
 from tidegate.models import sampling
 from tidegate.policies import Age, Prob
 from tidegate.sampled_spec import CLUSTER, METHODS, PROBABILITY, SampledJoin, sampled_join

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import sizes
 from tidegate.engines.queue import QueueEngine
-from tidegate.engines.window import EXACT_LIMIT, TUPLE_OVERHEAD, WindowEngine
+from tidegate.engines.rules import EXACT_LIMIT, TUPLE_OVERHEAD
+from tidegate.engines.window import WindowEngine
 from tidegate.kernel import layout
 from tidegate.policies import (
     DGL,

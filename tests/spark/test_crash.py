@@ -1,11 +1,12 @@
-"""A streaming query that is killed again and again delivers what an undisturbed one delivers."""
+"""Streaming queries that are killed again and again deliver what undisturbed ones deliver."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import IO, Any
@@ -22,26 +23,37 @@ from tidegate.spark import metrics
 from tidegate.spark.session import session
 from tidegate.streams import cut_by_time, zipf
 
+from . import test_constrained as links
+from . import test_sampled as samples
+from . import test_star as facts
 from .workloads import (
     Bag,
     bag,
+    begin,
     delivered,
     ends_processes,
     environment,
     kill,
+    marked,
     processes_of,
-    start,
     write_files,
 )
 
 BATCHES = 6
 KILLS = 3
 SHARDS = 2
-SETTINGS: dict[str, dict[str, Any]] = {
+JOINS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
     "rand": {"memory": 60, "policy": "rand", "moment": "evict-first", "seed": 4},
     "apart": {"memory": None},
 }
+STAR: dict[str, Any] = {
+    **facts.SETTINGS,
+    "changes": ("op", "t"),
+    "memory": 40,
+    "importance": "w",
+}
+SAMPLE: dict[str, Any] = samples.JOIN | {"memory": 40, "method": "uniform"}
 
 #: What a batch writes one after the other: its plan, a shard's state, results, that the sink has
 #: them, that it is done. A kill soon after any of them finds another half-done batch.
@@ -54,47 +66,139 @@ STEPS = (
 )
 
 
-def all_joins(spark: SparkSession, folder: Path) -> DataFrame:
-    """Three joins of the same two streams in one query.
+# ---- the queries --------------------------------------------------------------------------------
+
+
+def files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
+    """A file a batch.
 
     After a crash Spark's file source may take two files at once, and of two sources one is then
     ahead of the other: what a bounded join keeps depends on that, what an exact one delivers does
-    not. So the last join has two sources, and the sides of the others come from one: its rows
-    always come in the same order, and how they are cut into batches makes no difference.
+    not. So the streams of a bounded join come from one source: its rows always come in the same
+    order, and how they are cut into batches makes no difference.
     """
-    reader = spark.readStream.schema("key long, time long, value double, side string").option(
-        "maxFilesPerTrigger", 1
-    )
-    both = reader.parquet(str(folder))
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def window_joins(spark: SparkSession, folder: Path) -> DataFrame:
+    """Three joins of the same two streams in one query, the last with two sources."""
+    schema = "key long, time long, value double, side string"
+    both, other = (files(spark, folder, schema) for _ in range(2))
+    return each_joined({name: (both, other if name == "apart" else both) for name in JOINS})
+
+
+def each_joined(sources: dict[str, tuple[DataFrame, DataFrame]]) -> DataFrame:
     joins = []
-    for name, settings in SETTINGS.items():
-        sources = [reader.parquet(str(folder)) for _ in range(2)] if name == "apart" else [both] * 2
+    for name, rows in sources.items():
         left, right = (
             source.where(source.side == side).drop("side")
-            for source, side in zip(sources, ("left", "right"), strict=True)
+            for source, side in zip(rows, ("left", "right"), strict=True)
         )
-        joined = tg.join(left, right, on="key", time="time", within=40, shards=SHARDS, **settings)
-        joins.append(joined.withColumn("join", F.lit(name)))
+        settings: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "shards": SHARDS}
+        joins.append(
+            tg.join(left, right, **settings, **JOINS[name]).withColumn("join", F.lit(name))
+        )
     return reduce(DataFrame.union, joins)
 
 
-def main(folder: str, home: str) -> None:
-    """Run the query to the end of its input, and say how many engines each batch rebuilt."""
+def star_join(spark: SparkSession, folder: Path) -> DataFrame:
+    """A bounded join with a relation that changes."""
+    schema = "kind string, a long, b long, t long, id long, w double, op string"
+    rows = files(spark, folder, schema)
+    r, s, f = (rows.where(rows.kind == kind) for kind in ("r", "s", "f"))
+    streams = [r.select("a", "t", "id", "w"), s.select("b", "t", "id", "w")]
+    return tg.star_join(streams, f.select("a", "b", "t", "op"), **STAR)
+
+
+def estimates(spark: SparkSession, folder: Path) -> DataFrame:
+    """What a sample says of windows and keys."""
+    rows = files(spark, folder, "key long, ts timestamp, value double, side string")
+    sides = [rows.where(rows.side == side).drop("side") for side in ("left", "right")]
+    sample = tg.sample_join(*sides, **SAMPLE, shards=1)
+    return tg.estimate(sample, value="value_right", by="key_left", **samples.WINDOWS)
+
+
+def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
+    """Three streams whose constraints are known."""
+    rows = files(spark, folder, "pid long, ts long, size long, link string")
+    streams = {name: rows.where(rows.link == name).drop("link") for name in links.NAMES}
+    return tg.constrained_join(streams, **links.settings())
+
+
+QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
+    "windows": window_joins,
+    "star": star_join,
+    "sample": estimates,
+    "links": constrained_join,
+}
+
+
+def main(home: str) -> None:
+    """Run all queries to the end of their input, and say how many engines each batch rebuilt."""
     spark = session("crashing", master="local[2]", config={"spark.sql.shuffle.partitions": 2})
-    query = start(all_joins(spark, Path(folder)), Path(home))
-    counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
-    print(json.dumps([sum(c["rebuilt"] for c in joins.values()) for joins in counts]))
+    running = {
+        name: begin(build(spark, Path(home, name, "in")), Path(home, name))
+        for name, build in QUERIES.items()
+    }
+    rebuilt = {}
+    for name, query in running.items():
+        query.awaitTermination()
+        counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
+        rebuilt[name] = [sum(c["rebuilt"] for c in joins.values()) for joins in counts]
+    print(json.dumps(rebuilt))
+
+
+# ---- their input --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the queries read."""
+
+    left: pa.Table
+    right: pa.Table
+    star: pa.Table
+    sample: tuple[pa.Table, pa.Table]
+    links: dict[str, pa.Table]
+
+    def write(self, home: Path) -> None:
+        tables = {
+            "windows": marked({"left": self.left, "right": self.right}, "side"),
+            "sample": marked({"left": self.sample[0], "right": self.sample[1]}, "side"),
+            "star": self.star,
+            "links": marked(self.links, "link"),
+        }
+        times = {"windows": "time", "sample": "ts", "star": "t", "links": "ts"}
+        for name, table in tables.items():
+            ends = (0, links.LAST // 2) if name == "links" else None
+            pieces = cut_by_time(table, time=times[name], batches=BATCHES, span=ends)
+            write_files(pieces, home / name / "in")
+
+
+def star_input() -> pa.Table:
+    """Two streams and the changes of a relation."""
+    r, s = facts.streams()
+    f = facts.changes_of(facts.relation())
+    f = f.filter(pc.less_equal(f["at"], facts.END)).drop_columns("note")
+    tables = {
+        "r": r.rename_columns({"a_id": "id"}),
+        "s": s.rename_columns({"b_id": "id"}),
+        "f": f.rename_columns({"at": "t"}),
+    }
+    columns = ["kind", "a", "b", "t", "id", "w", "op"]
+    return marked(tables, "kind").select(columns)
+
+
+# ---- the kills ----------------------------------------------------------------------------------
 
 
 class Run:
-    """The query in a process of its own."""
+    """The queries in a process of their own."""
 
-    def __init__(
-        self, folder: Path, home: Path, log: IO[bytes], module: str = "tests.spark.test_crash"
-    ) -> None:
+    def __init__(self, home: Path, log: IO[bytes]) -> None:
         self._home = home
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, folder, home],
+            [sys.executable, "-m", "tests.spark.test_crash", home],
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(home / "scratch"),
@@ -128,67 +232,108 @@ class Run:
         self._process.communicate()
         return len(victims)
 
-    def rebuilt(self) -> list[int]:
-        """Let the program end by itself: how many engines each of its batches rebuilt."""
+    def rebuilt(self) -> dict[str, list[int]]:
+        """Let the program end by itself: how many engines each batch of each query rebuilt."""
         output, _ = self._process.communicate()
         assert self._process.returncode == 0
-        counts: list[int] = json.loads(output)
+        counts: dict[str, list[int]] = json.loads(output)
         return counts
 
 
-def committed(home: Path) -> int:
-    return sum(1 for _ in home.glob("checkpoint/commits/[0-9]*"))
+@dataclass(frozen=True)
+class Killed:
+    """Queries that came to their end after several kills."""
+
+    home: Path
+    input: Input
+    rebuilt: dict[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    home = tmp_path_factory.mktemp("killed")
+    # The last row of each closes every tick before.
+    left, right = (
+        pa.concat_tables([t, pa.table([[key], [1300], [0.0]], schema=t.schema)])
+        for key, t in enumerate(zipf(1200, domain=60, skew=0.9, seed=21), start=-2)
+    )
+    read = Input(left, right, star_input(), samples.streams(), links.packets())
+    read.write(home)
+    rng = np.random.default_rng(2026)
+    steps = rng.permutation(STEPS).tolist()
+    with open(home / "log", "wb") as log:
+        for name, step in zip(rng.permutation(list(QUERIES))[:KILLS].tolist(), steps, strict=False):
+            run = Run(home, log)
+            assert run.passes(f"{name}/{step}", int(rng.integers(1, 3))), (name, step)
+            # The program and its JVM at least; Python workers too, once it has any.
+            assert run.die(float(rng.random() * 0.3)) >= 2
+        done = {name: len(list(home.glob(f"{name}/checkpoint/commits/[0-9]*"))) for name in QUERIES}
+        assert max(done.values()) < BATCHES, done
+        assert min(done.values()) > 0, done
+        return Killed(home, read, Run(home, log).rebuilt())
+
+
+@ends_processes
+def test_killed_joins_lose_nothing_and_repeat_nothing(spark: SparkSession, killed: Killed) -> None:
+    # A new process has no engine: each shard's of each join comes from the state.
+    assert killed.rebuilt["windows"][0] == len(JOINS) * SHARDS
+
+    rows = spark.read.parquet(str(killed.home / "windows" / "in"))
+    expected = by_join(each_joined(dict.fromkeys(JOINS, (rows, rows))).toArrow())
+    found = by_join(delivered(spark, killed.home / "windows"))
+    for name in JOINS:
+        assert expected[name].total() > 1000
+        assert found[name] == expected[name]
+    assert found["auto"] < found["apart"]
+    read = killed.input
+    exact = tg.local.join(read.left, read.right, on="key", time="time", within=40)
+    assert found["apart"] == bag(exact.table)
 
 
 def by_join(table: pa.Table) -> dict[str, Bag]:
     return {
         name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
-        for name in SETTINGS
+        for name in JOINS
     }
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[IO[bytes]]:
-    with open(tmp_path / "log", "wb") as file:
-        yield file
+@ends_processes
+def test_a_killed_star_join_sees_the_same_relation_again(
+    spark: SparkSession, killed: Killed
+) -> None:
+    table = killed.input.star
+    r, s, f = (table.filter(pc.equal(table["kind"], kind)) for kind in ("r", "s", "f"))
+    calm = tg.local.star_join(
+        [r.select(["a", "t", "id", "w"]), s.select(["b", "t", "id", "w"])],
+        f.select(["a", "b", "t", "op"]),
+        **STAR,
+    )
+    assert calm.results > 300
+    assert bag(delivered(spark, killed.home / "star")) == bag(calm.table)
 
 
 @ends_processes
-def test_a_killed_query_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, tmp_path: Path, log: IO[bytes]
+def test_windows_of_a_killed_sample_are_those_of_the_whole(
+    spark: SparkSession, killed: Killed
 ) -> None:
-    left, right = zipf(1200, domain=60, skew=0.9, seed=21)
-    sided = [
-        table.append_column("side", pa.array([side] * len(table)))
-        for table, side in ((left, "left"), (right, "right"))
-    ]
-    folder, home = tmp_path / "in", tmp_path / "killed"
-    write_files(cut_by_time(pa.concat_tables(sided), time="time", batches=BATCHES), folder)
+    assert killed.rebuilt["sample"][0] == 1
+    found = samples.rounded(delivered(spark, killed.home / "sample"))
+    whole = tg.local.sample_join(*killed.input.sample, **SAMPLE)
+    expected = samples.rounded(
+        tg.local.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS)
+    )
+    # The last windows that the watermark has not passed are still open.
+    last = max(row["window"] for row in found)
+    assert len({row["window"] for row in found}) >= 4
+    assert len(found) > 50
+    assert found == [row for row in expected if row["window"] <= last]
 
-    rng = np.random.default_rng(2026)
-    kills = []
-    for step in rng.permutation([*STEPS, *STEPS])[:KILLS].tolist():
-        run = Run(folder, home, log)
-        if not run.passes(step, int(rng.integers(1, 4))):
-            break
-        # The program and its JVM at least; Python workers too, once it has any.
-        assert run.die(float(rng.random() * 0.3)) >= 2
-        kills.append((step, committed(home)))
-    assert len(kills) == KILLS, kills
-    assert kills[-1][1] < BATCHES
-    rebuilt = Run(folder, home, log).rebuilt()
-    # A new process has no engine: each shard's of each join comes from the state.
-    assert rebuilt[0] == len(SETTINGS) * SHARDS
 
-    start(all_joins(spark, folder), tmp_path / "calm")
-    expected = by_join(delivered(spark, tmp_path / "calm"))
-    found = by_join(delivered(spark, home))
-    for name in SETTINGS:
-        assert expected[name].total() > 1000
-        assert found[name] == expected[name]
-    assert found["auto"] < found["apart"]
-    exact = tg.local.join(left, right, on="key", time="time", within=40)
-    assert found["apart"] == bag(exact.table)
+@ends_processes
+def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Killed) -> None:
+    expected = bag(links.native(spark, killed.input.links).toArrow())
+    assert expected.total() > 50
+    assert bag(delivered(spark, killed.home / "links")) == expected
 
 
 if __name__ == "__main__":

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
-from tidegate.spark.session import session
-from tidegate.streams import cut_by_time, zipf
+from tidegate.streams import zipf
 
-from .test_crash import Run, committed
 from .workloads import (
     Pair,
     bag,
     counters,
     delivered,
-    ends_processes,
     start,
     total,
-    write_files,
 )
 
 JOIN: dict[str, Any] = {"on": "key", "time": "ts", "within": ("40 s", "25 s")}
 WINDOWS: dict[str, Any] = {"time": ("ts_left", "ts_right"), "per": "100 seconds"}
-KILLED: dict[str, Any] = JOIN | {"memory": 40, "method": "uniform"}
 
 
 def streams(n: int = 600) -> tuple[pa.Table, pa.Table]:
@@ -84,56 +77,6 @@ def test_a_sample_is_the_local_one(
         assert 10 < max(count["held"] for count in counts) <= 30
 
 
-def windows(spark: SparkSession, folder: Path) -> DataFrame:
-    """What a sample says of windows and keys; both sides come from one source of files."""
-    rows = (
-        spark.readStream.schema("key long, ts timestamp, value double, side string")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(folder))
-    )
-    sides = [rows.where(rows.side == side).drop("side") for side in ("left", "right")]
-    sample = tg.sample_join(*sides, **KILLED, shards=1)
-    return tg.estimate(sample, value="value_right", by="key_left", **WINDOWS)
-
-
-def main(folder: str, home: str) -> None:
-    """Run the query to the end of its input, and say how many engines each batch rebuilt."""
-    spark = session("crashing", master="local[2]", config={"spark.sql.shuffle.partitions": 2})
-    query = start(windows(spark, Path(folder)), Path(home))
-    print(json.dumps([count["rebuilt"] for count in counters(query)]))
-
-
-@ends_processes
-def test_windows_of_a_killed_query_are_those_of_the_whole_sample(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Sampled and estimated on a stream, in two processes of which one is killed, or in one go."""
-    left, right = streams()
-    sided = [
-        table.append_column("side", pa.array([side] * len(table)))
-        for table, side in ((left, "left"), (right, "right"))
-    ]
-    folder, home = tmp_path / "in", tmp_path / "killed"
-    write_files(cut_by_time(pa.concat_tables(sided), time="ts", batches=4), folder)
-    with open(tmp_path / "log", "wb") as log:
-        run = Run(folder, home, log, module="tests.spark.test_sampled")
-        # In the second batch, while states are written: of the sample, of clusters or of windows.
-        assert run.passes("checkpoint/commits/[0-9]*", 1)
-        assert run.passes("checkpoint/state/*/*/**/*.changelog", 1)
-        assert run.die(0.0) >= 2
-        assert 1 <= committed(home) < 4
-        rebuilt = Run(folder, home, log, module="tests.spark.test_sampled").rebuilt()
-    assert rebuilt[0] == 1  # a new process has no engine: it comes from the state
-    found = rounded(delivered(spark, home))
-    whole = tg.local.sample_join(left, right, **KILLED)
-    expected = rounded(tg.local.estimate(whole, value="value_right", by="key_left", **WINDOWS))
-    # The last windows that the watermark has not passed are still open.
-    last = max(row["window"] for row in found)
-    assert len({row["window"] for row in found}) >= 4
-    assert len(found) > 50
-    assert found == [row for row in expected if row["window"] <= last]
-
-
 def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> None:
     left, right = streams(200)
     local = tg.local.sample_join(left, right, **JOIN, fraction=0.2, method="cluster")
@@ -167,7 +110,3 @@ def test_what_a_stream_cannot_have(spark: SparkSession, tmp_path: Path) -> None:
         tg.sample_join(left, right, **JOIN, fraction=0.5)
     with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.estimate"):
         tg.estimate(left)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

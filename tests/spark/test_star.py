@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import reduce
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
 from tidegate.spark.metrics import observed
-from tidegate.spark.session import session
 from tidegate.streams import cut_by_time
 
-from .test_crash import Run, committed
-from .workloads import bag, counters, delivered, ends_processes, start, total, write_files
+from .workloads import bag, counters, delivered, start, total, write_files
 
 BATCHES, END, WINDOW = 3, 400, 25
 SETTINGS: dict[str, Any] = {"on": ["a", "b"], "time": "t", "within": WINDOW}
@@ -268,67 +265,3 @@ def test_one_stream_and_three(spark: SparkSession, files: Files) -> None:
     expected = joined.where(near).select("r.a_id", "s.b_id", "u.c_id", "f.note")
     assert expected.count() > 1000
     assert bag(three.select(columns).toArrow()) == bag(expected.toArrow())
-
-
-# ---- killed queries -----------------------------------------------------------------------------
-
-
-KILLED: dict[str, Any] = {
-    **SETTINGS,
-    "changes": ("op", "t"),
-    "memory": 40,
-    "importance": "w",
-}
-
-
-def killable(spark: SparkSession, folder: Path) -> DataFrame:
-    """A bounded join with a relation that changes, all from one source."""
-    schema = "kind string, a long, b long, t long, id long, w double, op string"
-    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
-    r, s, f = (rows.where(F.col("kind") == kind) for kind in ("r", "s", "f"))
-    streams = [r.select("a", "t", "id", "w"), s.select("b", "t", "id", "w")]
-    return tg.star_join(streams, f.select("a", "b", "t", "op"), **KILLED)
-
-
-def main(folder: str, home: str) -> None:
-    """Run the query to the end of its input."""
-    start(killable(session("crashing", master="local[2]"), Path(folder)), Path(home))
-    print("[]")
-
-
-@ends_processes
-def test_a_killed_query_sees_the_same_relation_again(spark: SparkSession, tmp_path: Path) -> None:
-    kinds = ["kind", "a", "b", "t", "id", "w", "op"]
-    rows = []
-    for name, table in zip(NAMES, streams(), strict=True):
-        for row in table.to_pylist():
-            key = "a" if name == "r" else "b"
-            rows.append({"kind": name, key: row[key], "t": row["t"], "id": row[f"{key}_id"]})
-            rows[-1]["w"] = row["w"]
-    for row in changes_of(relation()).to_pylist():
-        if row["at"] <= END:
-            rows.append({"kind": "f", "a": row["a"], "b": row["b"], "t": row["at"]})
-            rows[-1]["op"] = row["op"]
-    table = pa.Table.from_pylist([{kind: row.get(kind) for kind in kinds} for row in rows])
-    folder, home = tmp_path / "in", tmp_path / "killed"
-    write_files(cut_by_time(table, time="t", batches=4), folder)
-    log: IO[bytes]
-    with open(tmp_path / "log", "wb") as log:
-        one = Run(folder, home, log, module="tests.spark.test_star")
-        # State of the second batch is there, and that it is done is not.
-        assert one.passes("checkpoint/state/*/*/**/*.changelog", 2)
-        assert one.die(0.1) >= 2
-        assert committed(home) < 4
-        Run(folder, home, log, module="tests.spark.test_star").rebuilt()
-    r, s, f = (table.filter(pc.equal(table["kind"], kind)) for kind in ("r", "s", "f"))
-    calm = tg.local.star_join(
-        [r.select(["a", "t", "id", "w"]), s.select(["b", "t", "id", "w"])],
-        f.select(["a", "b", "t", "op"]),
-        **KILLED,
-    )
-    assert calm.results > 300
-    assert bag(delivered(spark, home)) == bag(calm.table)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -104,9 +104,9 @@ class Pair:
         return left, right
 
 
-def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
-    """Run a streaming DataFrame into Parquet files until all input is taken, and then stop."""
-    query = (
+def begin(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
+    """Run a streaming DataFrame into Parquet files until all input is taken."""
+    return (
         result.writeStream.format("parquet")
         .outputMode(mode)
         .option("path", str(home / "out"))
@@ -114,6 +114,11 @@ def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQu
         .trigger(availableNow=True)
         .start()
     )
+
+
+def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
+    """Run a streaming DataFrame to its end."""
+    query = begin(result, home, mode=mode)
     query.awaitTermination()
     return query
 
@@ -121,6 +126,12 @@ def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQu
 def delivered(spark: SparkSession, home: Path) -> pa.Table:
     """What a query of `start` has written."""
     return spark.read.parquet(str(home / "out")).toArrow()
+
+
+def marked(tables: dict[str, pa.Table], mark: str) -> pa.Table:
+    """Tables as one, whose rows say in a column of that name which they are of."""
+    named = [t.append_column(mark, pa.array([name] * len(t))) for name, t in tables.items()]
+    return pa.concat_tables(named, promote_options="default")
 
 
 def counters(query: StreamingQuery) -> list[dict[str, int | float]]:

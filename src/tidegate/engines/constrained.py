@@ -22,6 +22,7 @@ from tidegate.engines.prepare import KEY, TIE, TIME
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.kernel import constrained as loop
 from tidegate.kernel import constrained_layout as layout
+from tidegate.kernel.constrained_state import load_group, load_slots
 from tidegate.kernel.order import tick_order
 from tidegate.predicates import Predicate
 from tidegate.times import times
@@ -511,10 +512,8 @@ class ConstrainedEngine:
         table = np.array(list(keys.values()), np.int64).reshape(-1, 2)
         edges = np.array([edge for edge, _ in keys], np.int64)
         hashed = np.array([h for _, h in keys], np.uint64)
-        loop.load_group(
-            tables.core, tables.plan, edges, hashed, table[:, 0].copy(), table[:, 1].copy()
-        )
-        loop.load_slots(tables.core, tables.plan, slots[order], links[order], hashes[order])
+        load_group(tables.core, tables.plan, edges, hashed, table[:, 0].copy(), table[:, 1].copy())
+        load_slots(tables.core, tables.plan, slots[order], links[order], hashes[order])
         tables.core.ints[layout.SEQ] = max(int(tables.core.ints[layout.SEQ]), head["seq"])
         self._logged_rows = kept.rows
         tables.mark()

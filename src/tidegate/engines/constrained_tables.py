@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.join_graph import Graph
-from tidegate.kernel import constrained as loop
 from tidegate.kernel import constrained_layout as layout
+from tidegate.kernel.constrained_state import rehash, tidy_timer
 
 _FIRST_ROOM = 64
 
@@ -278,7 +278,7 @@ class Tables:
             departed_groups=_grown(core.departed_groups, size),
             table=np.zeros(2 * size, np.int32),
         )
-        loop.rehash(self.core)
+        rehash(self.core)
 
     def _room_for_timers(self, rows: int) -> None:
         core = self.core
@@ -286,7 +286,7 @@ class Tables:
         if len(short) == 0:
             return
         for each in short.tolist():
-            loop.tidy_timer(core, self.plan, each, each in self._of_groups)
+            tidy_timer(core, self.plan, each, each in self._of_groups)
         room = core.timer_room.copy()
         for short_one in short:
             size = int(core.timer_size[short_one])

@@ -9,7 +9,10 @@ from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir
+from numba._dynfunc import make_function
 from numba.core import cgutils, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -28,8 +31,47 @@ _SOURCES = hashlib.sha256(
 # Without reference counts: a kernel makes no arrays, and counting the references to the many
 # arrays of a `Core` at each call would cost more than the work.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
+
+
+class _PartLibrary(JITCodeLibrary):
+    """Code that is only ever linked into other code, and optimised there.
+
+    Numba would optimise it and make machine code of it here too, at each level of calls, with all
+    that is inlined into it: that takes as long as all the rest.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+class _PartCompiler(Compiler):
+    """Compile what only compiled code calls, as far as its callers need it."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
+        super().__init__(typing, target, _PartLibrary(target.codegen(), "part"), *rest)
+        self.state.flags.no_compile = True
+
+    def _compile_core(self) -> Any:
+        done = super()._compile_core()
+        # Callers know a function by what Python would call; there is nothing behind it.
+        module, name = done.fndesc.lookup_module(), done.fndesc.qualname
+        known_as = make_function(module, name, "", 0, done.environment, (done.library,))
+        self.state.targetctx.insert_user_function(known_as, done.fndesc, [done.library])
+        return done._replace(entry_point=known_as)
+
+
 # Only compiled code calls these: they need no wrappers for Python, which take long to compile.
-_INNER = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = {
+    **_OPTIONS,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": _PartCompiler,
+}
 
 
 def entry_point(function: Function) -> Function:

@@ -7,8 +7,6 @@ constraints say can never matter again is forgotten.
 
 from __future__ import annotations
 
-import numpy as np
-
 from tidegate.kernel.compiling import Array, entry_point, inlined, inner
 from tidegate.kernel.constrained_layout import (
     AT,
@@ -18,7 +16,6 @@ from tidegate.kernel.constrained_layout import (
     EMPTY,
     EXPIRED,
     GONE,
-    GROUPS,
     HELD_ROWS,
     KEPT_RESULTS,
     KEYED,
@@ -31,7 +28,6 @@ from tidegate.kernel.constrained_layout import (
     RECHECK,
     RISING,
     SAMPLED,
-    SLOTS,
     STACK,
     UNKNOWN,
     VIOLATIONS,
@@ -40,7 +36,6 @@ from tidegate.kernel.constrained_layout import (
     Core,
     Plan,
 )
-from tidegate.kernel.heap import put, sift_up
 from tidegate.kernel.synopses import (
     add_timer,
     child_of,
@@ -66,6 +61,7 @@ from tidegate.kernel.synopses import (
     stands,
     useless,
 )
+from tidegate.kernel.watching import adopt, judge, observe, watch_anew, watch_rids
 
 #: What `run` says when it stops.
 DONE, FULL = 0, 1
@@ -303,11 +299,11 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
             if plan.ordered[c] >= 0 and bits & KEYED:
                 _record(core, plan, c, batch.values[i, plan.ordered[c]])
             if plan.detected[c] and core.counts[stream] == 1:
-                _watch_anew(core, plan, c)
+                watch_anew(core, plan, c)
                 core.begun[c] = core.opened[c]
             elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
-                _adopt(core, plan, c)
-    _judge(core, plan, stream)
+                adopt(core, plan, c)
+    judge(core, plan, stream)
     if not bits & KEYED:
         ints[NULL_KEYS] += 1
         return
@@ -341,7 +337,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
     if verdict != UNKNOWN:
         set_status(core, plan, slot, verdict)
     else:
-        _wait(core, plan, slot)
+        wait(core, plan, slot)
 
 
 @inlined
@@ -367,7 +363,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
         elif role == CHILD:
             if core.groups[group].child != -1 and not plan.whole:
                 core.ints[VIOLATIONS] += 1
-            _watch_rids(core, plan, edge, group, core.slots[slot].time)
+            watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
                 add_timer(core, plan.oap_timer[edge], value, core.slots[slot].seq, slot)
@@ -377,7 +373,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
 
 
 @inlined
-def _wait(core: Core, plan: Plan, slot: int) -> None:
+def wait(core: Core, plan: Plan, slot: int) -> None:
     """Set the timers of an Unknown tuple, for each child that is not there."""
     stream, seq = core.slots[slot].stream, core.slots[slot].seq
     for i in range(plan.downs[stream]):
@@ -610,10 +606,10 @@ def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
         add_timer(core, plan.ca_timer[edge], core.groups[group].ca, core.groups[group].stamp, group)
         return
     if plan.timed[c]:
-        _observe(core, plan, c, time - core.groups[group].ca)
+        observe(core, plan, c, time - core.groups[group].ca)
     else:
         core.groups[group].ca += 1
-        _observe(core, plan, c, count - core.groups[group].ca)
+        observe(core, plan, c, count - core.groups[group].ca)
 
 
 @inlined
@@ -630,7 +626,7 @@ def _record(core: Core, plan: Plan, c: int, value: int) -> None:
     if not plan.detected[c] or value == largest:
         return
     if value < core.low[c]:
-        _observe(core, plan, c, core.k[c] + 1)
+        observe(core, plan, c, core.k[c] + 1)
         return
     low, high = 0, size - 1
     while low < high:
@@ -639,7 +635,7 @@ def _record(core: Core, plan: Plan, c: int, value: int) -> None:
             high = middle
         else:
             low = middle + 1
-    _observe(core, plan, c, now - core.records[first + low].at)
+    observe(core, plan, c, now - core.records[first + low].at)
 
 
 @inlined
@@ -652,158 +648,3 @@ def _raise_low(core: Core, plan: Plan, c: int) -> None:
         core.low[c] = record.value
         core.record_first[c] += 1
         core.record_size[c] -= 1
-
-
-# ---- watching ---------------------------------------------------------------------------------
-
-
-@inner
-def _watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None:
-    """RIDS: how long the parents of a newcomer have waited for it (section 4.3)."""
-    c = plan.rids[edge]
-    if c < 0 or not plan.detected[c]:
-        return
-    at = plan.at_parent[edge]
-    above = core.groups[group].parents
-    while above != -1:
-        if core.slots[above].status == UNKNOWN:
-            base = core.links[above, at].base
-            distance = time - base if plan.timed[c] else core.counts[plan.child[edge]] - base
-            _observe(core, plan, c, max(distance, 0))
-        above = core.links[above, at].next
-
-
-@inlined
-def _observe(core: Core, plan: Plan, c: int, distance: int) -> None:
-    """Take in a distance: one beyond k stops the use of the constraint at once."""
-    if not plan.detected[c]:
-        return
-    core.seen[c] = max(core.seen[c], distance)
-    if distance > core.used[c]:
-        core.used[c] = NEVER
-        core.k[c] = NEVER
-        _watch_anew(core, plan, c)
-        core.begun[c] = core.opened[c]
-        if plan.ordered[c] >= 0:
-            core.low[c] = -NEVER
-
-
-@inner
-def _adopt(core: Core, plan: Plan, c: int) -> None:
-    """A window of watching is over: take its largest distance for k, if that is less.
-
-    While a constraint is not used, longer distances than since when it is so cannot be seen: one
-    that is nearly as long says nothing yet.
-    """
-    unseen = core.used[c] == NEVER and core.seen[c] > core.opened[c] - core.begun[c]
-    if core.seen[c] < core.used[c] and not unseen:
-        core.used[c] = core.seen[c]
-        core.k[c] = int(core.seen[c] * plan.slack)
-    _watch_anew(core, plan, c)
-
-
-@inlined
-def _watch_anew(core: Core, plan: Plan, c: int) -> None:
-    """Begin a window of watching."""
-    count = core.counts[plan.axis[c]]
-    core.since[c] = count
-    core.opened[c] = core.clock[plan.axis[c]] if plan.timed[c] else count
-    core.seen[c] = 0
-
-
-@inlined
-def _judge(core: Core, plan: Plan, stream: int) -> None:
-    """See whether keeping No makes the state smaller or larger (section 8).
-
-    A small part of the keys keeps No and another does not, whatever the rest does. What is compared
-    is what they hold over time: No itself, and the parents that wait.
-    """
-    for s in range(core.keep.shape[0]):
-        if plan.choosable[s]:
-            core.cost[s, 0] += core.trial[s, 0]
-            core.cost[s, 1] += core.trial[s, 1]
-    if plan.choosable[stream] and core.counts[stream] - core.judged[stream] >= plan.watch:
-        core.keep[stream] = 1 if core.cost[stream, 0] < core.cost[stream, 1] else 0
-        core.judged[stream] = core.counts[stream]
-        core.cost[stream, 0] //= 2
-        core.cost[stream, 1] //= 2
-
-
-# ---- state ------------------------------------------------------------------------------------
-
-
-@entry_point
-def rehash(core: Core) -> None:
-    """Index all groups in a new table."""
-    mask = np.uint64(core.table.shape[0] - 1)
-    for group in range(core.ints[GROUPS]):
-        if core.groups[group].stamp >= 0:
-            at = core.groups[group].hash & mask
-            while core.table[at] != 0:
-                at = (at + np.uint64(1)) & mask
-            core.table[at] = group + 1
-
-
-@entry_point
-def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
-    """Drop the entries of tuples and groups that are gone."""
-    start = core.timer_at[timer]
-    heap = core.timers[start : start + core.timer_room[timer]]
-    size = 0
-    for i in range(core.timer_size[timer]):
-        item = heap[i].item
-        alive = core.groups[item].stamp if of_groups else core.slots[item].seq
-        if alive == heap[i].seq:
-            put(heap, size, heap[i].rank, heap[i].seq, item)
-            sift_up(heap, size)
-            size += 1
-    core.timer_size[timer] = size
-
-
-@entry_point
-def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bits: Array) -> None:
-    """Take in what a record says of keys."""
-    for i in range(edge.shape[0]):
-        group = need_group(core, hashed[i], edge[i])
-        core.groups[group].ca = ca[i]
-        core.groups[group].clustered = bits[i] & 1
-        core.groups[group].closed = (bits[i] >> 1) & 1
-        core.groups[group].kept = (bits[i] >> 2) & 1
-        if core.groups[group].clustered and not core.groups[group].closed:
-            timer = plan.ca_timer[edge[i]]
-            add_timer(core, timer, ca[i], core.groups[group].stamp, group)
-
-
-@entry_point
-def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Array) -> None:
-    """Take in tuples in the order of their numbers; `links` has -1 for a group that is none."""
-    for i in range(loaded.shape[0]):
-        slot = new_slot(core)
-        core.slots[slot] = loaded[i]
-        core.slots[slot].pending = 0
-        core.slots[slot].listed = 0
-        core.slots[slot].dirty = 0
-        stream, status = loaded[i].stream, loaded[i].status
-        core.held[stream, status] += 1
-        core.ints[HELD_ROWS] += 1 if loaded[i].row >= 0 else 0
-        for j in range(plan.degree[stream]):
-            if links[i, j].group == -1:
-                continue
-            edge, role = plan.link_edge[stream, j], plan.link_role[stream, j]
-            group = need_group(core, hashes[i, j], edge)
-            core.links[slot, j].base = links[i, j].base
-            core.links[slot, j].value = links[i, j].value
-            if role == PARENT and status == UNKNOWN:
-                core.groups[group].unknowns += 1
-                on_trial(core, plan, group, 1)
-            if role == CHILD and plan.oap_timer[edge] >= 0:
-                add_timer(core, plan.oap_timer[edge], links[i, j].value, loaded[i].seq, slot)
-            link(core, slot, j, group, role)
-        if status == NO:
-            no_on_trial(core, plan, slot, 1)
-        if plan.window_timer[stream] >= 0:
-            rank = loaded[i].num if plan.rows[stream] > 0 else loaded[i].end
-            add_timer(core, plan.window_timer[stream], rank, loaded[i].seq, slot)
-    for slot in range(core.ints[SLOTS]):
-        if core.slots[slot].status == UNKNOWN:
-            _wait(core, plan, slot)

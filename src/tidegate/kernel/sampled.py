@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
+from tidegate.kernel.compiling import Array, entry_point, inlined
 from tidegate.kernel.keys import observe
 from tidegate.kernel.layout import (
     ADMITTED,
@@ -22,7 +22,6 @@ from tidegate.kernel.layout import (
     EXPIRED,
     FREE,
     FRESH,
-    LATE,
     MARK,
     OUTPUT_FULL,
     PROBE_TOO_LARGE,
@@ -40,9 +39,9 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
+from tidegate.kernel.ticks import next_tick
 from tidegate.kernel.times import expired, joins, past, step_of
-from tidegate.kernel.tuples import drop, expire, link, overdue, schedule, shed
-from tidegate.kernel.window import hear
+from tidegate.kernel.tuples import drop, link, overdue, schedule, shed
 
 #: Besides those of `layout`: the loop stops for the plan to be made anew.
 REPLAN = 4
@@ -408,22 +407,9 @@ def run(
     room = out.share.shape[0]
     while True:
         if ints[STAGE] == BEGIN:
-            start = ints[TICK_TO]
-            if start >= total:
+            if not next_tick(core, rules, batch, total):
                 return n, DONE
-            time = batch.time[start]
-            stop = start + 1
-            while stop < total and batch.time[stop] == time:
-                stop += 1
-            ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
-            for i in range(start + AHEAD, min(stop + AHEAD, total)):
-                prefetch(core.groups, 2 * batch.entry[i])
-            for i in range(start, stop):
-                ints[LATE] += time < core.heard[batch.side[i]]
-            hear(core, batch.side[start], time)
-            hear(core, batch.side[stop - 1], time)
             weigh(core, rules)
-            expire(core, rules)
             _pass_time(core, rules, lots)
             ints[STAGE] = COUNT
             if ints[SEQ] >= lots.ints[REPLAN_AT]:

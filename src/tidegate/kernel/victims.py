@@ -131,6 +131,7 @@ def spread(core: Core, pool: int) -> None:
         core.far[pool, far + i] = core.near[pool, i]
     ints[FAR + pool] = far + ints[NEAR + pool]
     ints[NEAR + pool] = 0
+    ints[JOINED + pool] = 0
     core.edge[pool].rank = -np.inf
 
 
@@ -221,7 +222,6 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         prune(core, rules, pool)
     if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
-        ints[JOINED + pool] = 0
     if rules.kind == BY_SCORE and keeps(core):
         determine(core, rules, item)
     rank, seq = rank_of(core, rules, item)

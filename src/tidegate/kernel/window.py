@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, entry_point, inlined
+from tidegate.kernel.compiling import entry_point, inlined
 from tidegate.kernel.ghosts import census, haunt, meet
 from tidegate.kernel.keys import count, observe
 from tidegate.kernel.layout import (
@@ -23,7 +23,6 @@ from tidegate.kernel.layout import (
     BY_TUPLE,
     CHANGE,
     DONE,
-    LATE,
     NEWCOMERS,
     NOTHING,
     OUTPUT_FULL,
@@ -44,9 +43,9 @@ from tidegate.kernel.layout import (
 )
 from tidegate.kernel.rates import weigh
 from tidegate.kernel.scores import learn_match
+from tidegate.kernel.ticks import hear, next_tick
 from tidegate.kernel.times import end_of, expired, joins
 from tidegate.kernel.tuples import admit, expire, resize
-from tidegate.kernel.victims import fetch_group
 
 
 @inlined
@@ -166,13 +165,6 @@ def _probe_tick(
     return n, DONE
 
 
-@inlined
-def hear(core: Core, side: int, time: Any) -> None:
-    """Take note of a time of one stream: clocks only move forward."""
-    core.heard[side] = max(core.heard[side], time)
-    core.clock[0] = max(core.clock[0], time)
-
-
 # Stages of a tick.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 
@@ -226,24 +218,10 @@ def _run(
     while True:
         stage = ints[STAGE]
         if stage == BEGIN:
-            start = ints[TICK_TO]
-            if start >= total:
+            if not next_tick(core, rules, batch, total):
                 return n, DONE
-            time = batch.time[start]
-            stop = start + 1
-            while stop < total and batch.time[stop] == time:
-                stop += 1
-            ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
-            for i in range(start + AHEAD, min(stop + AHEAD, total)):
-                fetch_group(core, 2 * batch.entry[i])
-            for i in range(start, stop):
-                ints[LATE] += time < core.heard[batch.side[i]]
-            # Rows of a tick are in order of their sides.
-            hear(core, batch.side[start], time)
-            hear(core, batch.side[stop - 1], time)
             if rules.kind == BY_SCORE:
                 weigh(core, rules)
-            expire(core, rules)
             if _may_resize(core, rules):
                 resize(core, rules, out, False)
             if _has_ghosts(core, rules):
