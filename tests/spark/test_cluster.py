@@ -20,7 +20,7 @@ from tidegate.streams import zipf
 
 from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
 
-BATCHES = 8
+BATCHES = 5
 SETTINGS = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 

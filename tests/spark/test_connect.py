@@ -25,6 +25,7 @@ import sys
 from tidegate.spark.session import session
 
 spark = session("server", master="local[2]", config={
+    "spark.sql.shuffle.partitions": 2,
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": 0,
@@ -123,16 +124,17 @@ print(json.dumps(said))
 """
 
 
-@pytest.fixture
-def port(tmp_path: Path) -> Iterator[str]:
-    """A Connect server of its own, on loopback."""
-    with open(tmp_path / "server.log", "wb") as log:
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Connect server, on loopback."""
+    home = tmp_path_factory.mktemp("server")
+    with open(home / "server.log", "wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment(tmp_path / "scratch"),
+            env=environment(home / "scratch"),
             start_new_session=True,
         )
     try:
