@@ -431,7 +431,6 @@ def test_empty_and_one_sided_streams(spark: SparkSession, tmp_path: Path) -> Non
 def test_results_feed_further_operators(spark: SparkSession, tmp_path: Path) -> None:
     """A count by key over all results, and a windowed count that a watermark closes."""
     case = bids()
-    local = bag(tg.local.join(case.left, case.right, **case.settings).table)
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.batch()
     archived = tg.join(left, right, **case.settings)
