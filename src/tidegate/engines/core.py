@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
-from tidegate.kernel import layout, outlook, rates, scores, tuples, victims
+from tidegate.kernel import layout, outlook, rates, scores, tuples
 from tidegate.kernel.ghosts import index_ghosts
 
 #: At how many ages a ghost leaves a trail.
@@ -486,9 +486,6 @@ class Tables:
         self._changed[:] = False
         if len(self.core.gone) < self.held:
             self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
-        if self._rules.kind in (layout.BY_LIFE, layout.BY_SCORE):
-            # What a restored engine does, so that a crash changes nothing.
-            victims.requeue(self.core, self._rules)
 
 
 def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
+from tidegate.engines.candidates import Candidates
 from tidegate.engines.core import Tables, windows_of
 from tidegate.engines.payload import Payload, one_batch, sizes
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
@@ -87,6 +88,7 @@ class WindowEngine:
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
         self._rules = rules_of(spec, shards, exact_limit)
         self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
+        self._candidates = Candidates(self._rules)
         if spec.memory is not None and spec.policy.learns is not None:
             shape = _FEATURES if spec.policy.learns == "rates" else {}
             self._tables.leave_ghosts(_GHOSTS, **shape)
@@ -435,6 +437,7 @@ class WindowEngine:
             "rates": self._tables.rates(changed=not rewritten),
             "learned": self._tables.learned(),
             **self._tables.priorities(changed=True),
+            **self._candidates.record(core, changed=True),
             **self._tables.arrivals(changed=True),
             **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
@@ -451,6 +454,7 @@ class WindowEngine:
         parts: dict[str, pa.RecordBatch] = {
             "rates": self._tables.rates(changed=False),
             **self._tables.priorities(changed=False),
+            **self._candidates.record(self._tables.core, changed=False),
             **self._tables.arrivals(changed=False),
             **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
@@ -480,7 +484,8 @@ class WindowEngine:
         clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
         names = ("floor", "model", "quality")
         model = {name: getattr(core, name).tolist() for name in names}
-        return {**clocks, **model, **scalars, "order": self.order}
+        queue = self._candidates.head(core)
+        return {**clocks, **model, **scalars, **queue, "order": self.order}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
         return self._tables.model() if len(self._tables.core.ghosts) else {}
@@ -500,7 +505,8 @@ class WindowEngine:
         head: dict[str, Any] = {}
         held: list[list[pa.RecordBatch]] = [[], []]
         gone = [np.empty(0, np.int64)]
-        logs: dict[str, list[pa.RecordBatch]] = {"learned": [], "priorities": [], "ring": []}
+        names = ("learned", "priorities", "ring", "queue")
+        logs: dict[str, list[pa.RecordBatch]] = {name: [] for name in names}
         for record in records:
             head, parts = from_bytes(record)
             self._logged_bytes += len(record)
@@ -543,6 +549,7 @@ class WindowEngine:
         if self.spec.frequencies is not None:
             self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
             victims.requeue(self._tables.core, self._rules)
+        self._candidates.load(self._tables.core, logs["queue"], head)
         self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
         self._tables.mark()
 

@@ -1,0 +1,109 @@
+"""The queue of candidates as a log keeps it: what each was last ranked by.
+
+Where ranks move, who leaves next depends on when ranks were last looked up. So that neither a cut
+into batches nor a restart plays a part, that belongs to the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.kernel import layout
+
+
+class Candidates:
+    """What was logged of a queue whose ranks move; nothing where they do not."""
+
+    def __init__(self, rules: layout.Rules) -> None:
+        self._pools = rules.pools
+        self._moves = rules.kind in (layout.BY_LIFE, layout.BY_SCORE)
+        self._of_tuples = rules.kind == layout.BY_SCORE
+        #: By slot or group: the sequence number and the rank that were logged.
+        self._seq = np.empty(0, np.int64)
+        self._rank = np.empty(0)
+
+    def head(self, core: layout.Core) -> dict[str, Any]:
+        """Up to which rank candidates are near, and how many have joined these."""
+        if not self._moves:
+            return {}
+        edges = [[float(edge["rank"]), int(edge["seq"])] for edge in core.edge]
+        return {"edge": edges, "joined": core.ints[layout.JOINED :][:2].tolist()}
+
+    def record(self, core: layout.Core, *, changed: bool) -> dict[str, pa.RecordBatch]:
+        """The rank of each candidate, or of those that have another one than was logged."""
+        if not self._moves:
+            return {}
+        live = self._living(core)
+        more = len(core.slots if self._of_tuples else core.groups) - len(self._seq)
+        self._seq = np.append(self._seq, np.full(more, -1))
+        self._rank = np.append(self._rank, np.zeros(more))
+        item = live["item"]
+        if changed:
+            new = (self._seq[item] != live["seq"]) | (self._rank[item] != live["rank"])
+            live, item = live[new], item[new]
+        self._seq[item], self._rank[item] = live["seq"], live["rank"]
+        columns = {"seq": live["seq"].copy(), "rank": live["rank"].copy()}
+        if not self._of_tuples:
+            columns |= {"key": core.hashes[item >> 1], "side": (item & 1).astype(np.int8)}
+        return {"queue": pa.RecordBatch.from_pydict(columns)}
+
+    def load(
+        self, core: layout.Core, batches: Sequence[pa.RecordBatch], head: dict[str, Any]
+    ) -> None:
+        """Put candidates that are in the queue where they were, by all that was logged."""
+        if not self._moves:
+            return
+        live = self._living(core)
+        for side in range(2):
+            own = np.flatnonzero(self._sides(core, live) == side)
+            known = core.hashes[live["item"][own] >> 1]
+            if self._of_tuples:
+                known = core.slots["seq"][live["item"][own]]
+            order = np.argsort(known)
+            own, known = own[order], known[order]
+            for batch in batches if len(own) else ():
+                wanted = batch.column("seq" if self._of_tuples else "key").to_numpy()
+                at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+                rows = known[at] == wanted
+                if not self._of_tuples:
+                    rows &= batch.column("side").to_numpy() == side
+                for name in ("seq", "rank"):
+                    live[name][own[at[rows]]] = batch.column(name).to_numpy()[rows]
+        pool = self._sides(core, live) if self._pools == 2 else np.zeros(len(live), np.int64)
+        for p in range(self._pools):
+            self._fill(core, p, live[pool == p], *head["edge"][p])
+        core.ints[layout.JOINED : layout.JOINED + 2] = head["joined"]
+        self.record(core, changed=False)
+
+    def _fill(
+        self, core: layout.Core, pool: int, live: NDArray[Any], rank: float, seq: int
+    ) -> None:
+        """What is up to the edge is near: a heap, and what is sorted is one."""
+        near = (live["rank"] < rank) | ((live["rank"] == rank) & (live["seq"] <= seq))
+        close, rest = np.sort(live[near], order=("rank", "seq")), live[~near]
+        core.near[pool, : len(close)] = close
+        core.far[pool, : len(rest)] = rest
+        core.ints[layout.NEAR + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
+        core.edge[pool]["rank"], core.edge[pool]["seq"] = rank, seq
+
+    def _sides(self, core: layout.Core, live: NDArray[Any]) -> NDArray[np.int64]:
+        item = live["item"]
+        group = core.slots["group"][item] if self._of_tuples else item
+        return group & 1
+
+    def _living(self, core: layout.Core) -> NDArray[Any]:
+        """All candidates that still stand for what they were queued for."""
+        parts = []
+        for pool in range(self._pools):
+            parts.append(core.near[pool, : core.ints[layout.NEAR + pool]])
+            parts.append(core.far[pool, : core.ints[layout.FAR + pool]])
+        queued = np.concatenate(parts)
+        if self._of_tuples:
+            return queued[core.slots["seq"][queued["item"]] == queued["seq"]]
+        group = core.groups[queued["item"]]
+        return queued[(group["count"] > 0) & (group["life"] == queued["life"])]
