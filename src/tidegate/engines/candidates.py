@@ -81,7 +81,7 @@ class Candidates:
         self.record(core, changed=False)
 
     def _fill(
-        self, core: layout.Core, pool: int, live: NDArray[Any], rank: float, seq: int
+        self, core: layout.Core, pool: int, live: NDArray[np.void], rank: float, seq: int
     ) -> None:
         """What is up to the edge is near: a heap, and what is sorted is one."""
         near = (live["rank"] < rank) | ((live["rank"] == rank) & (live["seq"] <= seq))
@@ -91,19 +91,22 @@ class Candidates:
         core.ints[layout.NEAR + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
         core.edge[pool]["rank"], core.edge[pool]["seq"] = rank, seq
 
-    def _sides(self, core: layout.Core, live: NDArray[Any]) -> NDArray[np.int64]:
+    def _sides(self, core: layout.Core, live: NDArray[np.void]) -> NDArray[np.int64]:
         item = live["item"]
         group = core.slots["group"][item] if self._of_tuples else item
         return group & 1
 
-    def _living(self, core: layout.Core) -> NDArray[Any]:
+    def _living(self, core: layout.Core) -> NDArray[np.void]:
         """All candidates that still stand for what they were queued for."""
         parts = []
         for pool in range(self._pools):
             parts.append(core.near[pool, : core.ints[layout.NEAR + pool]])
             parts.append(core.far[pool, : core.ints[layout.FAR + pool]])
-        queued = np.concatenate(parts)
+        queued: NDArray[np.void] = np.concatenate(parts)
         if self._of_tuples:
-            return queued[core.slots["seq"][queued["item"]] == queued["seq"]]
-        group = core.groups[queued["item"]]
-        return queued[(group["count"] > 0) & (group["life"] == queued["life"])]
+            alive = core.slots["seq"][queued["item"]] == queued["seq"]
+        else:
+            group = core.groups[queued["item"]]
+            alive = (group["count"] > 0) & (group["life"] == queued["life"])
+        found: NDArray[np.void] = queued[alive]
+        return found
