@@ -138,7 +138,7 @@ class NaiveSample:
         self.tallies = [[0.0] * STEPS + [0.0], [0.0] * STEPS + [0.0]]
         self.planned: Time = 0
         # The plan.
-        self.drawing = "uniform" if method == "uniform" else "cluster"
+        self.drawing = "uniform" if method == "uniform" and not self._ages_to_learn else "cluster"
         self.share = 1.0 if fraction is None else fraction
         self.constant = 0.0
         self.means, self.floors = [1.0, 1.0], [0.0, 0.0]
@@ -353,18 +353,27 @@ class NaiveSample:
             self._plan()
             self.replan_at = self.seq + max(self.seq, 16)
 
+    @property
+    def _ages_to_learn(self) -> bool:
+        return self.by_age and self.curves is None
+
+    def _seen_at(self, side: int, step: int) -> float:
+        """Say how many tuples were watched at an age."""
+        lived = [
+            min(max((self.clock - s.row.time) / self.windows[side] * STEPS - step, 0), 1)
+            for s in self.watched
+            if s.row.side == side
+        ]
+        return sum(lived) + self.tallies[side][STEPS]
+
     def _curve(self, side: int) -> list[float]:
         if self.curves is not None:
             return self.curves[side]
-        tally, curve = self.tallies[side], []
-        mine = [seen for seen in self.watched if seen.row.side == side]
+        curve = []
         for step in range(STEPS):
-            lived = [
-                min(max((self.clock - s.row.time) / self.windows[side] * STEPS - step, 0), 1)
-                for s in mine
-            ]
-            found = tally[step] + sum(s.ages[step] for s in mine)
-            curve.append((found + 1 / STEPS) / (tally[STEPS] + sum(lived) + 1))
+            mine = [seen.ages[step] for seen in self.watched if seen.row.side == side]
+            found = self.tallies[side][step] + sum(mine)
+            curve.append((found + 1 / STEPS) / (self._seen_at(side, step) + 1))
         return curve
 
     def _classes(self) -> list[list[tuple[float, float]]]:
@@ -402,6 +411,11 @@ class NaiveSample:
         places = self.budget / each
         memory = each * halved(0, places, lambda m: m + self.margin * math.sqrt(m) < places)
         self.drawing = "pps" if self.method == "auto" else self.method
+        sides_seen = [side for side in range(2) if self.arrived[side][0] > 0]
+        if self.drawing == "uniform" and self._ages_to_learn:
+            known = [min(self._seen_at(s, step) for step in range(STEPS)) for s in sides_seen]
+            if not known or min(known) < 7.5:
+                self.drawing = "cluster"
         if self.fraction is None:
             self.reserve = rounded((self.budget - memory) / 2)
         if self.drawing == "pps":

@@ -38,6 +38,8 @@ _MONITORS = 512
 _HALFLIFE, _JUDGED = 8.0, 2.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
+#: An age at which so many tuples were seen is known. Until then no match is beyond reach.
+_SURE, _ENDLESS = 7.5, 2.0**40
 #: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
 #: if no more than this share of them would have been missed.
 _EVIDENCE, _BEYOND = 200.0, 0.01
@@ -220,9 +222,10 @@ class SampledEngine(WindowEngine):
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
         plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
-        plan[sampled.REACH] = spec.reach
+        plan[sampled.REACH] = spec.reach if self._is_sure() else _ENDLESS
         plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
-        plan[sampled.METHOD] = sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER
+        uniform = spec.method == "uniform" and self._is_sure()
+        plan[sampled.METHOD] = sampled.UNIFORM if uniform else sampled.CLUSTER
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
         self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
@@ -261,6 +264,10 @@ class SampledEngine(WindowEngine):
             memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
         method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
+        plan[sampled.REACH] = spec.reach
+        if not self._is_sure():
+            plan[sampled.REACH] = _ENDLESS
+            method = sampled.CLUSTER if method == sampled.UNIFORM else method
         plan[sampled.METHOD] = method
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
@@ -380,17 +387,35 @@ class SampledEngine(WindowEngine):
         assert isinstance(policy, Age)
         if policy.curve is not None:
             return np.asarray(policy.both_curves[side], np.float64)
-        lots, core = self._lots, self._tables.core
-        steps, number = sampled.STEPS, int(lots.ints[sampled.MONITORS])
+        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
+        mine = lots.monitors["side"][:number] == side
+        found = lots.tallies[side, : sampled.STEPS] + lots.ages[:number][mine].sum(axis=0)
+        curve: NDArray[np.float64] = (found + 1.0 / sampled.STEPS) / (self._watched(side) + 1.0)
+        return curve
+
+    def _watched(self, side: int) -> NDArray[np.float64]:
+        """How many monitored tuples have come by each step of age."""
+        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
         mine = lots.monitors["side"][:number] == side
         window = float(self._rules.window_left if side == 0 else self._rules.window_right)
         times = lots.monitors["time"][:number][mine]
-        lived = (float(core.clock[0]) - times.astype(np.float64)) / window * steps
-        watched = np.clip(lived[:, np.newaxis] - np.arange(steps), 0.0, 1.0).sum(axis=0)
-        watched += lots.tallies[side, sampled.WATCHED]
-        found = lots.tallies[side, :steps] + lots.ages[:number][mine].sum(axis=0)
-        curve: NDArray[np.float64] = (found + 1.0 / steps) / (watched + 1.0)
-        return curve
+        lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
+        steps = np.arange(sampled.STEPS)
+        by_step = np.clip((lived / window * sampled.STEPS)[:, np.newaxis] - steps, 0.0, 1.0)
+        watched: NDArray[np.float64] = by_step.sum(axis=0) + lots.tallies[side, sampled.WATCHED]
+        return watched
+
+    def _is_sure(self) -> bool:
+        """Whether it is known how many matches to foresee: UNIFORM samples none beyond.
+
+        By age it takes a while: the oldest tuples have yet to come of age.
+        """
+        policy = self.spec.policy
+        if not isinstance(policy, Age) or policy.curve is not None:
+            return True
+        arrived = self._lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        known = [self._watched(side).min() >= _SURE for side in range(2) if arrived[side] > 0]
+        return bool(known) and all(known)
 
     # ---- state --------------------------------------------------------------------------------
 
