@@ -1,7 +1,7 @@
 """Compile the kernels ahead: `python -m tidegate.engines.warm`.
 
 Compiled code is kept on disk. Done once where workers run, say when a machine image is built, this
-spares the first query some twenty seconds. Times that are floating point numbers have code of
+spares the first query up to a minute. Times that are floating point numbers have code of
 their own, which is compiled when they are first met.
 """
 
