@@ -92,6 +92,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"time": "ts", "within": timedelta(-1)}, ["longer than zero", "days=-1"]),
     ({"memory": 0}, ['a positive number of tuples or a size like "64 MB"', "not 0"]),
     ({"memory": -5}, ['a positive number of tuples or a size like "64 MB"', "not -5"]),
+    ({"memory": "100 B"}, ["'100 B'", "less than one tuple takes", "512 B at the least"]),
+    ({"within": "infinite"}, ["'infinite'", '"unbounded" is for ever']),
     ({"memory": "lots"}, ['a positive number of tuples or a size like "64 MB"', "not 'lots'"]),
     ({"memory": "0 MB"}, ['a positive number of tuples or a size like "64 MB"', "not '0 MB'"]),
     ({"memory": True}, ['a positive number of tuples or a size like "64 MB"', "not True"]),

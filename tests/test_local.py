@@ -198,3 +198,19 @@ def test_keys_that_cannot_be_compared_are_refused(kind: pa.DataType) -> None:
     table = pa.table({"k": pa.array([None], kind), "t": [1]})
     with pytest.raises(tg.TidegateError, match="cannot be compared; cast it"):
         tg.local.join(table, table, on="k", time="t", within=1)
+
+
+@pytest.mark.parametrize("values", [["a", None], [1, 2]])
+def test_runs_are_decoded(values: list[Any]) -> None:
+    keys = pa.RunEndEncodedArray.from_arrays([2, 4], values)
+    table = pa.table({"k": keys, "t": [1, 2, 3, 4]})
+    found = tg.local.join(table, table, on="k", time="t", within=10)
+    assert found.results == 4 * (len(values) - values.count(None))
+
+
+def test_pandas_columns_that_arrow_has_not() -> None:
+    good = pa.table({"k": [1], "t": [1]})
+    for column in ([1j], pd.arrays.SparseArray([0])):
+        odd = pd.DataFrame({"k": [1], "t": [1], "odd": column})
+        with pytest.raises(tg.TidegateError, match="does not fit into Arrow"):
+            tg.local.join(odd, good, on="k", time="t", within=10)

@@ -148,6 +148,10 @@ def time_unit(
     return max(units, key=lambda u: u.per_unit)
 
 
+#: What to give instead of a length of time that never ends.
+_ENDLESS = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
+
+
 def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
     """A length of time in the kernel's numbers."""
     if unit.is_time:
@@ -163,7 +167,7 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
         if exact is None:
             raise TidegateError(
                 f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
-                f"time columns are a {unit.kind}; not {value!r}"
+                f"time columns are a {unit.kind}; not {value!r}{_ENDLESS.get(name, '')}"
             )
     else:
         if isinstance(value, str | bool | timedelta) or not isinstance(
@@ -171,7 +175,7 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
         ):
             raise TidegateError(
                 f"{name} must be a number, because the time columns are a {unit.kind}; "
-                f"not {value!r}"
+                f"not {value!r}{_ENDLESS.get(name, '')}"
             )
         if not math.isfinite(value):
             raise TidegateError(f"{name} must be finite, not {value!r}")
@@ -184,9 +188,8 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
     # Differences of whole numbers are below a length exactly when they are below the next whole.
     length = math.ceil(exact * unit.per_unit)
     if length >= LARGEST_TIME // 4:
-        instead = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
         raise TidegateError(
-            f"{name} is too long for the time columns' unit: {value!r}{instead.get(name, '')}"
+            f"{name} is too long for the time columns' unit: {value!r}{_ENDLESS.get(name, '')}"
         )
     return length
 

@@ -29,7 +29,12 @@ def decoded(table: pa.Table) -> pa.Table:
     """The same values, without encodings that rows cannot be gathered from."""
     for at, field in enumerate(table.schema):
         kind = field.type
-        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        if pa.types.is_run_end_encoded(kind):
+            runs = [pc.run_end_decode(chunk) for chunk in table.column(at).chunks]
+            kind = kind.value_type
+            field = field.with_type(kind)
+            table = table.set_column(at, field, pa.chunked_array(runs, kind))
+        if pa.types.is_dictionary(kind):
             kind = kind.value_type
         if pa.types.is_string_view(kind):
             kind = pa.string()
@@ -45,7 +50,9 @@ def plain(array: pa.Array) -> pa.Array:
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return plain(array.storage)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if pa.types.is_run_end_encoded(kind):
+        return plain(pc.run_end_decode(array))
+    if pa.types.is_dictionary(kind):
         return plain(array.cast(kind.value_type))
     if pa.types.is_string_view(kind):
         return array.cast(pa.large_string())

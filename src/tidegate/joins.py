@@ -62,8 +62,8 @@ def join(
     within
         The window: a tuple joins those of the other side that come less than this later. One for
         both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
-        are numbers, or ``"unbounded"``. Each may also be a schedule, a list of (time, window)
-        pairs in order of time: a tuple's window is the one in force at its own time.
+        are numbers, or ``"unbounded"`` (also None). Each may also be a schedule, a list of (time,
+        window) pairs in order of time: a tuple's window is the one in force at its own time.
     where
         A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
         see `tidegate.predicates.Predicate`. Policies do not know of it.

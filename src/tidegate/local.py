@@ -69,8 +69,7 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
         Arrow tables or pandas DataFrames, in any order of rows. Columns that are encoded
         (dictionaries, runs, views) are decoded.
     batch_rows
-        How many rows are taken at once. The answer does not depend on it, but for `Life` with
-        more keys in memory than it ranks exactly.
+        How many rows are taken at once. The answer does not depend on it.
     **settings
         As `tidegate.join` takes them, except `shards`: there is one.
     """

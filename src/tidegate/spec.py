@@ -48,6 +48,8 @@ COMBINE: dict[str, Any] = {
 COMBINES = tuple(COMBINE)
 #: What a shard needs to hold anything worth it, where memory is a size.
 LEAST_BYTES = 4096
+#: What the smallest tuple takes, nearly.
+_ONE_TUPLE = 512
 
 _SIZES = {
     "b": 1,
@@ -483,6 +485,12 @@ def memory_of(value: Any) -> tuple[int | None, bool]:
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
         if match and match[2].lower() in _SIZES:
             size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
+            if 0 < size < _ONE_TUPLE:
+                raise TidegateError(
+                    f"memory of {value!r} is less than one tuple takes with its place in the "
+                    f"indexes; give it {_ONE_TUPLE} B at the least, better some MB, or a number "
+                    "of tuples"
+                )
             if size > 0:
                 return _not_too_large(size, value), True
     raise TidegateError(
@@ -502,7 +510,7 @@ def _not_too_large(memory: int, value: Any) -> int:
 def _split(value: Any) -> float | None:
     if isinstance(value, str) and value in ("shared", "fixed", "predicted"):
         return None if value == "shared" else 0.5
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
+    if isinstance(value, int | float | np.floating) and 0 < value < 1:
         return float(value)
     raise TidegateError(
         'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '

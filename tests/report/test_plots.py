@@ -69,3 +69,21 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     assert not plots.available()
     with pytest.raises(TidegateError, match=r"pip install 'tidegate\[plots\]'"):
         recall({"a": LINE})
+
+
+def test_many_policies_have_lines_and_names_of_their_own() -> None:
+    names = [f"policy {i}" for i in range(16)]
+    lines = {name: [(0.1, 0.1), (0.5, 0.2 + i / 50)] for i, name in enumerate(names)}
+    drawn = {
+        plots.recall_against_memory({"one": LINE}, title="t", names=[*names[:i], "one"])
+        for i in range(len(names))
+    }
+    assert len(drawn) == len(names)
+    few = pixels(recall({"a": LINE, "b": OTHER}))
+    many = pixels(recall(lines))
+    # The picture grows with the list of names, which keeps clear of its edges.
+    assert many.shape[1] == few.shape[1]
+    assert many.shape[0] > few.shape[0]
+    below = many[few.shape[0] :]
+    assert (below[:, :20] == 1).all()
+    assert (below[:, -20:] == 1).all()

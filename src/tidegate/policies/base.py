@@ -231,7 +231,7 @@ def as_table(data: Any) -> pa.Table:
     if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
         try:
             return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise TidegateError(
                 f"this DataFrame does not fit into Arrow: {error}; give each column one type and "
                 "a name of its own"

@@ -1,13 +1,15 @@
 """Pictures from plain data, as PNG.
 
 Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart; every
-line also has its own marker, so that a grey print will do.
+line also has its own marker, so that a grey print will do. Where there are more lines than colours,
+those of one colour differ in stroke and marker.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,8 +47,11 @@ _DARK = _Look(
 )
 _LOOKS: Mapping[Theme, _Look] = {"light": _LIGHT, "dark": _DARK}
 _MARKERS = "os^DvPX"
+_STROKES = ("-", "--", ":")
 _DPI = 200
 _SIZE = (6.0, 4.2)
+#: What a row of names takes, in inches.
+_ROW = 0.22
 
 
 def available() -> bool:
@@ -91,12 +96,13 @@ def recall_against_memory(
         shared.setdefault(tuple(sorted(pairs)), []).append(name)
     known = list(dict.fromkeys([*names, *series]))
     for pairs, policies in shared.items():
-        index = known.index(policies[0])
+        again, index = divmod(known.index(policies[0]), len(look.lines))
         axes.plot(
             [memory for memory, _ in pairs],
             [recall for _, recall in pairs],
-            color=look.lines[index % len(look.lines)],
-            marker=_MARKERS[index % len(_MARKERS)],
+            color=look.lines[index],
+            marker=_MARKERS[(index + again) % len(_MARKERS)],
+            linestyle=_STROKES[again % len(_STROKES)],
             markersize=5.5,
             linewidth=2,
             label=" and ".join(policies),
@@ -227,9 +233,13 @@ def _share_axis(axes: Axes, label: str) -> None:
 
 
 def _legend(figure: Figure, axes: Axes, look: _Look) -> None:
-    """Names under the plot, in the order in which the lines were given, row by row."""
+    """Names under the plot, in the order in which the lines were given, row by row.
+
+    The picture grows by the rows that they take.
+    """
     lines, names = axes.get_legend_handles_labels()
-    columns = min(3, len(lines))
+    columns = min(3 if max(map(len, names)) <= 16 else 2, len(lines))
+    names = [textwrap.fill(name, 30) for name in names]
     # matplotlib fills column by column.
     order = [i for start in range(columns) for i in range(start, len(lines), columns)]
     figure.legend(
@@ -240,6 +250,8 @@ def _legend(figure: Figure, axes: Axes, look: _Look) -> None:
         frameon=False,
         labelcolor=look.ink,
     )
+    rows = sum(name.count("\n") + 1 for name in names) / columns
+    figure.set_figheight(figure.get_figheight() + _ROW * max(rows - 1, 0))
 
 
 def _png(figure: Figure) -> bytes:
