@@ -1,0 +1,58 @@
+"""The benchmarks of Linear Road and of combined constraints at a tiny size."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import combined, linear_road
+from tidegate.constraints import Monitor
+from tidegate.streams import car_reports
+
+ROAD = linear_road.Scale(900, 1.0, 120, 500, Monitor(window=20))
+MIXED = combined.Scale(400, 40, 600, 60, (0, 200), 300, 200)
+
+
+def test_subqueries_say_what_the_reports_do() -> None:
+    reports = car_reports(900, rate=1.0, trip=120, accidents=0.1, seed=1)
+    streams = {name: t.to_pandas() for name, t in linear_road.derived(reports).items()}
+    cars = dict(iter(reports.to_pandas().groupby("cid")))
+    wrecks = {
+        (cid, ts)
+        for cid, car in cars.items()
+        for ts in car.ts[3:]
+        if car[car.ts <= ts].tail(4).xpos.nunique() == 1
+    }
+    assert set(zip(streams["AccCars"].cid, streams["AccCars"].ts, strict=True)) == wrecks
+    assert wrecks
+    tolls = sum(1 + int((car.sid.diff().iloc[1:] != 0).sum()) for car in cars.values())
+    assert len(streams["LastToll"]) == tolls
+    exits, credits = streams["Exits"], streams["Credits"]
+    for cid, ts in zip(exits.cid, exits.ts, strict=True):
+        assert (cars[cid].ts.max(), cars[cid].lane.iloc[-1]) == (ts - 30, 4)
+    assert 0 < len(credits) < len(exits)
+    assert set(credits.cid) < set(exits.cid)
+
+
+@pytest.mark.parametrize("query", linear_road.QUERIES, ids=lambda query: query.name)
+def test_queries_of_table_3_hold_less(query: linear_road.Query) -> None:
+    found = linear_road.compared(query, linear_road.derived(ROAD.reports()), ROAD)
+    assert found.many_one.results.num_rows == found.swj.results.num_rows > 0
+    assert found.mine.held[-1] <= found.many_one.held[-1] < found.swj.held[-1]
+    assert 0 <= found.missing < 0.05
+    assert len(found.cells()) == 12
+
+
+def test_ca_and_oac_together_hold_less_than_each() -> None:
+    found = combined.figure_10(MIXED, lambda text: None)
+    held = {name: each.held[-1] for name, each in found.items()}
+    assert held["CA and OAC"] < min(held["CA"], held["OAC"])
+    assert max(held.values()) == held["SWJ"]
+
+
+def test_ca_and_rids_together_may_hold_more_than_one() -> None:
+    small, large = (
+        {name: each.held[-1] for name, each in combined.figure_11(k, MIXED).items()}
+        for k in MIXED.ks
+    )
+    assert small["both"] < small["CA"]
+    assert large["both"] > large["CA"]
