@@ -42,6 +42,7 @@ from tidegate.kernel.synopses import (
     drop_timer,
     eliminate,
     find_group,
+    in_window,
     keep_as_no,
     keeps_no,
     leave_unknown,
@@ -54,14 +55,16 @@ from tidegate.kernel.synopses import (
     new_slot,
     no_on_trial,
     note_changed,
+    on_scales,
     on_trial,
     push,
+    remember,
     remove,
     set_status,
     stands,
     useless,
 )
-from tidegate.kernel.watching import adopt, judge, observe, watch_anew, watch_rids
+from tidegate.kernel.watching import adopt, judge, observe, watch_anew, watch_rids, weigh
 
 #: What `run` says when it stops.
 DONE, FULL = 0, 1
@@ -304,6 +307,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
             elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
                 adopt(core, plan, c)
     judge(core, plan, stream)
+    weigh(core, plan, stream)
     if not bits & KEYED:
         ints[NULL_KEYS] += 1
         return
@@ -361,7 +365,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
                 core.links[slot, j].base = base
         elif role == CHILD:
-            if core.groups[group].child != -1 and not plan.whole:
+            if not plan.whole and in_window(core, plan, group) != -1:
                 core.ints[VIOLATIONS] += 1
             watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
@@ -597,11 +601,17 @@ def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
 def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     """CA: another tuple of a value (section 5.2)."""
     c = plan.ca[edge]
-    group = need_group(core, mixed(key, edge), edge)
+    hashed = mixed(key, edge)
+    if core.idle[edge] == 1 and not on_scales(hashed):
+        known = find_group(core, hashed)
+        if known == -1 or core.groups[known].clustered == 0:
+            return
+    group = need_group(core, hashed, edge)
     count = core.counts[plan.axis[c]]
     core.groups[group].dirty = 1
     if core.groups[group].clustered == 0:
         core.groups[group].clustered = 1
+        remember(core, group, 1)
         core.groups[group].ca = time if plan.timed[c] else count
         add_timer(core, plan.ca_timer[edge], core.groups[group].ca, core.groups[group].stamp, group)
         return
