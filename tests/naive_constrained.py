@@ -86,6 +86,22 @@ def sliding_window_join(
                 yield tuple(t.uid for t in chosen)
 
 
+def violations(arrivals: Iterable[Tup], joins: list[Join], windows: Windows) -> int:
+    """How often a tuple comes that has the key, unique in a join, of one that is in its window."""
+    so_far: list[Tup] = []
+    count = 0
+    for new in arrivals:
+        so_far.append(new)
+        for join in joins:
+            count += join.child == new.stream and any(
+                t.stream == new.stream
+                and all(t[b] == new[b] for _, b in join.on)
+                and _in_window(t, so_far, windows.get(t.stream))
+                for t in so_far[:-1]
+            )
+    return count
+
+
 # ---- adherence --------------------------------------------------------------------------------
 
 
