@@ -163,10 +163,12 @@ def folded(case: Case, fold: int) -> Case:
     return Case(case.columns, case.joins, arrivals, case.windows)
 
 
-@given(cases(), st.integers(1, 25), st.integers(2, 4))
-def test_without_constraints_every_violation_is_counted(case: Case, cut: int, fold: int) -> None:
+@given(cases(), st.integers(1, 25), st.integers(2, 4), st.sampled_from([None, 0]))
+def test_without_constraints_every_violation_is_counted(
+    case: Case, cut: int, fold: int, lag: int | None
+) -> None:
     case = folded(case, fold)
-    found, engine = run(case, case.spec(lag=0), cut)
+    found, engine = run(case, case.spec(lag=lag), cut)
     assert not found - case.exact()
     expected = naive.violations(case.arrivals, case.joins, case.windows)
     assert engine.take_counters()["violations"] == expected

@@ -365,8 +365,8 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
                 core.links[slot, j].base = base
         elif role == CHILD:
-            if not plan.whole and in_window(core, plan, group) != -1:
-                core.ints[VIOLATIONS] += 1
+            if not plan.whole:
+                core.ints[VIOLATIONS] += _twice(core, slot, in_window(core, plan, group))
             watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
@@ -374,6 +374,15 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             if core.groups[group].closed == 1:
                 list_one(core, slot)
         link(core, slot, j, group, role)
+
+
+@inlined
+def _twice(core: Core, slot: int, other: int) -> int:
+    """Whether a newcomer and the one that has its key, if there is one, are ever both in window."""
+    if other == -1:
+        return 0
+    one = core.slots[other].end > core.slots[slot].time
+    return 1 if one and core.slots[slot].end > core.slots[other].time else 0
 
 
 @inlined
