@@ -102,6 +102,21 @@ def violations(arrivals: Iterable[Tup], joins: list[Join], windows: Windows) -> 
     return count
 
 
+def many_one(arrivals: list[Tup], joins: list[Join], windows: Windows) -> bool:
+    """Whether each tuple can be in results with one child at the most, of each of its joins."""
+    met: list[tuple[Join, Tup]] = []
+    for i, new in enumerate(arrivals):
+        so_far = arrivals[: i + 1]
+        for old in so_far[:-1]:
+            if _in_window(old, so_far, windows.get(old.stream)):
+                for join in joins:
+                    for parent, child in ((old, new), (new, old)):
+                        ends = (parent.stream, child.stream) == (join.parent, join.child)
+                        if ends and join.holds(parent, child):
+                            met.append((join, parent))
+    return len(met) == len(set(met))
+
+
 # ---- adherence --------------------------------------------------------------------------------
 
 

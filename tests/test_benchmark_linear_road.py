@@ -9,7 +9,7 @@ from tidegate.constraints import Monitor
 from tidegate.streams import car_reports
 
 ROAD = linear_road.Scale(900, 1.0, 120, 500, Monitor(window=20))
-MIXED = combined.Scale(400, 40, 600, 60, (0, 200), 300, 200)
+MIXED = combined.Scale(400, 40, 1_500, 60, (0, 300), 300, 200)
 
 
 def test_subqueries_say_what_the_reports_do() -> None:
@@ -44,14 +44,14 @@ def test_queries_of_table_3_hold_less(query: linear_road.Query) -> None:
 
 def test_ca_and_oac_together_hold_less_than_each() -> None:
     found = combined.figure_10(MIXED, lambda text: None)
-    held = {name: each.held[-1] for name, each in found.items()}
+    held = {name: combined.held(each) for name, each in found.items()}
     assert held["CA and OAC"] < min(held["CA"], held["OAC"])
     assert max(held.values()) == held["SWJ"]
 
 
 def test_ca_and_rids_together_may_hold_more_than_one() -> None:
     small, large = (
-        {name: each.held[-1] for name, each in combined.figure_11(k, MIXED).items()}
+        {name: combined.held(each) for name, each in combined.figure_11(k, MIXED).items()}
         for k in MIXED.ks
     )
     assert small["both"] < small["CA"]

@@ -42,7 +42,7 @@ from tidegate.kernel.synopses import (
     drop_timer,
     eliminate,
     find_group,
-    in_window,
+    joinable,
     keep_as_no,
     keeps_no,
     leave_unknown,
@@ -50,6 +50,7 @@ from tidegate.kernel.synopses import (
     list_children,
     list_one,
     maybe_free_group,
+    meet,
     mixed,
     need_group,
     new_slot,
@@ -118,6 +119,8 @@ def _count_status(core: Core, slot: int) -> None:
 def _spread(core: Core, plan: Plan, slot: int) -> None:
     """Tell the parents of a tuple what has become of it (figures 14 and 15)."""
     status, stream = core.slots[slot].status, core.slots[slot].stream
+    if status == GONE:
+        return
     if status == RISING:
         core.slots[slot].status = YES
         _count_status(core, slot)
@@ -126,7 +129,7 @@ def _spread(core: Core, plan: Plan, slot: int) -> None:
         group = core.links[slot, plan.at_child[edge]].group
         above = core.groups[group].parents
         while above != -1:
-            if core.slots[above].status == UNKNOWN:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
                 verdict = evaluate(core, plan, above) if stands(status) else NO
                 if verdict != UNKNOWN:
                     set_status(core, plan, above, verdict)
@@ -366,7 +369,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 core.links[slot, j].base = base
         elif role == CHILD:
             if not plan.whole:
-                core.ints[VIOLATIONS] += _twice(core, slot, in_window(core, plan, group))
+                core.ints[VIOLATIONS] += joinable(core, plan, group, slot) != -1
             watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
@@ -374,15 +377,6 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             if core.groups[group].closed == 1:
                 list_one(core, slot)
         link(core, slot, j, group, role)
-
-
-@inlined
-def _twice(core: Core, slot: int, other: int) -> int:
-    """Whether a newcomer and the one that has its key, if there is one, are ever both in window."""
-    if other == -1:
-        return 0
-    one = core.slots[other].end > core.slots[slot].time
-    return 1 if one and core.slots[slot].end > core.slots[other].time else 0
 
 
 @inlined
@@ -453,6 +447,14 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
     core.slots[slot].status = GONE
     core.ints[EXPIRED] += 1
     push(core, slot)
+    # At once: the newcomer for which it makes room may have the same key, and another child.
+    for i in range(plan.ups[stream]):
+        edge = plan.up[stream, i]
+        above = core.groups[core.links[slot, plan.at_child[edge]].group].parents
+        while above != -1:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
+                set_status(core, plan, above, NO)
+            above = core.links[above, plan.at_parent[edge]].next
 
 
 @inner

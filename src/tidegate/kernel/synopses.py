@@ -182,16 +182,27 @@ def unlink(core: Core, slot: int, at: int, role: int) -> None:
 @inlined
 def child_of(core: Core, plan: Plan, slot: int, edge: int) -> int:
     """The child tuple of a tuple; -1 if it is not there."""
-    return in_window(core, plan, core.links[slot, plan.at_parent[edge]].group)
+    return joinable(core, plan, core.links[slot, plan.at_parent[edge]].group, slot)
 
 
 @inlined
-def in_window(core: Core, plan: Plan, group: int) -> int:
-    """The child tuple of a group that has not dropped out of its window; -1 if there is none."""
+def joinable(core: Core, plan: Plan, group: int, slot: int) -> int:
+    """The child tuple of a group that can be in one result with a tuple; -1 if there is none."""
     child = core.groups[group].child
-    while child != -1 and core.slots[child].status == GONE:
+    while child != -1 and (core.slots[child].status == GONE or not meet(core, child, slot)):
         child = core.links[child, plan.at_child[core.groups[group].edge]].next
     return int(child)
+
+
+@inlined
+def meet(core: Core, one: int, other: int) -> bool:
+    """Whether two tuples are in their windows at some same time.
+
+    One that is out of its window is held on while a stream may be behind, and its key may have come
+    again: to those that come later it is not there.
+    """
+    here, there = core.slots[one], core.slots[other]
+    return bool(here.end > there.time and there.end > here.time)
 
 
 @inlined
