@@ -9,7 +9,7 @@ from tidegate.constraints import Monitor
 from tidegate.streams import car_reports
 
 ROAD = linear_road.Scale(900, 1.0, 120, 500, Monitor(window=20))
-MIXED = combined.Scale(400, 40, 1_500, 60, (0, 300), 300, 200)
+MIXED = combined.Scale(1_600, 80, 2_500, 200, (0, 400), 1_000, 200)
 
 
 def test_subqueries_say_what_the_reports_do() -> None:
