@@ -266,8 +266,8 @@ def run(scale: Scale, step: Step) -> Section:
                 ),
                 tuple(way.cells() for way in found),
                 "Held are tuples, on average over the last quarter. k is the largest that was "
-                f"found by watching (c = {monitor.c}, p = {monitor.p}, W = {monitor.window:,}), in use "
-                "for the share of the stream beside it; missing are results that this cost. "
+                f"found by watching (c = {monitor.c}, p = {monitor.p}, W = {monitor.window:,}), in "
+                "use for the share of the stream beside it; missing are results that this cost. "
                 "Subqueries are run beforehand and given as streams. The paper has "
                 "another dataset, of 2003, and prints AccSeg and CurCarSeg alone: CarExitStr (cars "
                 "that are gone after the exit lane) and NegTollStr (the last toll of those that "
