@@ -8,7 +8,7 @@ from benchmarks import combined, linear_road
 from tidegate.constraints import Monitor
 from tidegate.streams import car_reports
 
-ROAD = linear_road.Scale(900, 1.0, 120, 500, Monitor(window=20))
+ROAD = linear_road.Scale(900, 1.0, 120, 500, Monitor(window=20), 1)
 MIXED = combined.Scale(1_600, 80, 2_500, 200, (0, 400), 1_000, 200)
 
 
