@@ -14,10 +14,12 @@ from rich.console import Console
 
 from benchmarks import (
     approximation,
+    combined,
     constrained,
     growth,
     ijoin,
     kernel,
+    linear_road,
     measure,
     optimal,
     paper1,
@@ -54,6 +56,10 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "static": lambda quick, step: static.run(static.QUICK if quick else static.FULL, step),
     "constrained": lambda quick, step: constrained.run(
         constrained.QUICK if quick else constrained.FULL, step
+    ),
+    "combined": lambda quick, step: combined.run(combined.QUICK if quick else combined.FULL, step),
+    "linear_road": lambda quick, step: linear_road.run(
+        linear_road.QUICK if quick else linear_road.FULL, step
     ),
 }
 OUTPUT = Path("BENCHMARKS.md")

@@ -86,6 +86,37 @@ def sliding_window_join(
                 yield tuple(t.uid for t in chosen)
 
 
+def violations(arrivals: Iterable[Tup], joins: list[Join], windows: Windows) -> int:
+    """How often a tuple comes that has the key, unique in a join, of one that is in its window."""
+    so_far: list[Tup] = []
+    count = 0
+    for new in arrivals:
+        so_far.append(new)
+        for join in joins:
+            count += join.child == new.stream and any(
+                t.stream == new.stream
+                and all(t[b] == new[b] for _, b in join.on)
+                and _in_window(t, so_far, windows.get(t.stream))
+                for t in so_far[:-1]
+            )
+    return count
+
+
+def many_one(arrivals: list[Tup], joins: list[Join], windows: Windows) -> bool:
+    """Whether each tuple can be in results with one child at the most, of each of its joins."""
+    met: list[tuple[Join, Tup]] = []
+    for i, new in enumerate(arrivals):
+        so_far = arrivals[: i + 1]
+        for old in so_far[:-1]:
+            if _in_window(old, so_far, windows.get(old.stream)):
+                for join in joins:
+                    for parent, child in ((old, new), (new, old)):
+                        ends = (parent.stream, child.stream) == (join.parent, join.child)
+                        if ends and join.holds(parent, child):
+                            met.append((join, parent))
+    return len(met) == len(set(met))
+
+
 # ---- adherence --------------------------------------------------------------------------------
 
 

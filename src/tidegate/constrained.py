@@ -74,7 +74,8 @@ def constrained_join(
         one of the streams is silent.
     choose
         Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
-        and OAC allow, or kept. False always drops it, as the paper does.
+        and OAC allow, or kept, and if CA clears more than it has to remember. False always drops
+        No and always uses CA, as the paper does.
     eliminate
         False holds every tuple that passes its filter for its window, the paper's sliding window
         join: to compare with, or for joins that are many-many, which are then written
@@ -89,7 +90,9 @@ def constrained_join(
         The selected columns; a name that several streams have gets the stream's behind it. The
         latest time's rows wait for a later one. Counters of every batch are reported as by
         `tidegate.join`: ``held_yes``, ``held_no`` and ``held_unknown`` say what is held,
-        ``violations`` how many tuples had the key of another where the join says there is one.
+        ``violations`` how many tuples had the key of another where the join says there is one, and
+        that other was in its window and still held. Without constraints, all such are seen; one
+        whose first was dropped early, on account of a constraint, is not.
     """
     from tidegate.spark import packing
 

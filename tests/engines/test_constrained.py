@@ -12,7 +12,7 @@ import naive_constrained as naive
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_constrained import Join, Tup, Window
 
@@ -20,6 +20,7 @@ from tidegate import local
 from tidegate.constrained_spec import ConstrainedJoin, constrained_join
 from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
+from tidegate.engines.records import from_bytes
 from tidegate.streams import many_one
 
 
@@ -153,13 +154,38 @@ def test_without_constraints_it_is_the_sliding_window_join(
     assert engine.take_counters()["violations"] == 0
 
 
-@given(cases(), st.integers(1, 25), st.integers(1, 3))
-def test_with_nothing_eliminated_joins_may_be_many_many(case: Case, cut: int, fold: int) -> None:
-    folded = [
+def folded(case: Case, fold: int) -> Case:
+    """The same with fewer values: joins are many-many."""
+    arrivals = [
         Tup(t.stream, t.time, t.uid, tuple((n, v // fold) for n, v in t.values), t.passes)
         for t in case.arrivals
     ]
-    case = Case(case.columns, case.joins, folded, case.windows)
+    return Case(case.columns, case.joins, arrivals, case.windows)
+
+
+@given(cases(), st.integers(1, 25), st.integers(2, 4), st.sampled_from([None, 0]))
+def test_without_constraints_every_violation_is_counted(
+    case: Case, cut: int, fold: int, lag: int | None
+) -> None:
+    case = folded(case, fold)
+    found, engine = run(case, case.spec(lag=lag), cut)
+    assert not found - case.exact()
+    expected = naive.violations(case.arrivals, case.joins, case.windows)
+    assert engine.take_counters()["violations"] == expected
+
+
+@given(cases(most=3), st.integers(1, 25), st.integers(2, 12), st.sampled_from([None, 0]))
+def test_keys_may_come_again_when_windows_have_ended(
+    case: Case, cut: int, fold: int, lag: int | None
+) -> None:
+    case = folded(case, fold)
+    assume(naive.many_one(case.arrivals, case.joins, case.windows))
+    assert run(case, case.spec(lag=lag), cut)[0] == case.exact()
+
+
+@given(cases(), st.integers(1, 25), st.integers(1, 3))
+def test_with_nothing_eliminated_joins_may_be_many_many(case: Case, cut: int, fold: int) -> None:
+    case = folded(case, fold)
     found, engine = run(case, case.spec(eliminate=False), cut)
     assert found == case.exact()
     held = engine.components()
@@ -314,12 +340,34 @@ def test_rows_of_a_batch_come_in_any_order() -> None:
     assert run(case, spec)[0] == run(backwards, spec)[0]
 
 
-def test_a_violated_many_one_join_is_counted() -> None:
-    twice = [Tup("B", 1, 0, (("x", 1),)), Tup("B", 2, 1, (("x", 1),)), Tup("A", 3, 2, (("x", 1),))]
-    case = Case({"A": ["x"], "B": ["x"]}, [Join("A", "B", (("x", "x"),))], twice)
-    found, engine = run(case, case.spec())
+@pytest.mark.parametrize(
+    ("constraints", "passes", "rows", "seen"),
+    [
+        ([], True, None, 1),
+        ([], False, None, 1),  # in No
+        ([RIDS("A -> B", k=9)], True, None, 1),
+        ([RIDS("A -> B", k=9)], False, None, 0),  # No is not kept
+        ([CA("A.x", k=1)], True, None, 1),
+        ([CA("A.x", k=0)], True, None, 0),  # its parents have all come
+        ([], True, 2, 0),  # out of its window
+    ],
+)
+def test_a_violated_many_one_join_is_counted_while_the_first_is_held(
+    constraints: list[Constraint], passes: bool, rows: int | None, seen: int
+) -> None:
+    arrivals = [
+        Tup("B", 1, 0, (("x", 1),), passes),
+        Tup("A", 2, 1, (("x", 1),)),
+        Tup("A", 3, 2, (("x", 2),)),
+        Tup("B", 4, 3, (("x", 3),)),
+        Tup("B", 5, 4, (("x", 1),)),  # again
+        Tup("A", 6, 5, (("x", 1),)),
+    ]
+    windows = {"B": Window(rows=rows)}
+    case = Case({"A": ["x"], "B": ["x"]}, [Join("A", "B", (("x", "x"),))], arrivals, windows)
+    found, engine = run(case, case.spec(constraints, lag=0, choose=False))
     assert not found - case.exact()
-    assert engine.take_counters()["violations"] == 1
+    assert engine.take_counters()["violations"] == seen
 
 
 # ---- the paper's examples ---------------------------------------------------------------------
@@ -549,21 +597,27 @@ def test_k_is_found_and_a_rise_stops_its_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "joins", "constraint"),
+    ("kind", "joins", "constraints"),
     [
-        ("rids", ["S1.A -> S2.A", "S1.B -> S3.B"], RIDS("S1 -> S2")),
-        ("ca", ["S1.A -> S3.A", "S2.A -> S3.A"], CA("S1.A")),
-        ("oap", ["S1.A -> S3.A", "S2.A -> S3.A"], OAP("S1.A", within="detect")),
-        ("oac", ["S1.A -> S2.A"], OAC("S2.A")),
+        ("rids", ["S1.A -> S2.A", "S1.B -> S3.B"], [RIDS("S1 -> S2")]),
+        ("ca", ["S1.A -> S3.A", "S2.A -> S3.A"], [CA("S1.A"), CA("S2.A")]),
+        (
+            "oap",
+            ["S1.A -> S3.A", "S2.A -> S3.A"],
+            [OAP("S1.A", within="detect"), OAP("S2.A", within="detect")],
+        ),
+        ("oac", ["S1.A -> S2.A"], [OAC("S2.A")]),
     ],
 )
-def test_every_kind_of_k_is_found(kind: str, joins: list[str], constraint: Constraint) -> None:
+def test_every_kind_of_k_is_found(
+    kind: str, joins: list[str], constraints: list[Constraint]
+) -> None:
     streams = many_one(600, kind=kind, k=20, seed=4)
     settings: dict[str, Any] = {"joins": joins, "time": "t", "windows": Rows(500)}
     exact = local.constrained_join(streams, **settings)
     schemas = {name: table.schema for name, table in streams.items()}
     monitor = Monitor(c=1.5, window=100)
-    more: dict[str, Any] = {"constraints": constraint, "monitor": monitor, "lag": 0}
+    more: dict[str, Any] = {"constraints": constraints, "monitor": monitor, "lag": 0}
     job = ConstrainedJob(constrained_join(schemas, **settings, **more))
     engine = job.engine(1)
     found, ks = 0, []
@@ -582,7 +636,7 @@ def test_every_kind_of_k_is_found(kind: str, joins: list[str], constraint: Const
     found += sum(batch.num_rows for batch in engine.finish())
     assert found == exact.results > 1_000
     assert ks
-    per_tuple = 11 / 5 if constraint.within else 1  # `t` counts the tuples of all streams
+    per_tuple = 11 / 5 if constraints[0].within else 1  # `t` counts the tuples of all streams
     assert 0.25 * 20 <= max(ks) <= 20 * per_tuple * 1.5
     assert engine.take_counters()["missed"] == 0
 
@@ -628,3 +682,66 @@ def test_a_constraint_that_makes_the_state_smaller_is_used() -> None:
         case, case.spec([RIDS("A -> B", k=0)], lag=0, monitor=Monitor(window=200, p=0)), 500
     )
     assert engine.components()["B"]["no"] < 200
+
+
+def _strangers(count: int) -> Case:
+    """Parents of values that come once and have no child: CA only has to remember them."""
+    arrivals = []
+    for i in range(count):
+        arrivals.append(Tup("A", 2 * i, 2 * i, (("x", i),)))
+        arrivals.append(Tup("B", 2 * i + 1, 2 * i + 1, (("x", count + i),)))
+    windows = {"A": Window(rows=5), "B": Window(rows=5)}
+    return Case({"A": ["x"], "B": ["x"]}, [Join("A", "B", (("x", "x"),))], arrivals, windows)
+
+
+def test_a_constraint_that_remembers_more_than_it_clears_is_not_used() -> None:
+    case = _strangers(4_000)
+    settings: dict[str, Any] = {"monitor": Monitor(window=200, p=0), "lag": 0}
+    constraints = [CA("A.x", k=3_000)]
+    follows = run(case, case.spec(constraints, choose=False, **settings), 500)[1]
+    chooses = run(case, case.spec(constraints, **settings), 500)[1]
+    assert follows.adherence == {'CA("A.x")': 3_000}
+    assert chooses.adherence == {'CA("A.x")': None}
+    assert follows.take_counters()["bytes"] > 10 * chooses.take_counters()["bytes"]
+
+
+def test_what_is_chosen_survives_a_restart() -> None:
+    case = _strangers(600)
+    spec = case.spec([CA("A.x", k=300)], monitor=Monitor(window=50, p=0), lag=0)
+    job = ConstrainedJob(spec)
+    stays, moves = job.engine(1), job.engine(1)
+    for at in range(0, len(case.arrivals), 100):
+        batches = case.batches(job, case.arrivals[at : at + 100])
+        list(stays.feed(batches))
+        list(moves.feed(batches))
+        records = moves.snapshot()
+        moves = job.engine(1)
+        moves.restore(records)
+        heads = [from_bytes(each.snapshot()[0])[0] for each in (moves, stays)]
+        assert {**heads[0], "seq": 0} == {**heads[1], "seq": 0}
+    assert stays.adherence == {'CA("A.x")': None}
+
+
+@pytest.mark.parametrize("kind", [CA, OAP])
+def test_a_constraint_that_clears_is_used_and_one_that_cannot_is_not(
+    kind: type[Constraint],
+) -> None:
+    """Theorem 5.1 needs all parents of a cover: with one of two, nothing can be concluded."""
+    streams = many_one(1_500, kind=kind.__name__.lower(), k=20, seed=2)
+    both = [kind("S1.A", k=20), kind("S2.A", k=20)]
+    settings: dict[str, Any] = {
+        "joins": ["S1.A -> S3.A", "S2.A -> S3.A"],
+        "time": "t",
+        "windows": Rows(300),
+        "batch_rows": 500,
+        "monitor": Monitor(window=200, p=0),
+    }
+    chosen = local.constrained_join(streams, constraints=both, **settings)
+    always = local.constrained_join(streams, constraints=both, choose=False, **settings)
+    alone = local.constrained_join(streams, constraints=both[:1], **settings)
+    assert chosen.results == always.results == alone.results > 5_000
+    text = f'k of {kind.__name__}("S1.A")'
+    assert chosen.counters[text] == always.counters[text] == 20
+    assert chosen.counters["peak_held"] == always.counters["peak_held"]
+    assert alone.counters[text] == math.inf
+    assert alone.counters["peak_held"] > 2 * chosen.counters["peak_held"]

@@ -36,6 +36,8 @@ _RECORD_ROWS = 1 << 16
 _RECORD_BYTES = 16 << 20
 #: What a held tuple costs besides its payload: its slot, its links and timers, its groups.
 TUPLE_OVERHEAD = 256
+#: What a key costs that is remembered without a tuple.
+KEY_OVERHEAD = 96
 BITS = "bits"
 
 _COUNTED = {
@@ -49,7 +51,8 @@ _COUNTED = {
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
 _MOVED = ("seq", "status", "kept", "bare", "base")
 _WATCHED = ("k", "used", "seen", "since", "opened", "begun")
-_STATE = (*_WATCHED, "counts", "clock", "low", "keep", "cost", "judged")
+_CHOSEN = ("keep", "cost", "judged", "idle", "worth", "noted")
+_STATE = (*_WATCHED, *_CHOSEN, "counts", "clock", "low")
 
 
 class ConstrainedJob:
@@ -344,11 +347,12 @@ class ConstrainedEngine:
     @property
     def adherence(self) -> dict[str, int | None]:
         """The k of each constraint that is used now; None for one that is not."""
-        used = self._tables.core.used.tolist()
-        return {
-            known.text: None if k == layout.NEVER else k
-            for known, k in zip(self.spec.constraints, used, strict=True)
-        }
+        core = self._tables.core
+        found: dict[str, int | None] = {}
+        for known, k in zip(self.spec.constraints, core.used.tolist(), strict=True):
+            idle = known.kind == "CA" and core.idle[list(known.edges)].all()
+            found[known.text] = None if k == layout.NEVER or idle else k
+        return found
 
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
@@ -383,7 +387,8 @@ class ConstrainedEngine:
 
     def _bytes(self) -> int:
         """What is held: payload, dead rows among it, and indexes."""
-        return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
+        indexes = self._tables.held * TUPLE_OVERHEAD + self._tables.lone_groups() * KEY_OVERHEAD
+        return indexes + sum(p.nbytes for p in self._payload)
 
     # ---- state --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.constrained_spec import ConstrainedJoin
+from tidegate.constrained_spec import ConstrainedJoin, Known
 from tidegate.join_graph import Graph
 from tidegate.kernel import constrained_layout as layout
 from tidegate.kernel.constrained_state import rehash, tidy_timer
@@ -30,6 +30,7 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
                 at[role, edge] = j
                 link_value[s, j] = _ordered_value(spec, s, edge, role)
     of = {kind: _by_edge(spec, kind) for kind in ("RIDS", "CA", "OAP", "OAC")}
+    serving = [serves(spec, known) for known in constraints]
     timers = _Numbers()
     window_timer = np.array(
         [timers.next() if s.by is None and (s.rows or s.window) else -1 for s in spec.streams]
@@ -66,6 +67,7 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         covers=np.array(list(map(len, covers))),
         cover=_ragged(covers),
         rows=np.array([s.rows or 0 for s in spec.streams]),
+        length=np.array([s.window or 0 for s in spec.streams]),
         by=np.array(
             [
                 len(mine) - 1 if s.by is not None else -1
@@ -78,13 +80,15 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         oac=of["OAC"],
         axis=np.array([c.stream for c in constraints], np.int64),
         timed=np.array([c.in_time for c in constraints], np.bool_),
-        detected=np.array([c.k is None for c in constraints], np.bool_),
+        detected=np.array(
+            [c.k is None and s for c, s in zip(constraints, serving, strict=True)], np.bool_
+        ),
         ordered=np.array(
             [
                 spec.streams[c.stream].ordered.index(str(c.column))
-                if c.kind in ("OAP", "OAC")
+                if c.kind in ("OAP", "OAC") and served
                 else -1
-                for c in constraints
+                for c, served in zip(constraints, serving, strict=True)
             ],
             np.int64,
         ),
@@ -100,6 +104,12 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         slack=float(spec.monitor.c),
         whole=not spec.eliminate,
         choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
+        weighed=np.array(
+            [
+                spec.choose and c >= 0 and _bounded(spec, e.child)
+                for c, e in zip(of["CA"], edges, strict=True)
+            ]
+        ),
     )
 
 
@@ -128,9 +138,38 @@ def _links(graph: Graph, stream: int, by: bool) -> list[tuple[int, int]]:
 def _by_edge(spec: ConstrainedJoin, kind: str) -> NDArray[np.int64]:
     found = np.full(len(spec.graph.edges), -1, np.int64)
     for c, known in enumerate(spec.constraints):
-        if known.kind == kind:
+        if known.kind == kind and serves(spec, known):
             found[list(known.edges)] = c
     return found
+
+
+def serves(spec: ConstrainedJoin, known: Known) -> bool:
+    """Whether a constraint can lead to anything: CA and OAP need company (theorem 5.1).
+
+    Of a child stream, they must hold on all parents, or on all of a minimal cover.
+    """
+    if known.kind not in ("CA", "OAP"):
+        return True
+    graph, told = spec.graph, _clearing(spec)
+    for e in known.edges:
+        child = graph.edges[e].child
+        ups = graph.parents(child)
+        if all(up in told for up in ups):
+            return True
+        if any((cover >> ups.index(e)) & 1 for cover in _parent_covers(spec, child)):
+            return True
+    return False
+
+
+def _clearing(spec: ConstrainedJoin) -> set[int]:
+    """The joins that CA and OAP are on."""
+    return {e for c in spec.constraints if c.kind in ("CA", "OAP") for e in c.edges}
+
+
+def _bounded(spec: ConstrainedJoin, stream: int) -> bool:
+    """Whether a stream's tuples are gone some day, constraints or not."""
+    window = spec.streams[stream]
+    return window.window is not None or (window.rows is not None and window.by is None)
 
 
 def _ordered_value(spec: ConstrainedJoin, stream: int, edge: int, role: int) -> int:
@@ -161,7 +200,7 @@ def _steps(graph: Graph, start: int) -> list[tuple[bool, int]]:
 def _parent_covers(spec: ConstrainedJoin, stream: int) -> list[int]:
     """The minimal covers among a stream's parents that CA and OAP hold on, as bits."""
     graph = spec.graph
-    served = {e for c in spec.constraints if c.kind in ("CA", "OAP") for e in c.edges}
+    served = _clearing(spec)
     ups = graph.parents(stream)
     at = {graph.edges[e].parent: i for i, e in enumerate(ups) if e in served}
     return [
@@ -194,7 +233,10 @@ class Tables:
         self._of_groups = {int(t) for t in plan.ca_timer if t >= 0}
         every = (plan.window_timer, plan.rids_timer, plan.ca_timer, plan.oap_timer, plan.oac_timer)
         timers = sum(int((each >= 0).sum()) for each in every)
-        known = [layout.NEVER if c.k is None else c.k for c in spec.constraints]
+        known = [
+            c.k if c.k is not None and serves(spec, c) else layout.NEVER for c in spec.constraints
+        ]
+        edges = len(spec.graph.edges)
         self.core = layout.Core(
             ints=np.zeros(layout.INTS, np.int64),
             counts=np.zeros(n, np.int64),
@@ -231,8 +273,12 @@ class Tables:
             trial=np.zeros((n, 2), np.int64),
             cost=np.zeros((n, 2), np.int64),
             judged=np.zeros(n, np.int64),
+            idle=np.zeros(edges, np.int8),
+            entries=np.zeros(edges + n, np.int64),
+            worth=np.zeros((edges, 2), np.float64),
+            noted=np.full((edges, 3), -layout.NEVER, np.int64),
             assign=np.zeros(n, np.int32),
-            cursor=np.zeros(max(1, len(spec.graph.edges)), np.int8),
+            cursor=np.zeros(max(1, edges), np.int8),
         )
 
     @property
@@ -245,6 +291,12 @@ class Tables:
         slots = self.core.slots[: self.core.ints[layout.SLOTS]]
         found: NDArray[np.int64] = np.flatnonzero(slots["status"] != layout.EMPTY)
         return found
+
+    def lone_groups(self) -> int:
+        """How many keys are remembered, by CA, of which no tuple is held."""
+        groups = self.core.groups[: self.core.ints[layout.GROUPS]]
+        lone = (groups["child"] == -1) & (groups["parents"] == -1) & (groups["stamp"] >= 0)
+        return int(np.count_nonzero(lone))
 
     # ---- room ---------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from tidegate.kernel.synopses import (
     drop_timer,
     eliminate,
     find_group,
+    joinable,
     keep_as_no,
     keeps_no,
     leave_unknown,
@@ -49,19 +50,22 @@ from tidegate.kernel.synopses import (
     list_children,
     list_one,
     maybe_free_group,
+    meet,
     mixed,
     need_group,
     new_slot,
     no_on_trial,
     note_changed,
+    on_scales,
     on_trial,
     push,
+    remember,
     remove,
     set_status,
     stands,
     useless,
 )
-from tidegate.kernel.watching import adopt, judge, observe, watch_anew, watch_rids
+from tidegate.kernel.watching import adopt, judge, observe, watch_anew, watch_rids, weigh
 
 #: What `run` says when it stops.
 DONE, FULL = 0, 1
@@ -115,6 +119,8 @@ def _count_status(core: Core, slot: int) -> None:
 def _spread(core: Core, plan: Plan, slot: int) -> None:
     """Tell the parents of a tuple what has become of it (figures 14 and 15)."""
     status, stream = core.slots[slot].status, core.slots[slot].stream
+    if status == GONE:
+        return
     if status == RISING:
         core.slots[slot].status = YES
         _count_status(core, slot)
@@ -123,7 +129,7 @@ def _spread(core: Core, plan: Plan, slot: int) -> None:
         group = core.links[slot, plan.at_child[edge]].group
         above = core.groups[group].parents
         while above != -1:
-            if core.slots[above].status == UNKNOWN:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
                 verdict = evaluate(core, plan, above) if stands(status) else NO
                 if verdict != UNKNOWN:
                     set_status(core, plan, above, verdict)
@@ -304,6 +310,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
             elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
                 adopt(core, plan, c)
     judge(core, plan, stream)
+    weigh(core, plan, stream)
     if not bits & KEYED:
         ints[NULL_KEYS] += 1
         return
@@ -361,8 +368,8 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
                 core.links[slot, j].base = base
         elif role == CHILD:
-            if core.groups[group].child != -1 and not plan.whole:
-                core.ints[VIOLATIONS] += 1
+            if not plan.whole:
+                core.ints[VIOLATIONS] += joinable(core, plan, group, slot) != -1
             watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
@@ -440,6 +447,14 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
     core.slots[slot].status = GONE
     core.ints[EXPIRED] += 1
     push(core, slot)
+    # At once: the newcomer for which it makes room may have the same key, and another child.
+    for i in range(plan.ups[stream]):
+        edge = plan.up[stream, i]
+        above = core.groups[core.links[slot, plan.at_child[edge]].group].parents
+        while above != -1:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
+                set_status(core, plan, above, NO)
+            above = core.links[above, plan.at_parent[edge]].next
 
 
 @inner
@@ -597,11 +612,17 @@ def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
 def _cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     """CA: another tuple of a value (section 5.2)."""
     c = plan.ca[edge]
-    group = need_group(core, mixed(key, edge), edge)
+    hashed = mixed(key, edge)
+    if core.idle[edge] == 1 and not on_scales(hashed):
+        known = find_group(core, hashed)
+        if known == -1 or core.groups[known].clustered == 0:
+            return
+    group = need_group(core, hashed, edge)
     count = core.counts[plan.axis[c]]
     core.groups[group].dirty = 1
     if core.groups[group].clustered == 0:
         core.groups[group].clustered = 1
+        remember(core, group, 1)
         core.groups[group].ca = time if plan.timed[c] else count
         add_timer(core, plan.ca_timer[edge], core.groups[group].ca, core.groups[group].stamp, group)
         return

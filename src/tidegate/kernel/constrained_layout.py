@@ -124,6 +124,7 @@ class Plan(NamedTuple):
     covers: Array  # by stream: how many covers there are among its parents, each as bits of `up`
     cover: Array
     rows: Array  # by stream: the window in rows, 0 if there is none
+    length: Array  # by stream: the window in time, 0 if there is none
     by: Array  # by stream: the link of a window by value, -1 if there is none
     rids: Array  # by edge: which constraint, -1 if there is none
     ca: Array
@@ -145,6 +146,7 @@ class Plan(NamedTuple):
     slack: float  # k_e over k_u
     whole: bool  # every tuple is held for its window: SWJ
     choosable: Array  # by stream: whether to keep its No is decided by what it costs
+    weighed: Array  # by edge: whether to use CA is decided by what it clears
 
 
 class Core(NamedTuple):
@@ -185,6 +187,10 @@ class Core(NamedTuple):
     trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
     cost: Array  # by stream: the same, added up over arrivals
     judged: Array  # by stream: when these were last compared
+    idle: Array  # by edge: whether CA is not used, because it costs more than it clears
+    entries: Array  # by edge (and window by value): values on trial that CA has in mind
+    worth: Array  # by edge: what CA cleared of them and what it had in mind, both over time
+    noted: Array  # by edge: when that was last added up, when compared, and the parents so far
     assign: Array  # by stream, for walks
     cursor: Array
 

@@ -25,6 +25,7 @@ from tidegate.kernel.synopses import (
     new_slot,
     no_on_trial,
     on_trial,
+    remember,
 )
 
 
@@ -65,6 +66,7 @@ def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bi
         core.groups[group].clustered = bits[i] & 1
         core.groups[group].closed = (bits[i] >> 1) & 1
         core.groups[group].kept = (bits[i] >> 2) & 1
+        remember(core, group, core.groups[group].clustered)
         if core.groups[group].clustered and not core.groups[group].closed:
             timer = plan.ca_timer[edge[i]]
             add_timer(core, timer, ca[i], core.groups[group].stamp, group)

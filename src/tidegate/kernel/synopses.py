@@ -39,6 +39,9 @@ from tidegate.kernel.heap import drop_top, put, sift_up
 
 #: Of 64 parts of the keys, the first of the two that are on trial.
 _TRIALS = 62
+#: The part of which CA is measured, and what a tuple takes if a value that is remembered takes 1.
+_WEIGHED = 61
+_TUPLE = 4
 
 
 @inlined
@@ -96,6 +99,19 @@ def need_group(core: Core, hashed: Any, edge: int) -> int:
 
 
 @inlined
+def on_scales(hashed: Any) -> bool:
+    """Whether a key is one of those by which CA is measured."""
+    return bool(hashed >> np.uint64(58) == np.uint64(_WEIGHED))
+
+
+@inlined
+def remember(core: Core, group: int, change: int) -> None:
+    """Count a value that CA has in mind, or no more."""
+    if on_scales(core.groups[group].hash):
+        core.entries[core.groups[group].edge] += change
+
+
+@inlined
 def maybe_free_group(core: Core, group: int) -> None:
     """Forget a group that has no tuples and of whose key nothing need be known."""
     g = core.groups[group]
@@ -104,6 +120,7 @@ def maybe_free_group(core: Core, group: int) -> None:
     if g.clustered == 1 and g.closed == 0 and g.kept == 0:
         return
     ints = core.ints
+    remember(core, group, -int(g.clustered))
     if g.clustered == 1 and g.stamp <= ints[MARK]:
         core.departed_groups[ints[DEPARTED_GROUPS], 0] = np.uint64(g.edge)
         core.departed_groups[ints[DEPARTED_GROUPS], 1] = g.hash
@@ -165,11 +182,27 @@ def unlink(core: Core, slot: int, at: int, role: int) -> None:
 @inlined
 def child_of(core: Core, plan: Plan, slot: int, edge: int) -> int:
     """The child tuple of a tuple; -1 if it is not there."""
-    group = core.links[slot, plan.at_parent[edge]].group
+    return joinable(core, plan, core.links[slot, plan.at_parent[edge]].group, slot)
+
+
+@inlined
+def joinable(core: Core, plan: Plan, group: int, slot: int) -> int:
+    """The child tuple of a group that can be in one result with a tuple; -1 if there is none."""
     child = core.groups[group].child
-    while child != -1 and core.slots[child].status == GONE:
-        child = core.links[child, plan.at_child[edge]].next
+    while child != -1 and (core.slots[child].status == GONE or not meet(core, child, slot)):
+        child = core.links[child, plan.at_child[core.groups[group].edge]].next
     return int(child)
+
+
+@inlined
+def meet(core: Core, one: int, other: int) -> bool:
+    """Whether two tuples are in their windows at some same time.
+
+    One that is out of its window is held on while a stream may be behind, and its key may have come
+    again: to those that come later it is not there.
+    """
+    here, there = core.slots[one], core.slots[other]
+    return bool(here.end > there.time and there.end > here.time)
 
 
 @inlined
@@ -364,6 +397,15 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
     """Forget a useless tuple and all above that join it (section 5.1); how many went."""
     ints = core.ints
     gone = 0
+    first = core.slots[slot].stream
+    stays = core.slots[slot].end - core.clock[first]
+    if plan.rows[first] > 0:
+        stays = core.slots[slot].num + plan.rows[first] - core.counts[first]
+    credit = 0
+    for i in range(plan.ups[first]):
+        group = core.links[slot, plan.at_child[plan.up[first, i]]].group
+        if plan.weighed[plan.up[first, i]] and on_scales(core.groups[group].hash):
+            credit |= 1 << i
     core.slots[slot].pending = 1
     core.stack[ints[STACK]] = slot
     ints[STACK] += 1
@@ -380,6 +422,9 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
                 above = core.links[above, plan.at_parent[edge]].next
         remove(core, plan, at)
         gone += 1
+    for i in range(plan.ups[first]):
+        if (credit >> i) & 1:
+            core.worth[plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
     return gone
 
 

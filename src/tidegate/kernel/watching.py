@@ -1,4 +1,4 @@
-"""Watching constraints: how large k is in the data, and whether keeping No pays.
+"""Watching constraints: how large k is in the data, and whether keeping No, and CA, pays.
 
 Babu, Srivastava, Widom: sections 4.3, 5.3, 6.3 and 8.
 """
@@ -32,12 +32,18 @@ def observe(core: Core, plan: Plan, c: int, distance: int) -> None:
         return
     core.seen[c] = max(core.seen[c], distance)
     if distance > core.used[c]:
-        core.used[c] = NEVER
-        core.k[c] = NEVER
-        watch_anew(core, plan, c)
-        core.begun[c] = core.opened[c]
+        forget_k(core, plan, c)
         if plan.ordered[c] >= 0:
             core.low[c] = -NEVER
+
+
+@inlined
+def forget_k(core: Core, plan: Plan, c: int) -> None:
+    """Stop the use of a constraint, until its k is found again."""
+    core.used[c] = NEVER
+    core.k[c] = NEVER
+    watch_anew(core, plan, c)
+    core.begun[c] = core.opened[c]
 
 
 @inner
@@ -79,3 +85,36 @@ def judge(core: Core, plan: Plan, stream: int) -> None:
         core.judged[stream] = core.counts[stream]
         core.cost[stream, 0] //= 2
         core.cost[stream, 1] //= 2
+
+
+@inlined
+def weigh(core: Core, plan: Plan, stream: int) -> None:
+    """See whether CA clears more than it has to keep in mind (section 8).
+
+    A small part of the keys always uses it. Compared are, for these, the tuples that it cleared by
+    how long they would have stayed, and the values that it remembers over the same time. That is
+    done after two windows of the child stream: what CA clears later than that is gone anyway.
+    """
+    for edge in range(plan.parent.shape[0]):
+        if not plan.weighed[edge] or plan.child[edge] != stream:
+            continue
+        parents = core.counts[plan.parent[edge]]
+        now = core.counts[stream] if plan.rows[stream] > 0 else core.clock[stream]
+        if core.noted[edge, 0] == -NEVER:
+            core.noted[edge, 1] = now
+            core.noted[edge, 2] = parents
+        else:
+            core.worth[edge, 1] += core.entries[edge] * float(now - core.noted[edge, 0])
+        core.noted[edge, 0] = now
+        whole = 2 * (plan.rows[stream] + plan.length[stream])
+        if now - core.noted[edge, 1] < whole or parents - core.noted[edge, 2] < plan.watch:
+            continue
+        c = plan.ca[edge]
+        idle = core.worth[edge, 0] < core.worth[edge, 1]
+        if core.idle[edge] == 1 and not idle and plan.detected[c]:
+            forget_k(core, plan, c)
+        core.idle[edge] = 1 if idle else 0
+        core.noted[edge, 1] = now
+        core.noted[edge, 2] = parents
+        core.worth[edge, 0] /= 2
+        core.worth[edge, 1] /= 2

@@ -30,6 +30,14 @@ def number(name: str, value: Any, *, least: float) -> float:
     return float(value)
 
 
+def share(name: str, value: Any) -> float:
+    """Return ``value`` as a float between 0 and 1."""
+    found = number(name, value, least=0.0)
+    if found > 1:
+        raise TidegateError(f"{name} must be a share between 0 and 1, not {value!r}")
+    return found
+
+
 def pair(name: str, value: Any, *, least: float) -> tuple[float, float]:
     """Return one number a side: a single number stands for both sides."""
     if not isinstance(value, (tuple, list)):
