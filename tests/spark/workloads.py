@@ -104,9 +104,9 @@ class Pair:
         return left, right
 
 
-def begin(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
-    """Run a streaming DataFrame into Parquet files until all input is taken."""
-    return (
+def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
+    """Run a streaming DataFrame into Parquet files until all input is taken, and then stop."""
+    query = (
         result.writeStream.format("parquet")
         .outputMode(mode)
         .option("path", str(home / "out"))
@@ -114,11 +114,6 @@ def begin(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQu
         .trigger(availableNow=True)
         .start()
     )
-
-
-def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
-    """Run a streaming DataFrame to its end."""
-    query = begin(result, home, mode=mode)
     query.awaitTermination()
     return query
 
