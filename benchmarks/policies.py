@@ -121,11 +121,15 @@ QUICK = Scale(ticks=2_000, shares=(0.25,), seeds=1, data=("Zipf(1)", "auctions (
 
 @dataclass(frozen=True)
 class Kept:
-    """What a policy kept of one pair of streams: share of the whole, Jain's index, tuples/s."""
+    """What a policy kept of one pair of streams: share of the whole, Jain's index, tuples/s.
+
+    And how many results the second half of the streams led to.
+    """
 
     share: float
     fairness: float
     speed: float
+    late: int
 
 
 def _worth(data: Data, result: tg.Result) -> float:
@@ -143,6 +147,14 @@ def _stays(data: Data, tables: Tables, result: tg.Result) -> Any:
     return np.concatenate([np.maximum(early, 0), np.full(total - len(early), data.window)])
 
 
+def _times(data: Data, result: tg.Result) -> Any:
+    """When each result came about: at the time of its later tuple."""
+    column = data.settings["time"]
+    return np.maximum(
+        *(_numbers(result.table.column(f"{column}_{side}")) for side in ("left", "right"))
+    )
+
+
 def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) -> Kept:
     """One policy on one pair of streams."""
     start = time.perf_counter()
@@ -150,7 +162,14 @@ def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) 
         *tables, **data.settings, within=data.within, memory=memory, policy=policy
     )
     speed = sum(map(len, tables)) / (time.perf_counter() - start)
-    return Kept(_worth(data, result) / exact, fairness(_stays(data, tables, result)), speed)
+    times = _numbers(tables[0].column(data.settings["time"]))
+    half = (int(times.min()) + int(times.max())) / 2
+    return Kept(
+        _worth(data, result) / exact,
+        fairness(_stays(data, tables, result)),
+        speed,
+        int((_times(data, result) >= half).sum()),
+    )
 
 
 def measure_all(scale: Scale, step: Step) -> dict[tuple[str, float], dict[str, list[Kept]]]:
@@ -189,6 +208,44 @@ def _rows(
     return tuple(rows)
 
 
+def _once_learned(cell: dict[str, list[Kept]]) -> str:
+    """The second half's results with `auto` over those with the policy that is best there."""
+    results = {name: _mean(kept, "late") for name, kept in cell.items()}
+    best = max(value for name, value in results.items() if name != "auto")
+    return f"{results['auto'] / best:.1%}"
+
+
+def after_drift(scale: Scale, step: Step) -> Table:
+    """Recall by windows before and after the keys' popularity is reshuffled."""
+    data, rivals = DATA["drift"], ("auto", "prob", "heeb", "greedy-dual")
+    share, windows = 0.25, 10
+    width, change = int(data.window), scale.ticks // 2
+    totals = dict.fromkeys(("exact", *rivals), np.zeros(windows + 1))
+    for seed in range(3 * scale.seeds):
+        step(f"after the drift, seed {seed}")
+        tables = data.make(scale.ticks, seed)
+        memory = max(round(share * data.live(tables)), 2)
+        for name in totals:
+            bound = (
+                data.settings
+                if name == "exact"
+                else data.settings | {"memory": memory, "policy": name}
+            )
+            result = tg.local.join(*tables, **bound, within=data.within)
+            since = (_times(data, result) - change) // width
+            before = ((since >= -windows) & (since < 0)).sum()
+            after = [(since == window).sum() for window in range(windows)]
+            totals[name] = totals[name] + np.array([before, *after])
+    names = (f"{windows} windows before", *(f"window {at + 1} after" for at in range(windows)))
+    rows = tuple(
+        (name, *(f"{totals[rival][at] / totals['exact'][at]:.1%}" for rival in rivals))
+        for at, name in enumerate(names)
+        if totals["exact"][at]
+    )
+    title = f"Recall before and after all keys change places (drift), memory {share:.0%}"
+    return Table(f"{title}, {3 * scale.seeds} seeds", ("when", *rivals), rows)
+
+
 def run(scale: Scale, step: Step) -> Section:
     """The whole table."""
     found = measure_all(scale, step)
@@ -212,6 +269,7 @@ def run(scale: Scale, step: Step) -> Section:
             f"{_best(found[name, share])[0]:.1%}",
             _best(found[name, share])[1],
             f"{ratio:.1%}",
+            "" if DATA[name].weighed else _once_learned(found[name, share]),
         )
         for (name, share), ratio in ratios.items()
     )
@@ -221,15 +279,17 @@ def run(scale: Scale, step: Step) -> Section:
         workload=(
             f"{scale.ticks:,} ticks (auctions, orders and sensors: as many, with four bids each; "
             f"flights: as many departures), mean of {scale.seeds} seeds. Memory is a "
-            "share of the tuples that are live on average; shared between the sides."
+            "share of the tuples that are live on average; shared between the sides. "
+            "*Second half*: its results over those of the policy that has most of them there."
         ),
         figures=(figure,),
         tables=(
             Table(
                 "`auto` and the best of the others",
-                ("streams", "memory", "auto", "best", "which", "auto over it"),
+                ("streams", "memory", "auto", "best", "which", "auto over it", "second half"),
                 best,
             ),
+            after_drift(scale, step),
             Table(
                 "Share of the exact results (of importance)", names, _rows(found, "share", "{:.1%}")
             ),

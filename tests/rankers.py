@@ -341,6 +341,8 @@ class Auto(ByKey):
         self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
         self.elapsed, self.last = 0.0, 0.0
         self.census_at, self.fit_at, self.fitted = 0, 0, 0.0
+        self.gains: list[tuple[float, float]] = []  # weights and bits, since the last census
+        self.censuses, self.mean, self.variance, self.excess = 0, 0.0, 0.0, 0.0
 
     @property
     def span(self) -> float:
@@ -355,9 +357,7 @@ class Auto(ByKey):
         """What is expected in a window; and where in the table a tuple of an age is."""
         assert self.join.clock is not None
         side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
-        count = self.counts[1 - side].get(key, 0.0)
-        if self.first_epoch is not None:
-            count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+        count = self.fading(1 - side, key)
         expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
         step = 0.0
         if not math.isinf(window):
@@ -395,8 +395,21 @@ class Auto(ByKey):
         super().observe(row, clock)
         time, count = self.recent.get((row.side, row.key), (row.time, 0.0))
         if row.time >= time:
-            fade = math.exp2(-float(row.time - time) / (0.125 * self.span))
-            self.recent[row.side, row.key] = row.time, 1.0 + count * fade
+            lately = count * math.exp2(-float(row.time - time) / (0.125 * self.span))
+            self.recent[row.side, row.key] = row.time, 1.0 + lately
+            before = max(self.fading(row.side, row.key) - 1.0, 0.0) + 0.5
+            lasting = 0.125 * self.span / math.log(2.0)
+            usual = before * lasting / (self.elapsed + 0.125 * self.span)
+            bits = math.log2(0.5 + 0.5 * (lately + 0.5) / (usual + 0.5))
+            self.gains.append((1.0 / (1.0 + lately), bits))
+
+    def fading(self, side: int, key: int) -> float:
+        """The key's count on a side, as fading counts would have it."""
+        assert self.join.clock is not None
+        count = self.counts[side].get(key, 0.0)
+        if self.first_epoch is not None:
+            count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+        return count
 
     def settle(self, held_keys: Collection[int]) -> None:
         """Forget of a key all or nothing."""
@@ -434,6 +447,34 @@ class Auto(ByKey):
             self.fit_at, self.fitted = seq, float(clock)
             for side in (LEFT, RIGHT):
                 self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
+        if self.has_changed():
+            self.forget()
+
+    def has_changed(self) -> bool:
+        """Whether recent counts have come to foresee arrivals much better than they used to."""
+        if not self.gains:
+            return False
+        gained = float(np.average([b for _, b in self.gains], weights=[w for w, _ in self.gains]))
+        self.gains = []
+        if self.elapsed < self.span:
+            return False
+        off = gained - self.mean
+        if self.censuses >= 32:
+            deviation = max(math.sqrt(self.variance), 0.03)
+            self.excess = max(self.excess + min(off / deviation, 8.0) - 1.0, 0.0)
+            off = min(off, 2.0 * deviation)
+        self.censuses = min(self.censuses + 1, 64)
+        self.mean += off / self.censuses
+        self.variance = (1.0 - 1.0 / self.censuses) * (self.variance + off**2 / self.censuses)
+        return self.excess > 24.0
+
+    def forget(self) -> None:
+        """Have later arrivals weigh so much more that earlier ones were an eighth of a window's."""
+        self.excess, self.censuses = 0.0, 0
+        if self.first_epoch is not None and self.halflife and self.elapsed > self.span / 8:
+            halvings = math.ceil(math.log2(self.elapsed / (self.span / 8)))
+            self.first_epoch -= halvings
+            self.elapsed /= 2.0**halvings
 
     def sum_up(self, ghost: Row) -> None:
         """At every mark: results to the end; and if dropped after 1, 2 or 4 without having risen.
@@ -472,7 +513,7 @@ class Auto(ByKey):
                 ahead = usual[i : at + 1] + path * (earned - usual)[i : at + 1]
                 best[i] = np.maximum(best[i], ahead.mean(axis=0))
                 steady[i] = np.maximum(steady[i], usual[i : at + 1].mean(axis=0))
-            mark = i * self.MARKS // self.STEPS
+            mark, more = i * self.MARKS // self.STEPS, 1.0
             for level in range(self.LEVELS):
                 ghosts, results, *tried = returns[:, mark, level]
                 left = self.MARKS - mark
@@ -483,8 +524,9 @@ class Auto(ByKey):
                         time = ghosts * length + rose * (left - length)
                         plans.append((of_risen + of_others, time))
                 usually = steady[i, level, 0] * 2.0 ** (level - 7) / self.MARKS
-                rates = [(r / usually + 8.0 * left) / (t + 8.0 * left) for r, t in plans]
-                best[i, level] *= max(*rates, 1.0)
+                rates = [(r / usually + 8.0 * left * more) / (t + 8.0 * left) for r, t in plans]
+                more = max(*rates, 1.0)
+                best[i, level] *= more
         return best
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
@@ -500,4 +542,5 @@ class Auto(ByKey):
                 at.append(first + over)
             if part > 0:
                 corrected += part * self.worth[(row.side, *at)]
-        return math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
+        rank = math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
+        return math.floor(rank * 2.0**24) / 2.0**24

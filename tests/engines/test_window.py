@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import sizes
 from tidegate.engines.queue import QueueEngine
-from tidegate.engines.rules import EXACT_LIMIT, TUPLE_OVERHEAD
+from tidegate.engines.rules import EXACT_LIMIT, LEARNED, TUPLE_OVERHEAD
 from tidegate.engines.window import WindowEngine
 from tidegate.kernel import layout
 from tidegate.policies import (
@@ -515,6 +515,35 @@ def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]
     feeds = [cells[at : at + 70] for at in range(0, len(cells), 70)]
     learned = run_case(Case(spec, feeds, restarts={1, 3, 4}))
     assert sum(learned.values()) > 100
+
+
+@pytest.mark.parametrize(("name", "learns"), [("auto", "rates"), ("age", "ages")])
+def test_what_is_learned_is_part_of_a_memory_in_bytes(name: str, learns: str) -> None:
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory="8 MB", policy=name)
+    engine = WindowEngine(spec)
+    core = engine._tables.core
+    taken = (core.worth, core.cells, core.returns, core.factors, core.ghosts, core.trails)
+    assert 0.8 * LEARNED[learns] < sum(part.nbytes for part in taken) + core.heads.nbytes
+    assert sum(part.nbytes for part in taken) + core.heads.nbytes <= LEARNED[learns]
+    assert spec.memory is not None
+    assert engine._rules.budgets[0, 0] <= spec.memory - LEARNED[learns]
+
+
+def test_auto_forgets_as_its_twin_does() -> None:
+    """All keys change places, after censuses enough to know what is usual."""
+    rng = np.random.default_rng(7)
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory=40, policy="auto")
+    cells = []
+    for uid in range(3800):
+        key = int(100 * rng.random() ** 3)
+        place = key if uid < 3000 else 99 - key
+        cells.append((int(rng.integers(2)), place, uid // 4, uid))
+    whole = run_case(Case(spec, [cells[:3100], cells[3100:]], restarts={0}))
+    assert sum(whole.values()) > 1000
+    engine = WindowEngine(spec)
+    found = pairs_of(engine.feed([[prepared(spec, cells, side)] for side in range(2)]))
+    assert found + pairs_of(engine.finish()) == whole
+    assert engine._tables.core.ints[layout.EPOCH] < 0
 
 
 def test_an_age_curve_is_learned() -> None:

@@ -19,6 +19,8 @@ TUPLE_OVERHEAD = 384
 KEY_OVERHEAD = 160
 #: What an arrival costs that counts for a window, with its key; and a column of a sketch.
 ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
+#: What it costs to learn what tuples are worth: by age, or by key too; see `Tables.leave_ghosts`.
+LEARNED = {"ages": 64 * 1024, "rates": 352 * 1024}
 #: Columns of a sketch.
 _SKETCH = 16_384
 #: Candidates up to which the queue of a moving rank is exact.
@@ -63,9 +65,9 @@ def rules_of(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     if isinstance(policy, ByFrequency) and learn:
         counting = _COUNTINGS[policy.counting]
     budgets = [share_of(step.value, spec, shards) for step in spec.budget]
-    cap = columns = 0
+    least, most = min(budgets), max(share_of(s.value or 0, spec, shards) for s in spec.budget)
+    cap = columns = reserved = 0
     if learn:
-        least, most = min(budgets), max(share_of(s.value or 0, spec, shards) for s in spec.budget)
         each = _OVERHEADS[counting]
         tuples = least // (10 * each) if spec.in_bytes else max(most, 65_536)
         wanted = policy.keys if isinstance(policy, ByFrequency) else None
@@ -75,8 +77,10 @@ def rules_of(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
             # It counts all keys, so that there are never too many.
             cap, columns = 2**62, _columns(wanted, least if spec.in_bytes else None)
             reserved = columns * each
-        if spec.in_bytes:
-            budgets = [max(memory - reserved, 2) for memory in budgets]
+    if policy.learns is not None:
+        reserved += min(LEARNED[policy.learns], least // 10)
+    if spec.in_bytes:
+        budgets = [max(memory - reserved, 2) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
     # Counts of a window fall as well as rise, which a queue of keys has no way to see.

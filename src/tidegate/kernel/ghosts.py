@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
+from tidegate.kernel.drift import forget, has_changed
 from tidegate.kernel.layout import (
     CENSUS_SEQ,
     GHOSTS,
@@ -247,16 +248,19 @@ def _fade(core: Core, factor: float) -> None:
 
 
 @inner
-def census(core: Core, rules: Rules) -> None:
-    """Count what was expected of the ghosts since the last census; now and then, fit."""
+def census(core: Core, rules: Rules) -> bool:
+    """Count what was expected of the ghosts since the last census; now and then, fit.
+
+    True if counts were forgotten, so that ranks may have fallen.
+    """
     ints, now = core.ints, float(core.clock[0])
     if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
-        return
+        return False
     since, span = now - core.model[LAST], span_of(core, rules)
     if ints[CENSUS_SEQ] == 0:
         since = 0.0
     elif since < _CENSUS * span:
-        return
+        return False
     ints[CENSUS_SEQ] = ints[SEQ]
     core.model[LAST] = now
     _fade(core, math.exp2(-since / (_HALFLIFE * span)))
@@ -290,3 +294,7 @@ def census(core: Core, rules: Rules) -> None:
         for side in range(2):
             fit(core, side)
             look_ahead(core, side)
+    if not has_changed(core, rules):
+        return False
+    forget(core, rules)
+    return True

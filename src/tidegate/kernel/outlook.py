@@ -77,8 +77,11 @@ def fit(core: Core, side: int) -> None:
 
 
 @inlined
-def _as_kept(core: Core, side: int, step: int, level: int, usual: float) -> float:
-    """How much better than by the `usual` rate ghosts did to their end or on trial; at least 1."""
+def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before: float) -> float:
+    """How much better than by the `usual` rate ghosts did to their end or on trial; at least 1.
+
+    Where few came by, as much better as at the level `before`.
+    """
     returns = core.returns[side]
     marks = returns.shape[1]
     mark = step * marks // core.worth.shape[1]
@@ -86,14 +89,15 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float) -> floa
     # A window's results to those that are expected at the level's rate.
     unit = math.ldexp(float(marks), int(BELOW) - level) / usual
     belief = _GHOSTS_BELIEF * float(marks - mark)
-    best = (returns[RESULTS, mark, level] * unit + belief) / (ghosts * (marks - mark) + belief)
+    hoped = belief * before
+    best = (returns[RESULTS, mark, level] * unit + hoped) / (ghosts * (marks - mark) + belief)
     for number in range(TRIALS):
         length = 1 << number
         if mark + length < marks:
             trial = returns[2 + 3 * number : 5 + 3 * number, mark, level]
             results = trial[OF_RISEN] + trial[OF_OTHERS]
             time = ghosts * length + trial[RISEN] * (marks - mark - length)
-            best = max(best, (results * unit + belief) / (time + belief))
+            best = max(best, (results * unit + hoped) / (time + belief))
     return max(float(best), 1.0)
 
 
@@ -106,7 +110,8 @@ def look_ahead(core: Core, side: int) -> None:
     """
     worth, expected = core.worth[side], core.cells[side, EXPECTED]
     steps, levels, trends = worth.shape
-    usual = core.factors[0, 0]
+    usual, more = core.factors[0, 0], core.factors[1, 0]
+    more[:] = 1.0
     for j in range(levels):
         for i in range(steps):
             total, weight = 0.0, 0.0
@@ -119,7 +124,8 @@ def look_ahead(core: Core, side: int) -> None:
             for at in range(i, steps):
                 total += usual[at]
                 best = max(best, total / (at - i + 1))
-            more = _as_kept(core, side, i, j, best) if knows_keys(core) else 1.0
+            if knows_keys(core):
+                more[i] = _as_kept(core, side, i, j, best, more[i])
             for k in range(trends):
                 best, total, lasting = 0.0, 0.0, 1.0
                 for at in range(i, steps):
@@ -127,4 +133,4 @@ def look_ahead(core: Core, side: int) -> None:
                     best = max(best, total / (at - i + 1))
                     lasting *= _LASTING
                 # Nothing looks back at this step any more.
-                worth[i, j, k] = math.log2(best * more) if knows_keys(core) else best
+                worth[i, j, k] = math.log2(best * more[i]) if knows_keys(core) else best

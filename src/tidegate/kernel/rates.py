@@ -17,9 +17,11 @@ from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
 UNSEEN = 0.5
 #: Places in `Core.model`: how long evicted tuples stayed, when the last census was, for how long
 #: arrivals have been counted (old time fading as they do), what a count weighs, when the last fit
-#: was.
+#: was; the rest is for `drift`: bits gained since the last census, arrivals that gained them, how
+#: many censuses count, what is usually gained, its variance, how far above it recent ones add up.
 STAY, LAST, ELAPSED, WEIGHT, FITTED = 0, 1, 2, 3, 4
-MODEL = 5
+GAINED, NOTED, CENSUSES, MEAN, VARIANCE, EXCESS = 5, 6, 7, 8, 9, 10
+MODEL = 11
 #: After so much of a window, an arrival counts half as a recent one.
 RECENT = 0.125
 #: What a steady rate would have, in a window, of an arrival in the recent count.
@@ -28,6 +30,9 @@ _STEADY = math.log2(math.log(2.0) / RECENT)
 _DOWN = 3.0
 #: As many doublings of a key's partners in a window are told apart below one partner.
 BELOW = 7.0
+#: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
+#: they are compared: few say little.
+_DOUBT = 0.5
 
 
 @inlined
@@ -53,14 +58,22 @@ def span_of(core: Core, rules: Rules) -> float:
 
 @inlined
 def note(core: Core, rules: Rules, group: int, time: Any) -> None:
-    """Note that a group's key came."""
-    recent = core.recent[group]
+    """Note that a group's key came, and how much better its recent count foresaw it, in bits."""
+    recent, model = core.recent[group], core.model
     if time >= recent.time:
+        span = RECENT * span_of(core, rules)
         faded = 0.0
         if recent.count > 0.0:
-            since = float(time) - float(recent.time)
-            faded = recent.count * math.exp2(-since / (RECENT * span_of(core, rules)))
+            faded = recent.count * math.exp2((float(recent.time) - float(time)) / span)
         recent.count, recent.time = 1.0 + faded, time
+        # It was counted already.
+        usual = max(float(core.groups[group].rate * model[WEIGHT]) - 1.0, 0.0) + UNSEEN
+        usual *= span / (math.log(2.0) * (model[ELAPSED] + span))
+        bits = math.log2(0.5 + 0.5 * (faded + _DOUBT) / (usual + _DOUBT))
+        # So that one key alone says little, however often it comes.
+        weight = 1.0 / (1.0 + faded)
+        model[GAINED] += weight * bits
+        model[NOTED] += weight
 
 
 @inlined

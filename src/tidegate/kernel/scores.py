@@ -22,6 +22,8 @@ RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range
 TRACE = 2.0**-40
 #: A tuple that is no candidate, unless there is no other.
 SPARED = 1e300
+#: As many of a rank's values are told apart between two whole numbers.
+_DIGITS = 2.0**24
 #: A new stay moves the mean of stays by this share.
 _STEP = 1.0 / 256.0
 
@@ -82,7 +84,8 @@ def score(
         return weight * _at_age(worth, step, 0, 0)
     if formula == AUTO:
         weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
-        return weighed + _corrected(core, rules, group, time, age)
+        # What differs by less is a tie: the last digits depend on the order of sums.
+        return math.floor((weighed + _corrected(core, rules, group, time, age)) * _DIGITS) / _DIGITS
     if formula == IJOIN:
         return SPARED if age < params[1] else priority(rules, weight, gain, age, since)
     return gain

@@ -3,8 +3,8 @@
 The queue of candidates has two parts, so that the cost stays flat as the memory grows: `near` is
 a small heap of the lowest ranks, `far` an unsorted rest that is read, in sequence, only when
 `near` runs dry. Ranks that can only rise are looked up again when they surface; for ranks that
-move otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all) and
-at most one refill out of date above.
+move otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all); above,
+it is at most one refill out of date, and takes the first of `near` though it has risen a little.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from tidegate.kernel.times import window_of
 
 #: Candidates that are sorted at once, at the least, where ranks move.
 _FEW = 32
+#: How much is a little: this part of how far ranks in `near` lie apart.
+_SLACK = 0.125
 
 
 @inlined
@@ -262,6 +264,13 @@ def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 
 @inlined
+def _slack(core: Core, pool: int) -> float:
+    """By how much the first of `near` may have risen and still be taken, where ranks move."""
+    span = core.edge[pool].rank - core.near[pool, 0].rank
+    return _SLACK * span if np.isfinite(span) else 0.0
+
+
+@inlined
 def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
     ints = core.ints
@@ -296,7 +305,7 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
             return int(top), near[0].rank
         if not drop:
             rank, seq = rank_of(core, rules, top)
-            fallen = moves(rules) and rank < near[0].rank
+            fallen = moves(rules) and rank <= near[0].rank + _slack(core, pool)
             if seq == near[0].seq and (rank == near[0].rank or fallen):
                 return slot_of(core, rules, top), rank
             drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)

@@ -46,6 +46,7 @@ from tidegate.kernel.scores import learn_match
 from tidegate.kernel.ticks import hear, next_tick
 from tidegate.kernel.times import end_of, expired, joins
 from tidegate.kernel.tuples import admit, expire, resize
+from tidegate.kernel.victims import requeue
 
 
 @inlined
@@ -224,8 +225,8 @@ def _run(
                 weigh(core, rules)
             if _may_resize(core, rules):
                 resize(core, rules, out, False)
-            if _has_ghosts(core, rules):
-                census(core, rules)
+            if _has_ghosts(core, rules) and census(core, rules):
+                requeue(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST
         waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
