@@ -23,7 +23,7 @@ Hashes = NDArray[np.uint64]
 
 #: A delete comes before an insert of the same time, so that the two together are an update.
 _ORDER = {"delete": 0, "update": 1, "insert": 2}
-INSERT, DELETE = _ORDER["insert"], _ORDER["delete"]
+DELETE, UPDATE, INSERT = _ORDER.values()
 
 
 def for_ever(unit: TimeUnit) -> int | float:

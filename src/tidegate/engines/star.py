@@ -123,7 +123,8 @@ class StarEngine:
         """Drop facts that ended before all that can still come, if they are many."""
         assert self._changing is not None
         tables = self._tables
-        if self._changing.forget(tables.core.heard.min() - tables.rules.lateness):
+        before = tables.core.heard.min() - tables.rules.lateness
+        if self._changing.forget(min(before, self._done)):
             tables.renumber()
 
     def _advance(self, told: NDArray[Any]) -> None:
