@@ -42,7 +42,10 @@ class Known:
 
 
 def known(spec: StarJoin, table: pa.Table) -> Known:
-    """Read and check a relation that does not change; facts with a null key can never join."""
+    """Read and check a relation that does not change.
+
+    Facts with a null key can never join, and those that end as they begin are never active.
+    """
     names = {name for keys in spec.relation.keys for name in keys}
     good = np.ones(len(table), np.bool_)
     rows = one_batch(table)
@@ -51,6 +54,9 @@ def known(spec: StarJoin, table: pa.Table) -> Known:
     if not good.all():
         rows = rows.filter(pa.array(good))
     begin, end = _interval(spec, rows)
+    ever = begin < end
+    if not ever.all():
+        rows, begin, end = rows.filter(pa.array(ever)), begin[ever], end[ever]
     _check_apart(spec, rows, begin, end)
     return Known(rows, key_hashes(spec, rows), begin, end)
 
@@ -100,10 +106,16 @@ def _check_apart(
     if len(at) == 0:
         return
     a, b = (_shown(rows, int(side[at[0]])) for side in (one, next_one))
-    if spec.relation.interval is None:
-        raise TidegateError(f"the relation has a fact twice: {a}; drop duplicates first")
+    twice_for = "the relation has a fact twice"
+    what = f"{a}; drop duplicates first"
+    if spec.relation.interval is not None:
+        twice_for += " for one time"
+        what = f"{a} and {b} overlap; merge their intervals, or make one end before the other"
+    elif a != b:
+        what = f"{a} and {b}; drop one of them"
+    listed = ", ".join(f'"{name}"' for name in spec.relation.fact)
     raise TidegateError(
-        f"the relation has a fact twice for one time: {a} and {b} overlap; merge their intervals"
+        f"{twice_for}: {what} (facts are told apart by {listed}; fact= names other columns)"
     )
 
 

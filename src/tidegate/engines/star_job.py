@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import as_floats, hash_columns
+from tidegate.columns import hash_columns
 from tidegate.engines.changes import prepare_changes
 from tidegate.engines.facts import FactIndex, Known, distinct, known
 from tidegate.engines.payload import one_batch
-from tidegate.engines.prepare import KEY, TIME, prepare
+from tidegate.engines.prepare import KEY, TIME, Bounds, prepare
 from tidegate.engines.star import StarEngine
-from tidegate.errors import TidegateError
 from tidegate.star_spec import StarJoin
 
 #: Relations that a process keeps indexed.
@@ -59,6 +58,15 @@ def in_order(table: pa.Table) -> tuple[pa.Table, str]:
     order = np.argsort(ties, kind="stable")
     digest = hashlib.sha256(ties[order].tobytes()).hexdigest()[:16]
     return table.take(pa.array(order)), digest
+
+
+def prepare_stream(
+    spec: StarJoin, stream: int, batch: pa.RecordBatch
+) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """Hash the rows of one stream, whose importance is in (0, U] (section 2.1 of the paper)."""
+    most = np.inf if spec.importance_limit is None else spec.importance_limit
+    bounds = Bounds(above_0=True, most=most, stream=spec.stream_names[stream])
+    return prepare(spec.streams[stream], spec.unit, batch, bounds)
 
 
 @dataclass
@@ -103,8 +111,7 @@ class StarJob:
         spec = self.spec
         if stream == len(spec.streams):
             return prepare_changes(spec, batch), {}
-        prepared, dropped = prepare(spec.streams[stream], spec.unit, batch)
-        self._check_importance(stream, prepared)
+        prepared, dropped = prepare_stream(spec, stream, batch)
         if self.relation is None or prepared.num_rows == 0:
             return prepared, dropped
         times = prepared.column(TIME).to_numpy()
@@ -112,23 +119,6 @@ class StarJob:
         good[np.argmax(times)] = True
         dropped["filtered"] = int(len(good) - good.sum())
         return prepared.filter(pa.array(good)) if dropped["filtered"] else prepared, dropped
-
-    def _check_importance(self, stream: int, prepared: pa.RecordBatch) -> None:
-        side, limit = self.spec.streams[stream], self.spec.importance_limit
-        if side.importance is None:
-            return
-        column = prepared.column(f"c{side.schema.get_field_index(side.importance)}")
-        values = as_floats(column)
-        good = values > 0
-        if limit is not None:
-            good &= values <= limit
-        if not good.all():
-            most = "" if limit is None else f" and at most {limit:g} (importance_limit)"
-            raise TidegateError(
-                f"importance must be above 0{most}, and column "
-                f'"{side.importance}" of "{self.spec.stream_names[stream]}" has '
-                f"{column[int(np.argmin(good))].as_py()!r}; filter such rows, or scale them"
-            )
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """The only engine there is, or one of several for shards that nothing connects."""
