@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.columns import hash_columns
 from tidegate.engines.changes import prepare_changes
-from tidegate.engines.facts import FactIndex, Known, distinct, known
+from tidegate.engines.facts import FactIndex, Known, known
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIME, Bounds, prepare
 from tidegate.engines.star import StarEngine
@@ -23,9 +23,7 @@ from tidegate.star_spec import StarJoin
 #: Relations that a process keeps indexed.
 _MOST_INDEXED = 4
 #: A shard with so many times its share of the facts is too much for one.
-_UNEVEN = 2.0
-# An odd constant that spreads a key's bits upwards, as the shards of a window join have it.
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_UNEVEN = 1.5
 
 
 class Shipped(Protocol):
@@ -126,11 +124,13 @@ class StarJob:
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """The engine of one shard: with its facts, and its share of the memory."""
-        part = None
+        part, memory = None, self.spec.memory
         if self.relation is not None:
             indexed = self._indexed()
             part = (indexed.known, *self._part(indexed, shard, shards))
-        return StarEngine(self.spec, part, shards=shards, keep_shed=keep_shed)
+            if memory is not None and shards > 1:
+                memory = _shares(indexed, shards, memory, self.spec.pools)[shard]
+        return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed)
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
@@ -186,32 +186,58 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
     """The shard of each fact.
 
     By the connected component of the relation that it is in, so that every tuple goes to one shard.
-    Where components are too few or too uneven, by the key of one stream: tuples of the others are
-    then copied to all shards that their facts are in. That stream is taken for which fewest keys
-    are copied.
+    Where components are too few or too uneven, by the key of one stream, if that is more even:
+    tuples of the others are then copied to all shards that their facts are in. That stream is taken
+    for which fewest keys are copied.
     """
     if shards not in indexed.shards:
-        index, read = indexed.index, indexed.known
-        roots = index.components()
-        names = np.full(int(roots.max(initial=0)) + 1, np.iinfo(np.uint64).max, np.uint64)
-        np.minimum.at(names, roots, read.keys[0])
-        place = _shard_of(names[roots], shards)
-        most = np.bincount(place, minlength=shards).max(initial=0)
-        if most * shards > _UNEVEN * max(len(roots), shards):
-            place = min(
-                (_shard_of(keys, shards) for keys in read.keys),
-                key=lambda one: _copies(index, one, shards),
-            )
+        index, keys = indexed.index, indexed.known.keys
+        place = _dealt(index.components(), keys[0], shards)
+        if _busiest(place) * shards > _UNEVEN * max(len(place), shards):
+            entries = index.arrays.key[: index.count].T
+            of_keys = [_dealt(e, k, shards) for e, k in zip(entries, keys, strict=True)]
+            spread = min(of_keys, key=lambda one: _held(index, one, shards).sum())
+            if _busiest(spread) < _busiest(place):
+                place = spread
         indexed.shards[shards] = place
     return indexed.shards[shards]
 
 
-def _copies(index: FactIndex, place: NDArray[np.uint16], shards: int) -> int:
-    """In how many shards keys are, all keys together."""
-    keys = index.arrays.key[: index.count].astype(np.int64)
-    return sum(distinct(keys[:, s] * shards + place) for s in range(index.streams))
+def _busiest(place: NDArray[np.uint16]) -> int:
+    """How many facts the shard has that has most."""
+    return int(np.bincount(place).max(initial=0))
 
 
-def _shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
-    high = (keys * _MIX) >> np.uint64(32)
-    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)
+def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
+    """Groups of facts dealt out to shards, the largest first, back and forth.
+
+    Of those that are as large, by their smallest keys: what comes out depends on content only.
+    """
+    size = np.bincount(groups)
+    name = np.full(len(size), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(name, groups, keys)
+    there = np.flatnonzero(size)
+    seat = np.arange(len(there)) % (2 * shards)
+    to = np.zeros(len(size), np.uint16)
+    to[there[np.lexsort((name[there], -size[there]))]] = np.minimum(seat, 2 * shards - 1 - seat)
+    return to[groups]
+
+
+def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[np.int64]:
+    """How many keys are in each shard, of all streams together."""
+    total = np.zeros(shards, np.int64)
+    for s in range(index.streams):
+        entries = index.arrays.key[: index.count, s].astype(np.int64)
+        pairs = np.sort(entries * shards + place)
+        first = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
+        total += np.bincount(first % shards, minlength=shards)
+    return total
+
+
+def _shares(indexed: _Indexed, shards: int, memory: int, pools: int) -> list[int]:
+    """The memory of each shard, by how many keys it has: a shard without facts holds nothing."""
+    weight = _held(indexed.index, _placed(indexed, shards), shards)
+    least = np.where(weight > 0, pools, 0)
+    whole = np.cumsum(weight) * ((memory - least.sum()) / max(weight.sum(), 1))
+    shares: list[int] = (least + np.diff(np.rint(whole).astype(np.int64), prepend=0)).tolist()
+    return shares
