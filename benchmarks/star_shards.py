@@ -55,9 +55,7 @@ def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any)
     for kind, runs in kinds.items():
         for memory in MEMORIES:
             found = {
-                n: [
-                    sharded(*run, n, on=on, time="t", within=WITHIN, memory=memory) for run in runs
-                ]
+                n: [sharded(*run, n, on=on, time="t", within=WITHIN, memory=memory) for run in runs]
                 for n in SHARDS
             }
             total = {n: sum(one.results for one in found[n]) for n in SHARDS}

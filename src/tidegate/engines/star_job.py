@@ -24,6 +24,8 @@ from tidegate.star_spec import StarJoin
 _MOST_INDEXED = 4
 #: A shard with so many times its share of the facts is too much for one.
 _UNEVEN = 1.5
+#: A group of facts is dealt out by itself if it has more than a shard's share over this.
+_LARGE = 8
 
 
 class Shipped(Protocol):
@@ -187,39 +189,48 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
 
     By the connected component of the relation that it is in, so that every tuple goes to one shard.
     Where components are too few or too uneven, by the key of one stream, if that is more even:
-    tuples of the others are then copied to all shards that their facts are in. That stream is taken
-    for which fewest keys are copied.
+    tuples of the others are then copied to all shards that their facts are in. Of streams that are
+    even enough, that is taken for which fewest keys are copied.
     """
     if shards not in indexed.shards:
         index, keys = indexed.index, indexed.known.keys
+        enough = int(_UNEVEN * max(index.count, shards))
+
+        def unevenness(place: NDArray[np.uint16]) -> int:
+            return max(int(np.bincount(place).max(initial=0)) * shards, enough)
+
         place = _dealt(index.components(), keys[0], shards)
-        if _busiest(place) * shards > _UNEVEN * max(len(place), shards):
+        if unevenness(place) > enough:
             entries = index.arrays.key[: index.count].T
             of_keys = [_dealt(e, k, shards) for e, k in zip(entries, keys, strict=True)]
-            spread = min(of_keys, key=lambda one: _held(index, one, shards).sum())
-            if _busiest(spread) < _busiest(place):
-                place = spread
+            place = min(
+                (place, *of_keys), key=lambda p: (unevenness(p), _held(index, p, shards).sum())
+            )
         indexed.shards[shards] = place
     return indexed.shards[shards]
 
 
-def _busiest(place: NDArray[np.uint16]) -> int:
-    """How many facts the shard has that has most."""
-    return int(np.bincount(place).max(initial=0))
-
-
 def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
-    """Groups of facts dealt out to shards, the largest first, back and forth.
+    """Groups of facts dealt out to shards: the large ones to who has least, the others fill up.
 
-    Of those that are as large, by their smallest keys: what comes out depends on content only.
+    What comes out depends on content only: groups are named by the smallest of their keys.
     """
     size = np.bincount(groups)
     name = np.full(len(size), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(name, groups, keys)
-    there = np.flatnonzero(size)
-    seat = np.arange(len(there)) % (2 * shards)
     to = np.zeros(len(size), np.uint16)
-    to[there[np.lexsort((name[there], -size[there]))]] = np.minimum(seat, 2 * shards - 1 - seat)
+    is_large = size * (_LARGE * shards) > len(groups)
+    large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (size > 0))
+    load = np.zeros(shards, np.int64)
+    for group in large[np.lexsort((name[large], -size[large]))]:
+        to[group] = load.argmin()
+        load[to[group]] += size[group]
+    small = small[np.argsort(name[small])]
+    filled = np.cumsum(size[small])
+    lowest = np.sort(load)
+    level = np.min((filled[-1:].sum() + np.cumsum(lowest)) / np.arange(1, shards + 1))
+    edges = np.cumsum(np.maximum(level - load, 0))
+    to[small] = np.minimum(np.searchsorted(edges, filled - size[small] / 2), shards - 1)
     return to[groups]
 
 
