@@ -106,7 +106,7 @@ WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
         [R.set_column(1, "t", pa.array([1.0, 2.0])), S.set_column(1, "t", pa.array([1.0, 2.0]))],
         changes(("insert", float("nan"), 1, 2)),
         OPS,
-        'a change needs a time, and column "at" has a NaN',
+        'a change needs a time, and column "at" has nan',
     ),
     (
         [R.set_column(2, "w", pa.array([0.0, 1.0])), S],

@@ -99,7 +99,7 @@ AGAIN: Change = ("insert", 5, 7, 1, 2, "again")
 #: Changes that come together, and what joins from 6 on.
 GOOD: list[tuple[list[Change], str]] = [
     ([OLD, NEW], "new"),
-    ([OLD, NEW, NEW], "new"),
+    ([OLD, NEW, ("UPDATE", *NEW[1:]), NEW], "new"),
     ([OLD, OLD, NEW], "new"),
     ([OLD, GONE], ""),
     ([OLD, GONE, ("delete", 5, 7, None, None, "other")], ""),

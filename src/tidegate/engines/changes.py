@@ -22,6 +22,7 @@ from tidegate.engines.facts import (
     INSERT,
     UPDATE,
     FactIndex,
+    distinct,
     for_ever,
     key_hashes,
     operations,
@@ -41,15 +42,17 @@ def prepare_changes(spec: StarJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Check and hash rows of a stream of changes."""
     assert spec.relation.changes is not None
     codes = operations(spec, batch)
-    name = spec.relation.changes[1]
+    said, name = spec.relation.changes
     when = times(batch.column(name), spec.unit)
-    if np.isnan(when).any():
+    if not np.isfinite(when).all():
         raise TidegateError(
-            f'a change needs a time, and column "{name}" has a NaN; filter such rows, or give them '
-            "one"
+            f'a change needs a time, and column "{name}" has {when[~np.isfinite(when)][0]}; filter '
+            "such rows, or give them one"
         )
     which = hash_columns([batch.column(name) for name in spec.relation.fact], batch.num_rows)
-    ties = hash_columns(batch.columns, batch.num_rows, exact=True)
+    # An operation may be written in two ways.
+    content = [c for c, n in zip(batch.columns, batch.schema.names, strict=True) if n != said]
+    ties = hash_columns(content, batch.num_rows, exact=True)
     head = [which, when, ties, codes, *key_hashes(spec, batch)]
     return pa.RecordBatch.from_arrays(
         [*map(pa.array, head), *batch.columns], schema=_prepared(spec)
@@ -128,45 +131,49 @@ class ChangingRelation:
 
     def _chained(self, new: pa.Table, done: Any) -> _Chain:
         """New changes among those that are known of the same facts, each once."""
-        affected = np.unique(new.column("key").to_numpy())
-        end = self.index.arrays.end[: self.index.count]
-        live = np.flatnonzero(end > done)
-        live = live[_among(self._which[live], affected)]
-        later = self.index.arrays.begin[live] > done  # also those without a key
-        told = live[later | (end[live] < self._always)]
-        known = prepare_changes(self._spec, self._raw(self.rows.take(told)))
-        recent = known.column("time").to_numpy() > done
-        gone = end[told] < self._always
-        base = np.setdiff1d(live, told[recent])
-        had = np.full(len(affected), -1, np.int64)
-        had[np.searchsorted(affected, self._which[base])] = base
-        rows = pa.concat_tables(
-            [
-                new,
-                pa.Table.from_batches([known.filter(pa.array(recent))]),
-                _deletes(known.filter(pa.array(gone)), end[told[gone]]),
-            ]
-        )
-        made = np.concatenate(
-            [
-                np.where(new.column("operation").to_numpy() == DELETE, _NONE, _NEW),
-                told[recent],
-                np.full(int(gone.sum()), _NONE),
-            ]
-        )
+        affected = distinct(new.column("key").to_numpy())
+        known, made, had = self._known(affected, done)
+        rows = pa.concat_tables([new, known])
+        makes = new.column("operation").to_numpy() != DELETE
+        made = np.concatenate([np.where(makes, _NEW, _NONE), made])
         which, when, tie, code = (rows.column(name).to_numpy() for name in _HEAD)
         # All deletes of a fact at one time are one, whatever else they carry.
         same = np.where(code == DELETE, np.uint64(0), tie)
         order = np.lexsort((-made, same, code, when, which))
         which, when, code, same, made = (a[order] for a in (which, when, code, same, made))
         moment = np.append(True, (which[1:] != which[:-1]) | (when[1:] != when[:-1]))
-        tick = np.cumsum(moment) - 1
-        updated = np.bincount(tick[(code == UPDATE) & (made >= 0)], minlength=len(tick)) > 0
         keep = np.append(True, moment[1:] | (code[1:] != code[:-1]) | (same[1:] != same[:-1]))
         # What ends with a known update was not deleted.
-        keep &= ~((order >= len(new) + int(recent.sum())) & updated[tick])
+        tick = np.cumsum(moment) - 1
+        updated = np.bincount(tick[(code == UPDATE) & (made >= 0)], minlength=len(tick)) > 0
+        keep &= ~((order >= len(new)) & (code == DELETE) & updated[tick])
         order, which, when, code, made = (a[keep] for a in (order, which, when, code, made))
         return _Chain(rows, order, which, when, code, made, had)
+
+    def _known(
+        self, affected: NDArray[np.uint64], done: Any
+    ) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]]:
+        """Changes of some facts after a time, what each made, and the facts that were there then.
+
+        They need not be kept: facts say when they were made, by what, and when they ended.
+        """
+        facts, count = self.index.arrays, self.index.count
+        begin, end = facts.begin[:count], facts.end[:count]
+        live = np.flatnonzero(end > done)
+        live = live[_among(self._which[live], affected)]
+        # Also look at those without a key, which never begin.
+        is_told = (begin[live] > done) | (end[live] < self._always)
+        told = live[is_told]
+        rows = prepare_changes(self._spec, self._raw(self.rows.take(told)))
+        recent = rows.column("time").to_numpy() > done
+        gone = end[told] < self._always
+        before = np.concatenate([live[~is_told], told[~recent]])
+        had = np.full(len(affected), -1, np.int64)
+        had[np.searchsorted(affected, self._which[before])] = before
+        inserts = pa.Table.from_batches([rows.filter(pa.array(recent))])
+        deletes = _deletes(rows.filter(pa.array(gone)), end[told[gone]])
+        made = np.concatenate([told[recent], np.full(len(deletes), _NONE)])
+        return pa.concat_tables([inserts, deletes]), made, had
 
     def _check(self, chain: _Chain) -> None:
         """Refuse changes that contradict each other, or what was there before."""

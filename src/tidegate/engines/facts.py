@@ -147,10 +147,11 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
     return codes
 
 
-def distinct(values: NDArray[Any]) -> int:
-    """How many values there are: sorting a million is far quicker than numpy's hash table."""
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The values in order, each once: sorting a million is far quicker than numpy's hash table."""
     ordered = np.sort(values)
-    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(len(ordered), 1)
+    kept: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return kept
 
 
 class FactIndex:
@@ -182,7 +183,7 @@ class FactIndex:
     def add(self, keys: Sequence[Hashes], begin: NDArray[Any], end: NDArray[Any]) -> None:
         """Add facts; they are numbered from `count` on."""
         more = len(begin)
-        self._make_room(more, max(map(distinct, keys)))
+        self._make_room(more, max(len(distinct(hashes)) for hashes in keys))
         facts, start = self.arrays, self.count
         facts.begin[start : start + more], facts.end[start : start + more] = begin, end
         for s, hashes in enumerate(keys):

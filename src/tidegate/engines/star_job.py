@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.columns import hash_columns
 from tidegate.engines.changes import prepare_changes
-from tidegate.engines.facts import FactIndex, Known, known
+from tidegate.engines.facts import FactIndex, Known, distinct, known
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIME, Bounds, prepare
 from tidegate.engines.star import StarEngine
@@ -231,7 +231,8 @@ def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArr
     level = np.min((filled[-1:].sum() + np.cumsum(lowest)) / np.arange(1, shards + 1))
     edges = np.cumsum(np.maximum(level - load, 0))
     to[small] = np.minimum(np.searchsorted(edges, filled - size[small] / 2), shards - 1)
-    return to[groups]
+    placed: NDArray[np.uint16] = to[groups]
+    return placed
 
 
 def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[np.int64]:
@@ -239,9 +240,7 @@ def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[n
     total = np.zeros(shards, np.int64)
     for s in range(index.streams):
         entries = index.arrays.key[: index.count, s].astype(np.int64)
-        pairs = np.sort(entries * shards + place)
-        first = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
-        total += np.bincount(first % shards, minlength=shards)
+        total += np.bincount(distinct(entries * shards + place) % shards, minlength=shards)
     return total
 
 
