@@ -49,7 +49,7 @@ OPERATIONS = ("insert", "delete", "update")
 FACT, RELATION = "fact", "the relation"
 #: The policies that know of a relation, and those that need not.
 _LED = (Auto, Prob, SimpProb, DimpProb, DGL)
-STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
+_STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
 
 
 @dataclass(frozen=True)
@@ -378,17 +378,15 @@ def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> T
 
 
 def _policy(policy: Any) -> Policy:
-    listed = ", ".join(f'"{name}"' for name in STAR_POLICIES)
-    if isinstance(policy, str) and policy in POLICIES and policy not in STAR_POLICIES:
-        chosen = POLICIES[policy]()
-    else:
-        chosen = policy_of(policy, STAR_POLICIES)
+    is_known = isinstance(policy, str) and policy in POLICIES
+    chosen = policy_of(policy, POLICIES if is_known else _STAR_POLICIES)
     if isinstance(chosen, Prob) and not (chosen.counting == "learned" and chosen.keys is None):
         raise TidegateError(
             "a star join learns how often the keys of its relation come, all of them; leave "
             "frequencies and keys of Prob out"
         )
     if chosen.ranks != "tuple" and not isinstance(chosen, _LED):
+        listed = ", ".join(f'"{name}"' for name in _STAR_POLICIES)
         raise TidegateError(
             f'policy "{chosen.name}" does not know of a relation; use one of {listed}, or one of '
             "your own that ranks tuples"
