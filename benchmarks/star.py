@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import tidegate as tg
-from benchmarks import star_speed
+from benchmarks import star_shards, star_speed
 from benchmarks.measure import Step
 from benchmarks.report import Section, Table
 
@@ -146,6 +146,12 @@ def _with_all_keys(facts: pa.Table) -> pa.Table:
     return pa.concat_tables([facts, pa.table(more)])
 
 
+def paired(seed: int) -> pa.Table:
+    """Facts that pair keys, each key in one: as many components as keys."""
+    rng = np.random.default_rng(seed)
+    return pa.table({"a": np.arange(DOMAIN), "b": rng.permutation(DOMAIN)})
+
+
 Four = dict[int, dict[str, Any]]
 Six = dict[int, dict[str, float]]
 
@@ -222,6 +228,13 @@ def run(scale: Scale, step: Step) -> Section:
         six[memory] = {n: float(np.mean([one[n] for one in ratios])) for n in ratios[0]}
     step("the pre-filter")
     five = {facts: filtering(10 * scale.length, 1, facts) for facts in SIZES_5}
+    step("shards")
+    made = {seed: streams(scale.length, seed) for seed in seeds}
+    kinds = {
+        f"{FACTS} facts that hang together": list(made.values()),
+        f"{DOMAIN} facts that do not": [(made[seed][0], paired(seed)) for seed in seeds],
+    }
+    shards = star_shards.table(kinds, ON)
     step("the engine alone")
     fast = star_speed.table_alone(scale.speed_rows, scale.facts, scale.memory)
     step("on Spark")
@@ -276,6 +289,7 @@ def run(scale: Scale, step: Step) -> Section:
                     (str(m), *(f"{ratio:.3f}" for ratio in one.values())) for m, one in six.items()
                 ),
             ),
+            shards,
             fast,
             spark,
         ),

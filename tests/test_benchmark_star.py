@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import star, star_speed
+from benchmarks import star, star_shards, star_speed
 
 
 def test_without_the_filter_the_exact_result_is_the_same() -> None:
@@ -34,6 +34,18 @@ def test_claims_are_about_what_was_measured() -> None:
         "time without it 3.00x with 10 facts, 1.00x with 250"
     )
     assert "at every M" in said["figure 4: both are ahead of RAND-S"]
+
+
+def test_what_shards_cost() -> None:
+    tables, facts = star.streams(600, 1)
+    found = star_shards.table(
+        {"one": [(tables, facts)], "apart": [(tables, star.paired(1))]}, star.ON
+    )
+    cells = {(kind, memory): [float(c) for c in rest] for kind, memory, *rest in found.rows}
+    assert min(cells["one", "copies a tuple"]) > 0
+    assert cells["apart", "copies a tuple"] == [0.0, 0.0, 0.0]
+    assert cells["apart", "1,000"] == [1.0, 1.0, 1.0]
+    assert all(0.5 < ratio < 1.1 for ratio in [*cells["one", "100"], *cells["apart", "100"]])
 
 
 @pytest.mark.parametrize("facts", [250, 2_000])

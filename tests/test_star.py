@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.policies import POLICIES
 
 R = pa.table({"a": [1, 2], "t": [1, 2], "w": [1.0, 2.0], "x": ["p", "q"]})
 S = pa.table({"b": [1, 2], "t": [1, 2], "w": [3.0, 4.0], "y": [0.5, 1.5]})
@@ -19,30 +20,42 @@ SPAN: dict[str, Any] = {"interval": ("begin", "end")}
 
 #: The setting that is wrong, and words that its error must hold.
 BAD: list[tuple[dict[str, Any], list[str]]] = [
-    ({"on": "a"}, ["on must have columns for each of the 2 streams", '"s1", "s2"', "not 'a'"]),
+    ({"on": 3}, ["on must have columns for each of the 2 streams", '"s1", "s2"', "not 3"]),
+    ({"on": "a"}, ['the s2 input has no column "a"']),
+    ({"on": {"s1": "a"}}, ["for each of the 2 streams", "not {'s1': 'a'}"]),
     ({"on": ["a"]}, ["for each of the 2 streams", "not ['a']"]),
     ({"on": ["a", "c"]}, ['the s2 input has no column "c"']),
-    ({"on": [{"a": "z"}, "b"]}, ['the fact input has no column "z"']),
-    ({"on": [{"x": "a"}, "b"]}, ['s1 "x" is string', 'fact "a" is int64', "cast one"]),
+    ({"on": [{"a": "z"}, "b"]}, ['the relation has no column "z"']),
+    ({"on": [{"x": "a"}, "b"]}, ['s1 "x" is string', 'the relation "a" is int64', "cast one"]),
     ({"time": ["t", "u"]}, ['has no column "u"']),
     ({"time": 3}, ["time must have a column for each", "not 3"]),
     ({"time": ["t", "y"]}, ["of one kind", "cast one"]),
     ({"within": None}, ["within is missing", '"unbounded"']),
     ({"within": [1, 2, 3]}, ["a window for each of the 2 streams", "not [1, 2, 3]"]),
     ({"within": 0}, ["longer than zero", "not 0"]),
+    ({"within": [(0, 5), (9, 7)]}, ["does not change with time", "not the schedule [(0, 5)"]),
+    ({"within": [[(0, 5), (9, 7)], 3]}, ["within of a star join does not change with time"]),
     ({"interval": "begin"}, ["interval must be a pair of columns", "not 'begin'"]),
     ({"interval": ("end", "end")}, ["two columns like", "not ('end', 'end')"]),
     ({"interval": ("begin", "stop")}, ['the relation has no column "stop"']),
-    ({"interval": ("begin", "note")}, ["timestamps, dates or numbers", '"note" is string']),
+    (
+        {"interval": ("begin", "note")},
+        ["timestamps, dates or numbers", 'the relation "note" is string'],
+    ),
     ({**SPAN, "changes": ("note", "begin")}, ["not both", "inserts begin and deletes end"]),
     ({"changes": ("begin", "end")}, ["a column of strings", '"begin" is int64', "cast it"]),
     ({"fact": ["id"]}, ['the relation has no column "id"']),
     ({"fact": 3}, ["a column name or a list", "not 3"]),
+    ({"changes": ("note", "begin"), "fact": ["a", "begin"]}, ['"begin" is of the change']),
     ({"memory": 0}, ["a positive number of tuples", "not 0"]),
-    ({"memory": "64 MB"}, ["a positive number of tuples", "not '64 MB'"]),
+    ({"memory": "64 MB"}, ["a positive number of tuples", "not '64 MB'", "takes no sizes"]),
+    ({"memory": [(0, 5), (9, 7)]}, ["memory of a star join does not change", "the schedule"]),
+    ({"memory": 2**70}, ["larger than any machine's", "None keeps everything"]),
     ({"memory": 1, "split": "fixed"}, ["at least 2 tuples", "not 1"]),
     ({"split": 0.5}, ['"shared", "fixed"', "not 0.5"]),
     ({"policy": "life"}, ['policy "life" does not know of a relation', '"auto"']),
+    ({"policy": tg.Life()}, ['policy "life" does not know of a relation', '"auto"']),
+    ({"policy": "probb"}, ['did you mean "prob"?']),
     ({"policy": tg.Prob("whole")}, ["leave frequencies and keys"]),
     ({"policy": tg.Prob("window")}, ["leave frequencies and keys"]),
     ({"policy": "dgl", "within": "unbounded", "memory": 5}, ["DGL weighs the life that is left"]),
@@ -52,7 +65,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"importance": ["x", "w"]}, ['s1 "x" is string', "cast it"]),
     ({"suffixes": ("_x", "_y")}, ["3 strings, one for each input"]),
     ({"moment": "later"}, ["moment must be one of", "not 'later'"]),
-    ({"combine": "mean"}, ["combine must be one of"]),
+    ({"importance": "w", "combine": "mean"}, ["combine must be one of"]),
+    ({"combine": "min"}, ["combine='min'", "give importance, or leave combine out"]),
     ({"colour": 1}, ["there is no setting 'colour'"]),
 ]
 
@@ -81,7 +95,8 @@ WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
     ([R, S], facts(begin=[0, 3], end=[None, 9]), SPAN, "twice for one time"),
     ([R, S], facts(begin=[7, 9], end=[6, 12]), SPAN, "a fact begins after it ends"),
     ([R, S], facts(), {}, "the relation has a fact twice: .* drop duplicates first"),
-    ([R, S], facts(id=[4, 4]), {"fact": "id"}, "the relation has a fact twice"),
+    ([R, S], facts(id=[4, 4]), {"fact": "id"}, 'a fact twice: .*by "id"; fact= names other'),
+    ([R, S], facts(x=[7, 8]), {"fact": "a"}, "a fact twice: .*'x': [78]} and .*; drop one of them"),
     ([R, S], changes(("upsert", 0, 1, 2)), OPS, 'one of "insert", "delete", "update", .*upsert'),
     ([R, S], changes(("insert", 0, 1, 2), ("insert", 1, 1, 2)), OPS, "a fact that is there"),
     ([R, S], changes(("delete", 0, 1, 2)), OPS, "of a fact that is not there: insert it first"),
@@ -91,13 +106,19 @@ WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
         [R.set_column(1, "t", pa.array([1.0, 2.0])), S.set_column(1, "t", pa.array([1.0, 2.0]))],
         changes(("insert", float("nan"), 1, 2)),
         OPS,
-        'a change needs a time, and column "at" has a NaN',
+        'a change needs a time, and column "at" has nan',
     ),
     (
         [R.set_column(2, "w", pa.array([0.0, 1.0])), S],
         F,
         {"importance": "w"},
-        'importance must be above 0, and column "w" of "s1" has 0.0',
+        'importance must be a finite number above 0, and column "w" of "s1" has 0.0',
+    ),
+    (
+        [R, S.set_column(2, "w", pa.array([1.0, None]))],
+        F,
+        {"importance": "w"},
+        'a finite number above 0, and column "w" of "s2" has None; filter such rows',
     ),
     ([R, S], F, {"importance": "w", "importance_limit": 3}, r'at most 3 .*"w" of "s2" has 4.0'),
 ]
@@ -110,6 +131,52 @@ def test_bad_data(
     with pytest.raises(tg.TidegateError) as error:
         tg.local.star_join(streams, relation, **GOOD | settings)
     assert re.search(words, str(error.value), re.DOTALL)
+
+
+def test_policies_that_are_offered_are_taken() -> None:
+    """In the docstring too; the others of `tg.join` are refused."""
+    with pytest.raises(tg.TidegateError) as error:
+        tg.local.star_join([R, S], F, **GOOD, policy="best", memory=3)
+    assert isinstance(tg.star_join.__doc__, str)
+    for name in POLICIES:
+        taken = f'"{name}"' in str(error.value)
+        assert taken == (f'``"{name}"``' in tg.star_join.__doc__)
+        if taken:
+            tg.local.star_join([R, S], F, **GOOD, policy=name, memory=3)
+        else:
+            with pytest.raises(tg.TidegateError, match="does not know of a relation"):
+                tg.local.star_join([R, S], F, **GOOD, policy=name, memory=3)
+
+
+def test_an_importance_is_checked_for_the_optimum_too() -> None:
+    none = S.set_column(2, "w", pa.array([1.0, 0.0]))
+    with pytest.raises(tg.TidegateError, match='above 0, and column "w" of "s2" has 0.0'):
+        tg.ossj([R, none], F, **GOOD, importance="w", memory=2)
+    with pytest.raises(tg.TidegateError, match='above 0 and at most 3 .*"s2" has 4.0'):
+        tg.ossj([R, S], F, **GOOD, importance="w", importance_limit=3, memory=2)
+
+
+@pytest.mark.parametrize("on", ["k", {"k": "k"}, ["k", "k"], {"s1": "k", "s2": {"k": "k"}}])
+def test_one_key_for_all_streams(on: Any) -> None:
+    r = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
+    rooms = pa.table({"k": [1, 3], "room": ["hall", "attic"]})
+    found = tg.local.star_join([r, r], rooms, on=on, time="t", within=1).table
+    assert sorted(found["room"].to_pylist()) == ["attic", "hall"]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 7])
+def test_a_fact_that_ends_as_it_begins_plays_no_part(at: int) -> None:
+    """Wherever it lies: before, in, at the end of and after another of the same fact."""
+    plain, more = facts(begin=[0, 8], end=[5, 9]), facts(begin=[at, at], end=[at, at])
+    with_it = pa.concat_tables([plain, more])
+    one, other = (
+        tg.local.star_join([R, S], f, **GOOD, **SPAN, policy="prob", memory=3)
+        for f in (plain, with_it)
+    )
+    assert one.table.equals(other.table)
+    assert one.results == 1
+    optimum = tg.ossj([R, S], with_it, **GOOD, **SPAN, memory=3)
+    assert optimum.results == 1
 
 
 def test_a_change_after_the_tuples_it_is_for() -> None:

@@ -26,13 +26,18 @@ def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
     return value
 
 
+def input_of(side: str) -> str:
+    """How messages call an input: by its side, or in words of its own like "the relation"."""
+    return side if side.startswith("the ") else f"the {side} input"
+
+
 def check_unique(schema: pa.Schema, side: str) -> None:
     """Refuse an input that has two columns of one name."""
     seen: set[str] = set()
     for name in schema.names:
         if name in seen:
             raise TidegateError(
-                f'the {side} input has two columns named "{name}"; rename one before joining'
+                f'{input_of(side)} has two columns named "{name}"; rename one before joining'
             )
         seen.add(name)
 
@@ -92,8 +97,8 @@ def check_key(
     left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
 ) -> None:
     """Refuse keys that cannot be compared with each other."""
-    check_column(left, a, f"the {sides[0]} input")
-    check_column(right, b, f"the {sides[1]} input")
+    check_column(left, a, input_of(sides[0]))
+    check_column(right, b, input_of(sides[1]))
     kind, other = _plain_type(left.field(a).type), _plain_type(right.field(b).type)
     if pa.types.is_map(kind) or pa.types.is_union(kind):
         raise TidegateError(
@@ -131,7 +136,7 @@ def time_unit(
     """What two time columns are measured in; the finer one if they differ."""
     units = []
     for schema, name, side in ((left, a, sides[0]), (right, b, sides[1])):
-        check_column(schema, name, f"the {side} input")
+        check_column(schema, name, input_of(side))
         kind = schema.field(name).type
         unit = _unit_of(kind)
         if unit is None:

@@ -19,6 +19,7 @@ from tidegate.checks import (
     check_key,
     check_unique,
     duration,
+    input_of,
     key_columns,
     one_of,
     result_names,
@@ -382,7 +383,7 @@ def _pair(value: Any, name: str) -> tuple[str, str]:
 
 def check_weights(schema: pa.Schema, name: str, side: str) -> None:
     """Refuse an importance that is no column of numbers."""
-    check_column(schema, name, f"the {side} input")
+    check_column(schema, name, input_of(side))
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise TidegateError(
@@ -480,7 +481,7 @@ def memory_of(value: Any) -> tuple[int | None, bool]:
     if value is None:
         return None, False
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
-        return _not_too_large(int(value), value), False
+        return not_too_large(int(value), value), False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
         if match and match[2].lower() in _SIZES:
@@ -492,14 +493,15 @@ def memory_of(value: Any) -> tuple[int | None, bool]:
                     "of tuples"
                 )
             if size > 0:
-                return _not_too_large(size, value), True
+                return not_too_large(size, value), True
     raise TidegateError(
         'memory must be a positive number of tuples or a size like "64 MB" '
         f"(or None to keep everything), not {value!r}"
     )
 
 
-def _not_too_large(memory: int, value: Any) -> int:
+def not_too_large(memory: int, value: Any) -> int:
+    """Refuse a memory that no machine has."""
     if memory >= LARGEST_TIME:
         raise TidegateError(
             f"memory is larger than any machine's: {value!r}; None keeps everything"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidegate.checks import input_of
 from tidegate.engines.star_job import StarJob
 from tidegate.errors import TidegateError
 from tidegate.policies import Policy
 from tidegate.spec import check_collations
-from tidegate.star_spec import FACT, StarJoin, named
+from tidegate.star_spec import RELATION, StarJoin, named
 from tidegate.star_spec import star_join as spec_of_star
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def star_join(
     moment: str = "probe-first",
     importance: Any = None,
     importance_limit: float | None = None,
-    combine: str = "min",
+    combine: str | None = None,
     lateness: Any = 0,
     shards: int | None = None,
     suffixes: Sequence[str] | None = None,
@@ -50,13 +51,14 @@ def star_join(
     streams
         Spark DataFrames, all streaming or all batch: a list of one or more, which are then called
         "s1", "s2" and so on, or a mapping of names to them. Settings that are said to be for each
-        stream are one for all, a list, or a mapping of the same names.
+        stream are one for all, a list with one for each, or a mapping of the same names.
     relation
         The facts: a batch DataFrame, read once, here and now, and sent to the workers once. Or,
         with `changes`, a stream of changes of them, of the same kind as the streams.
     on
         For each stream its key and that of the relation: a column name that both have, a list of
-        them, or a ``{stream's: relation's}`` mapping.
+        them, or a ``{stream's: relation's}`` mapping. A list for all streams has one for each of
+        them: several columns for each are a list of lists.
     time
         The event time column of each stream: timestamps, dates or numbers.
     within
@@ -64,29 +66,33 @@ def star_join(
         One stream alone has none.
     interval
         The two columns of the relation that say from when and until when a fact is active; the end
-        is excluded, and a null is an end that is open. None, if facts are always active.
+        is excluded, and a null is an end that is open. A fact that ends as it begins is never
+        active, and plays no part. None, if facts are always active.
     changes
         The columns of a stream of changes with the operation, ``"insert"``, ``"delete"`` or
         ``"update"``, and its time. A change must not come after tuples of its time and later have
-        been joined, and has no effect on those that came before it. With changes there is one
-        shard, and the results of a time come once a later one has arrived.
+        been joined, and has no effect on those that came before it. At one time a fact may have
+        one change, or a delete and an insert, which replace it; the same change twice is one, and
+        others are refused, in whatever batches they come. With changes there is one shard, and the
+        results of a time come once a later one has arrived.
     fact
         The columns that tell facts apart. By default the keys in a stream of changes, and in a
-        table all columns but the interval.
+        table all columns but the interval. Name others, such as an id, where several facts have
+        the same keys, or where an update changes a key.
     memory
         How many tuples are held at the most, over all shards. None keeps everything.
     split
         ``"shared"`` for one memory, ``"fixed"`` for an equal share of it for each stream.
     policy
         Which tuples to keep when not all fit: ``"auto"``, ``"prob"``, ``"simp"``, ``"simpprob"``,
-        ``"dimpprob"``, ``"dgl"``, ``"rand"``, ``"fifo"``, ``"until-expiry"``, or a policy that
-        ranks tuples.
+        ``"dimpprob"``, ``"dgl"``, ``"rand"``, ``"fifo"``, ``"until-expiry"``, ``"greedy"``, or a
+        policy that ranks tuples.
     moment
         When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
     importance, importance_limit, combine
-        For each stream, the column that says how important a tuple is, above 0 and at most the
-        limit, if there is one; and how the importance of a result follows: ``"min"``, ``"max"``,
-        ``"sum"`` or ``"product"``.
+        For each stream, the column that says how important a tuple is: a finite number above 0,
+        and at most the limit, if there is one. And how the importance of a result follows:
+        ``"min"`` (the default), ``"max"``, ``"sum"`` or ``"product"``.
     lateness
         How long tuples are kept beyond their window for partners that come late.
     shards
@@ -113,10 +119,10 @@ def star_join(
     from tidegate.spark.relation import ship
 
     frames = named(streams)
-    for name, frame in (*frames.items(), (FACT, relation)):
+    for name, frame in (*frames.items(), (RELATION, relation)):
         if not hasattr(frame, "mapInArrow"):
             raise TidegateError(
-                f'the input "{name}" must be a Spark DataFrame, not {type(frame).__name__}; '
+                f"{input_of(name)} must be a Spark DataFrame, not {type(frame).__name__}; "
                 "tidegate.local.star_join takes Arrow tables and pandas"
             )
     spec = spec_of_star(

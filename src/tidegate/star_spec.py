@@ -27,8 +27,8 @@ from tidegate.checks import (
     time_unit,
 )
 from tidegate.errors import TidegateError
-from tidegate.policies import DGL, Auto, DimpProb, Policy, Prob, SimpProb, policy_of
-from tidegate.schedules import Step
+from tidegate.policies import DGL, POLICIES, Auto, DimpProb, Policy, Prob, SimpProb, policy_of
+from tidegate.schedules import Step, is_schedule
 from tidegate.spec import (
     COMBINES,
     MOMENTS,
@@ -37,15 +37,19 @@ from tidegate.spec import (
     Side,
     check_weights,
     halflife_of,
+    not_too_large,
     times_of,
     window_length,
 )
-from tidegate.times import LARGEST_TIME, TimeUnit
+from tidegate.times import TimeUnit
 
 #: What a row of a stream of changes does.
 OPERATIONS = ("insert", "delete", "update")
-#: How the relation is called in messages, in suffixes and where columns clash.
-FACT = "fact"
+#: How the relation is called where columns clash, and in messages.
+FACT, RELATION = "fact", "the relation"
+#: The policies that know of a relation, and those that need not.
+_LED = (Auto, Prob, SimpProb, DimpProb, DGL)
+_STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def star_join(
     moment: str = "probe-first",
     importance: Any = None,
     importance_limit: float | None = None,
-    combine: str = "min",
+    combine: str | None = None,
     lateness: Any = 0,
     suffixes: Sequence[str] | None = None,
     seed: int = 0,
@@ -182,13 +186,13 @@ def star_join(
     """Check the settings of a star join against the schemas of its inputs."""
     names = tuple(streams)
     schemas = list(streams.values())
-    for schema, name in zip((*schemas, relation), (*names, FACT), strict=True):
+    for schema, name in zip((*schemas, relation), (*names, RELATION), strict=True):
         check_unique(schema, name)
         check_carried(schema, name)
-    pairs = [key_columns(one) for one in each(on, names, "on", "columns")]
+    pairs = [key_columns(one) for one in _keys(on, names)]
     for name, schema, pair in zip(names, schemas, pairs, strict=True):
         for a, b in zip(*pair, strict=True):
-            check_key(schema, relation, a, b, (name, FACT))
+            check_key(schema, relation, a, b, (name, RELATION))
     times = [_column(t, "time") for t in each(time, names, "time", "a column")]
     found = _relation(relation, tuple(pair[1] for pair in pairs), interval, changes, fact)
     unit = _unit(dict(zip(names, zip(schemas, times, strict=True), strict=True)), found)
@@ -199,6 +203,7 @@ def star_join(
         for name, schema, weight in zip(names, schemas, weights, strict=True):
             check_weights(schema, str(weight), name)
     chosen = _policy(policy)
+    when = one_of(moment, MOMENTS, "moment")
     held = _memory(memory, names, one_of(split, ("shared", "fixed"), "split"))
     return StarJoin(
         streams=tuple(
@@ -213,11 +218,11 @@ def star_join(
         lateness=duration(lateness, unit, "lateness", zero=True),
         memory=held,
         split=split,  # type: ignore[arg-type]
-        moment="probe-first" if len(names) == 1 else one_of(moment, MOMENTS, "moment"),
+        moment="probe-first" if len(names) == 1 else when,
         policy=chosen,
         params=() if held is None else chosen.params(times_of(unit, windows)),
         halflife=halflife_of(chosen, windows, unit),
-        combine=one_of(combine, COMBINES, "combine"),
+        combine=_combine(combine, importance),
         importance_limit=_limit(importance_limit, importance),
         seed=seed_of(seed),
         names=result_names(
@@ -249,13 +254,20 @@ def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]
         return [value[name] for name in names]
     if isinstance(value, list | tuple) and len(value) == len(names):
         return list(value)
-    if isinstance(value, str) and (setting != "on" or len(names) == 1):
+    if isinstance(value, str):
         return [value] * len(names)
     listed = ", ".join(f'"{name}"' for name in names)
     raise TidegateError(
         f"{setting} must have {what} for each of the {len(names)} streams, as a list or as a "
         f"mapping of {listed}, not {value!r}"
     )
+
+
+def _keys(on: Any, names: tuple[str, ...]) -> list[Any]:
+    """For each stream, its key and the relation's; a mapping of columns is one for all."""
+    if isinstance(on, Mapping) and on and not set(on) & set(names):
+        return [on] * len(names)
+    return each(on, names, "on", "columns")
 
 
 def _column(value: Any, setting: str) -> str:
@@ -279,7 +291,17 @@ def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int |
         )
     is_one = not isinstance(within, list | tuple | Mapping)
     given = [within] * len(names) if is_one else each(within, names, "within", "a window")
+    for window in (within, *given):
+        _refuse_schedule(window, "within")
     return tuple(window_length(window, unit) for window in given)
+
+
+def _refuse_schedule(value: Any, setting: str) -> None:
+    if is_schedule(value):
+        raise TidegateError(
+            f"{setting} of a star join does not change with time; give it one value, not the "
+            f"schedule {value!r} (tidegate.join takes schedules)"
+        )
 
 
 def _relation(
@@ -298,7 +320,7 @@ def _relation(
         if not (isinstance(value, tuple | list) and len(value) == 2):
             raise TidegateError(f"{name} must be a pair of columns like {example}, not {value!r}")
         for column in value:
-            check_column(schema, column, "the relation")
+            check_column(schema, column, RELATION)
         if value[0] == value[1]:
             raise TidegateError(f"{name} must be two columns like {example}, not {value!r}")
     if interval is not None and changes is not None:
@@ -317,7 +339,12 @@ def _relation(
         if not isinstance(named_by, list | tuple) or not named_by:
             raise TidegateError(f"fact must be a column name or a list of them, not {fact!r}")
         for column in named_by:
-            check_column(schema, column, "the relation")
+            check_column(schema, column, RELATION)
+            if column in (changes or ()):
+                raise TidegateError(
+                    f'fact names what stays the same when a fact changes, and "{column}" is of '
+                    "the change: leave it out of fact"
+                )
     elif changes is not None:
         named_by = [name for name in schema.names if name in every_key]
     else:
@@ -340,9 +367,9 @@ def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> T
     """What all times are measured in: the finest of their units."""
     columns = [(name, *stream) for name, stream in streams.items()]
     if relation.interval is not None:
-        columns += [(FACT, relation.schema, name) for name in relation.interval]
+        columns += [(RELATION, relation.schema, name) for name in relation.interval]
     if relation.changes is not None:
-        columns.append((FACT, relation.schema, relation.changes[1]))
+        columns.append((RELATION, relation.schema, relation.changes[1]))
     first, schema, column = columns[0]
     units = [
         time_unit(schema, other, column, name, (first, which)) for which, other, name in columns
@@ -351,17 +378,18 @@ def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> T
 
 
 def _policy(policy: Any) -> Policy:
-    chosen = policy_of(policy)
+    is_known = isinstance(policy, str) and policy in POLICIES
+    chosen = policy_of(policy, POLICIES if is_known else _STAR_POLICIES)
     if isinstance(chosen, Prob) and not (chosen.counting == "learned" and chosen.keys is None):
         raise TidegateError(
             "a star join learns how often the keys of its relation come, all of them; leave "
             "frequencies and keys of Prob out"
         )
-    if chosen.ranks != "tuple" and not isinstance(chosen, Auto | Prob | SimpProb | DimpProb | DGL):
+    if chosen.ranks != "tuple" and not isinstance(chosen, _LED):
+        listed = ", ".join(f'"{name}"' for name in _STAR_POLICIES)
         raise TidegateError(
-            f'policy "{chosen.name}" does not know of a relation; use "auto", "prob", "simp", '
-            '"simpprob", "dimpprob", "dgl", "rand", "fifo", "until-expiry", or one of your own '
-            "that ranks tuples"
+            f'policy "{chosen.name}" does not know of a relation; use one of {listed}, or one of '
+            "your own that ranks tuples"
         )
     return chosen
 
@@ -369,12 +397,15 @@ def _policy(policy: Any) -> Policy:
 def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
     if memory is None:
         return None
+    _refuse_schedule(memory, "memory")
     is_whole = isinstance(memory, int | np.integer) and not isinstance(memory, bool)
-    if not is_whole or not 0 < memory < LARGEST_TIME:
+    if not is_whole or memory <= 0:
+        size = ", and a star join takes no sizes" if isinstance(memory, str) else ""
         raise TidegateError(
             "memory must be a positive number of tuples (or None to keep everything), not "
-            f"{memory!r}"
+            f"{memory!r}{size}"
         )
+    held = not_too_large(int(memory), memory)
     if len(names) == 1:
         raise TidegateError(
             f"one stream holds nothing, so memory plays no part; leave memory={memory!r} out"
@@ -384,7 +415,17 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
             f"memory must be at least {len(names)} tuples when it is split between the streams, "
             f'not {memory!r}; use split="shared" or more memory'
         )
-    return int(memory)
+    return held
+
+
+def _combine(combine: Any, importance: Any) -> Combine:
+    if combine is not None and importance is None:
+        raise TidegateError(
+            f"combine={combine!r} says what importance a result has, and none is given: give "
+            "importance, or leave combine out"
+        )
+    chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
+    return chosen
 
 
 def _limit(limit: Any, importance: Any) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -59,12 +60,26 @@ def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
     return values
 
 
+def shown(number: int | float, unit: TimeUnit) -> str:
+    """A time, as a column of times would show it."""
+    if unit.is_time:
+        text = str(pa.scalar(int(number), pa.timestamp(_finest(unit))).cast(pa.string()).as_py())
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        return f"{text}Z" if unit.kind == "timestamp" else text
+    return str(number if unit.kind == "real number" else Decimal(int(number)) / int(unit.per_unit))
+
+
+def _finest(unit: TimeUnit) -> str:
+    if unit.kind == "date":
+        return "us"
+    return {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
+
+
 def _numbers(column: pa.Array, unit: TimeUnit) -> pa.Array:
     if unit.kind in ("timestamp", "local timestamp"):
-        finest = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(unit.per_unit.denominator, "s")
-        return column.cast(pa.timestamp(finest, column.type.tz)).cast(pa.int64())
+        return column.cast(pa.timestamp(_finest(unit), column.type.tz)).cast(pa.int64())
     if unit.kind == "date":
-        return column.cast(pa.timestamp("us")).cast(pa.int64())
+        return column.cast(pa.timestamp(_finest(unit))).cast(pa.int64())
     if unit.kind == "decimal":
         shift = pa.scalar(unit.per_unit.numerator).cast(pa.decimal128(19, 0))
         return pc.multiply(column, shift).cast(pa.int64())

@@ -141,16 +141,21 @@ def twin_facts(case: Case) -> list[naive_star.Fact]:
     return facts
 
 
-def change_twin(case: Case, twin: naive_star.NaiveStar, changes: list[Change]) -> None:
-    """Apply changes, a delete before an insert of the same time."""
+def history(case: Case, changes: Iterable[Change]) -> list[naive_star.Fact]:
+    """The facts that changes make, in whatever order they came; a delete before an insert."""
     order = {"delete": 0, "update": 1, "insert": 2}
-    for op, at, keys, uid in sorted(changes, key=lambda c: (c[1], order[c[0]])):
+    distinct = {
+        (at, order[op], keys, op, 0 if op == "delete" else uid) for op, at, keys, uid in changes
+    }
+    facts: list[naive_star.Fact] = []
+    for at, _, keys, op, uid in sorted(distinct):
         hashed = tuple(key_hash(case.spec, s, k) for s, k in enumerate(keys))
         if op != "insert":
-            [active] = [f for f in twin.facts if f.keys == hashed and f.end == math.inf]
+            [active] = [f for f in facts if f.keys == hashed and f.end == math.inf]
             active.end = at
         if op != "delete":
-            twin.facts.append(naive_star.Fact(hashed, at, math.inf, uid))
+            facts.append(naive_star.Fact(hashed, at, math.inf, uid))
+    return facts
 
 
 def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
@@ -198,7 +203,7 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
         clocks = case.clocks[at] if case.clocks else None
         given_clocks = None if clocks is None else (*clocks, *([None] * case.spec.dynamic))
         if case.facts is None:
-            change_twin(case, twin, case.changes[at])
+            twin.facts = history(case, [c for one in case.changes[: at + 1] for c in one])
         mine = found(case.spec, engine.feed(one, given_clocks))
         assert mine == Counter(twin.feed(twin_rows(case.spec, one), clocks or ()))
         every += mine
@@ -251,6 +256,11 @@ policies: st.SearchStrategy[Policy] = st.sampled_from(
 )
 
 
+importances: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
+    {"importance": st.just("w"), "combine": st.sampled_from(COMBINES)}
+)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     n = draw(st.sampled_from([1, 2, 2, 2, 3]))
@@ -281,8 +291,7 @@ def cases(draw: st.DrawFn) -> Case:
         fact=None if dynamic else "fid",
         policy=policy,
         moment=draw(st.sampled_from(MOMENTS)),
-        importance="w" if draw(st.booleans()) else None,
-        combine=draw(st.sampled_from(COMBINES)),
+        **draw(importances),
         lateness=draw(st.sampled_from([0, 0, 2])),
         suffixes=[f"_{i}" for i in range(n + 1)],
         **keywords,
@@ -321,29 +330,34 @@ def cases(draw: st.DrawFn) -> Case:
 def changes_of(
     draw: st.DrawFn, spec: StarJoin, feeds: list[list[Cell]], keys: Any
 ) -> list[list[Change]]:
-    """Changes that make sense, in time for the tuples of their feed."""
-    out: list[list[Change]] = []
-    active: dict[tuple[int, ...], Any] = {}
+    """Changes that make sense, in any feed before tuples of their time are joined.
+
+    An update may come after later changes of its fact, a delete and an insert may replace a fact,
+    in one feed or in two, and any change may come again.
+    """
+    # Tuples up to the last tick but one of what came before have been joined.
+    opened = [max((c[2] for one in feeds[:at] for c in one), default=0) for at in range(len(feeds))]
+    number = float if spec.unit.dtype.kind == "f" else int
+    out: list[list[Change]] = [[] for _ in feeds]
     uid = 100
-    for at in range(len(feeds)):
-        # Tuples up to the last tick but one of what came before have been joined.
-        seen = [c[2] for one in feeds[:at] for c in one]
-        start = max(seen, default=0)
-        mine: list[Change] = []
-        for key in draw(st.lists(keys, max_size=5)):
-            time = start + draw(st.integers(0, 4))
-            if any(c[2] == key for c in mine):
-                continue  # one change of a fact a feed, so that times are in order
-            op = draw(st.sampled_from(["delete", "update"])) if key in active else "insert"
-            if key in active and time <= active[key]:
-                continue
+    for key in draw(st.sets(keys, max_size=4)):
+        time, feed, op = draw(st.integers(0, 4)), 0, "delete"
+        for _ in range(draw(st.integers(0, 5))):
             if op == "delete":
-                del active[key]
+                op = "insert"
             else:
-                active[key] = time
-            mine.append((op, float(time) if spec.unit.dtype.kind == "f" else time, key, uid))
-            uid += 1
-        out.append(mine)
+                op = draw(st.sampled_from(["delete", "update", "replace"]))
+                time += draw(st.integers(1, 4))
+            last = sum(since <= time for since in opened) - 1
+            at = draw(st.integers(feed, last))
+            parts = ["insert", "delete"] if op == "replace" else [op]
+            for part in parts:
+                uid += 1
+                change = (part, number(time), key, uid)
+                for copy in (at, *draw(st.lists(st.integers(at, last), max_size=1))):
+                    out[copy].append(change)
+            if op in ("insert", "delete"):
+                feed = at
     return out
 
 

@@ -160,27 +160,6 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
     start(tg.star_join(live, frame(spark, other), **settings, shards=3), files.home / "ours")
 
 
-def test_changes_take_effect_at_their_times(spark: SparkSession, files: Files) -> None:
-    facts = relation()
-    changes = changes_of(facts)
-    files.write("changes", changes, "at")
-    kinds = {"changes": ("op", "at"), **SETTINGS}
-    r, s = (files.batch(name) for name in NAMES)
-    names = ["note", "a", "b", "a_id", "b_id"]
-    columns = ["a", "t_1", "a_id", "w_1", "b", "t_2", "b_id", "w_2", "begin", "end", "note"]
-    plain = native(r, s, frame(spark, facts), columns)
-    expected = bag(plain.select(names).toArrow())
-    live = [files.stream(name) for name in NAMES]
-    ours, counts = run(
-        files, "ours", tg.star_join(live, files.stream("changes"), **kinds).select(names)
-    )
-    assert ours == expected
-    assert expected.total() > 1000
-    assert total(counts, "filtered") > 100
-    archived = tg.star_join([r, s], files.batch("changes"), **kinds).select(names)
-    assert bag(archived.toArrow()) == expected
-
-
 def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files: Files) -> None:
     facts = relation(connected=True)
     settings = {**SETTINGS, "interval": ("begin", "end")}

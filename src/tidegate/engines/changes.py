@@ -2,12 +2,15 @@
 
 A fact is found by its interval, so that changes can be taken in as they come, before the tuples
 of their batch: one that came before a change is not affected by it (section 2.2 of the paper).
+
+Until tuples of its time are joined, a change may come in any batch: those of one fact are put in
+order of time with what is known of it, so that how the input is cut into batches does not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +20,9 @@ from tidegate.columns import hash_columns
 from tidegate.engines.facts import (
     DELETE,
     INSERT,
+    UPDATE,
     FactIndex,
+    distinct,
     for_ever,
     key_hashes,
     operations,
@@ -25,7 +30,7 @@ from tidegate.engines.facts import (
 from tidegate.engines.payload import Payload
 from tidegate.errors import TidegateError
 from tidegate.star_spec import StarJoin
-from tidegate.times import times
+from tidegate.times import shown, times
 
 #: Columns of a prepared change before those of the input: which fact, when, content, what, keys.
 _HEAD = ("key", "time", "tie", "operation")
@@ -37,15 +42,17 @@ def prepare_changes(spec: StarJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Check and hash rows of a stream of changes."""
     assert spec.relation.changes is not None
     codes = operations(spec, batch)
-    name = spec.relation.changes[1]
+    said, name = spec.relation.changes
     when = times(batch.column(name), spec.unit)
-    if np.isnan(when).any():
+    if not np.isfinite(when).all():
         raise TidegateError(
-            f'a change needs a time, and column "{name}" has a NaN; filter such rows, or give them '
-            "one"
+            f'a change needs a time, and column "{name}" has {when[~np.isfinite(when)][0]}; filter '
+            "such rows, or give them one"
         )
     which = hash_columns([batch.column(name) for name in spec.relation.fact], batch.num_rows)
-    ties = hash_columns(batch.columns, batch.num_rows, exact=True)
+    # An operation may be written in two ways.
+    content = [c for c, n in zip(batch.columns, batch.schema.names, strict=True) if n != said]
+    ties = hash_columns(content, batch.num_rows, exact=True)
     head = [which, when, ties, codes, *key_hashes(spec, batch)]
     return pa.RecordBatch.from_arrays(
         [*map(pa.array, head), *batch.columns], schema=_prepared(spec)
@@ -58,6 +65,28 @@ def _prepared(spec: StarJoin) -> pa.Schema:
     keys = [(f"k{s}", pa.uint64()) for s in range(len(spec.streams))]
     payload = [(f"c{i}", field.type) for i, field in enumerate(spec.relation.schema)]
     return pa.schema([*zip(_HEAD, kinds, strict=True), *keys, *payload])
+
+
+class _Chain(NamedTuple):
+    """Changes of some facts, new ones and known ones, in order of fact and time."""
+
+    rows: pa.Table  # prepared, in another order
+    order: NDArray[np.int64]  # the row of each change
+    which: NDArray[np.uint64]
+    when: NDArray[Any]
+    code: NDArray[np.int8]
+    made: NDArray[
+        np.int64
+    ]  # the number of the fact that it made; -1 of one that is new, -2 of none
+    had: NDArray[np.int64]  # by fact: the number of the one before all these changes, or -1
+
+    @property
+    def first(self) -> NDArray[np.bool_]:
+        """The first change of each fact."""
+        return np.append(True, self.which[1:] != self.which[:-1])
+
+
+_NEW, _NONE = -1, -2
 
 
 class ChangingRelation:
@@ -73,7 +102,6 @@ class ChangingRelation:
         self._which = np.empty(0, np.uint64)  # by fact: what tells it from others
         self._ids = np.empty(0, np.int64)  # by fact: how many came before it
         self._next_id = self._mark = 0
-        self._active: dict[int, int] = {}  # the number of the fact without an end, by what it is
         self._ended: list[tuple[int, int | float]] = []  # since the mark: ids and ends
 
     @property
@@ -82,75 +110,161 @@ class ChangingRelation:
         return self.rows.nbytes + self.index.count * 16
 
     def apply(self, batches: Sequence[pa.RecordBatch], done: Any) -> NDArray[np.int64]:
-        """Take in changes after the time `done`: the facts whose end is known now.
+        """Take in changes after the time `done`: the facts whose end is known, or earlier, now.
 
         Nothing is taken in if one of them is wrong.
         """
         batches = [b for b in batches if b.num_rows]
         if not batches:
             return np.empty(0, np.int64)
-        table = pa.Table.from_batches(batches)
-        which, when, tie, code = (table.column(name).to_numpy() for name in _HEAD)
+        new = pa.Table.from_batches(batches)
+        when = new.column("time").to_numpy()
         if when.min() <= done:
             self._refuse(
-                table,
-                int(when.argmin()),
-                f"comes after tuples of the time {done} have been joined, which it would change: "
-                "have changes arrive before the tuples they are for",
+                self._said(new, int(when.argmin())),
+                f"comes after tuples of the time {shown(done, self._spec.unit)} have been joined, "
+                "which it would change: have changes arrive before the tuples they are for",
             )
-        order = np.lexsort((tie, code, when, which))
-        which, when, code = which[order], when[order], code[order]
-        new = np.append(True, which[1:] != which[:-1])  # the first change of a fact
-        last = np.append(new[1:], True)
-        had = np.array([self._active.get(w, -1) for w in which[new].tolist()], np.int64)
+        chain = self._chained(new, done)
+        self._check(chain)
+        return self._take(chain)
+
+    def _chained(self, new: pa.Table, done: Any) -> _Chain:
+        """New changes among those that are known of the same facts, each once."""
+        affected = distinct(new.column("key").to_numpy())
+        known, made, had = self._known(affected, done)
+        rows = pa.concat_tables([new, known])
+        makes = new.column("operation").to_numpy() != DELETE
+        made = np.concatenate([np.where(makes, _NEW, _NONE), made])
+        which, when, tie, code = (rows.column(name).to_numpy() for name in _HEAD)
+        # All deletes of a fact at one time are one, whatever else they carry.
+        same = np.where(code == DELETE, np.uint64(0), tie)
+        order = np.lexsort((-made, same, code, when, which))
+        which, when, code, same, made = (a[order] for a in (which, when, code, same, made))
+        moment = np.append(True, (which[1:] != which[:-1]) | (when[1:] != when[:-1]))
+        keep = np.append(True, moment[1:] | (code[1:] != code[:-1]) | (same[1:] != same[:-1]))
+        # What ends with a known update was not deleted.
+        tick = np.cumsum(moment) - 1
+        updated = np.bincount(tick[(code == UPDATE) & (made >= 0)], minlength=len(tick)) > 0
+        keep &= ~((order >= len(new)) & (code == DELETE) & updated[tick])
+        order, which, when, code, made = (a[keep] for a in (order, which, when, code, made))
+        return _Chain(rows, order, which, when, code, made, had)
+
+    def _known(
+        self, affected: NDArray[np.uint64], done: Any
+    ) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]]:
+        """Changes of some facts after a time, what each made, and the facts that were there then.
+
+        They need not be kept: facts say when they were made, by what, and when they ended.
+        """
+        facts, count = self.index.arrays, self.index.count
+        begin, end = facts.begin[:count], facts.end[:count]
+        live = np.flatnonzero(end > done)
+        live = live[_among(self._which[live], affected)]
+        # Also look at those without a key, which never begin.
+        is_told = (begin[live] > done) | (end[live] < self._always)
+        told = live[is_told]
+        rows = prepare_changes(self._spec, self._raw(self.rows.take(told)))
+        recent = rows.column("time").to_numpy() > done
+        gone = end[told] < self._always
+        before = np.concatenate([live[~is_told], told[~recent]])
+        had = np.full(len(affected), -1, np.int64)
+        had[np.searchsorted(affected, self._which[before])] = before
+        inserts = pa.Table.from_batches([rows.filter(pa.array(recent))])
+        deletes = _deletes(rows.filter(pa.array(gone)), end[told[gone]])
+        made = np.concatenate([told[recent], np.full(len(deletes), _NONE)])
+        return pa.concat_tables([inserts, deletes]), made, had
+
+    def _check(self, chain: _Chain) -> None:
+        """Refuse changes that contradict each other, or what was there before."""
+        which, when, code = chain.which, chain.when, chain.code
+        one, other = code[:-1], code[1:]
+        at_once = (which[1:] == which[:-1]) & (when[1:] == when[:-1])
+        clash = at_once & ~((one == DELETE) & (other == INSERT))
+        if clash.any():
+            at = int(np.argmax(clash))
+            a, b = (self._said(chain.rows, int(chain.order[i])) for i in (at, at + 1))
+            raise TidegateError(
+                f"two changes of one fact at the time {shown(when[at], self._spec.unit)} "
+                f"contradict each other: {a} and {b}; a fact may have one change at a time, or a "
+                "delete and an insert, which replace it: leave one out, or give it another time"
+                + self._advice()
+            )
         before = np.append(False, code[:-1] != DELETE)
-        before[new] = had >= 0
-        for wrong, what in (
+        before[chain.first] = chain.had >= 0
+        for wrong, why in (
             ((code == INSERT) & before, "inserts a fact that is there: delete or update it"),
             ((code != INSERT) & ~before, "is of a fact that is not there: insert it first"),
         ):
             if wrong.any():
-                self._refuse(table, int(order[np.argmax(wrong)]), what)
-        ended, ends = had[had >= 0], when[new][had >= 0]
-        made = np.flatnonzero(code != DELETE)
-        end = np.where(last, self._always, np.append(when[1:], 0)).astype(when.dtype)
-        # In order of time, whatever batches they came in.
-        made = made[np.lexsort((which[made], when[made]))]
-        first = self.index.count
-        rows = table.select(list(range(len(_HEAD) + self._streams, table.num_columns)))
-        rows = rows.take(pa.array(order[made]))
+                at = int(np.argmax(wrong))
+                order = ""
+                if at + 1 < len(code) and at_once[at]:
+                    order = ", at an earlier time (of one time, a delete comes before an insert)"
+                advice = self._advice() if code[at] == INSERT else order
+                self._refuse(self._said(chain.rows, int(chain.order[at])), why + advice)
+
+    def _take(self, chain: _Chain) -> NDArray[np.int64]:
+        """Have the facts that changes make, and the ends that they give to others."""
+        first = chain.first
+        end = np.append(chain.when[1:], 0).astype(chain.when.dtype)
+        end[np.append(first[1:], True)] = self._always
+        old = np.concatenate([chain.had[chain.had >= 0], chain.made[chain.made >= 0]])
+        ends = np.concatenate([chain.when[first][chain.had >= 0], end[chain.made >= 0]])
+        earlier = ends < self.index.arrays.end[old]
+        old, ends = old[earlier], ends[earlier]
+        self._end(old, ends)
+        self._ended += zip(self._ids[old].tolist(), ends.tolist(), strict=True)
+        made = np.flatnonzero(chain.made == _NEW)
+        made = made[np.lexsort((chain.which[made], chain.when[made]))]
+        number = self.index.count + np.arange(len(made))
+        rows = chain.rows.take(pa.array(chain.order[made]))
         self._add(
-            which[made],
+            chain.which[made],
             self._next_id + np.arange(len(made)),
-            [table.column(f"k{s}").to_numpy()[order[made]] for s in range(self._streams)],
-            np.where(self._joinable(rows), when[made], self._always).astype(when.dtype),
+            [rows.column(f"k{s}").to_numpy() for s in range(self._streams)],
+            np.where(self._joinable(rows), chain.when[made], self._always).astype(end.dtype),
             end[made],
-            rows,
+            self._payload(rows),
         )
         self._next_id += len(made)
-        self._end(ended, ends)
-        self._ended += zip(self._ids[ended].tolist(), ends.tolist(), strict=True)
-        for w in which[last & (code == DELETE)].tolist():
-            self._active.pop(w, None)
-        number = np.full(len(which), -1, np.int64)
-        number[made] = first + np.arange(len(made))
-        alive = last & (code != DELETE)
-        self._active |= zip(which[alive].tolist(), number[alive].tolist(), strict=True)
-        finite = number[made[end[made] < self._always]]
-        return np.concatenate([ended, finite])
+        return np.concatenate([old, number[end[made] < self._always]])
+
+    def _payload(self, prepared: pa.Table) -> pa.Table:
+        """The columns of the input, of prepared changes."""
+        return prepared.select(self._schema.names)
+
+    def _raw(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.rename_columns(self._spec.relation.schema.names)
 
     def _joinable(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Whether facts have all their keys; those that have a null there never begin."""
         schema = self._spec.relation.schema
         good = np.ones(len(rows), np.bool_)
         for name in {name for keys in self._spec.relation.keys for name in keys}:
-            good &= rows.column(schema.get_field_index(name)).is_valid().to_numpy()
+            good &= rows.column(f"c{schema.get_field_index(name)}").is_valid().to_numpy()
         return good
 
-    def _refuse(self, table: pa.Table, at: int, why: str) -> None:
-        rows = table.slice(at, 1).select(list(range(len(_HEAD) + self._streams, table.num_columns)))
-        shown = rows.rename_columns(self._spec.relation.schema.names).to_pylist()[0]
-        raise TidegateError(f"a change of the relation {why}; it is {shown}")
+    def _said(self, rows: pa.Table, at: int) -> str:
+        """A change in words: what it does, and to which fact."""
+        relation = self._spec.relation
+        assert relation.changes is not None
+        one = rows.slice(at, 1)
+        row = self._payload(one).rename_columns(relation.schema.names).to_pylist()[0]
+        operation = ("delete", "update", "insert")[one.column("operation")[0].as_py()]
+        if operation == "delete":
+            row = {name: row[name] for name in relation.fact}
+        row.pop(relation.changes[0], None)
+        row[relation.changes[1]] = shown(one.column("time")[0].as_py(), self._spec.unit)
+        return f'"{operation}" of {row}'
+
+    def _refuse(self, said: str, why: str) -> NoReturn:
+        raise TidegateError(f"a change of the relation {why}; it is {said}")
+
+    def _advice(self) -> str:
+        """What to do if facts that differ are taken for one."""
+        listed = ", ".join(f'"{name}"' for name in self._spec.relation.fact)
+        return f" (facts are told apart by {listed}; fact= names other columns)"
 
     def _add(
         self,
@@ -181,12 +295,7 @@ class ChangingRelation:
         self.index.keep(keep)
         self.rows.rewrite(keep)
         self._which, self._ids = self._which[keep], self._ids[keep]
-        self._list_active()
         return True
-
-    def _list_active(self) -> None:
-        open_ended = np.flatnonzero(self.index.arrays.end[: self.index.count] == self._always)
-        self._active = dict(zip(self._which[open_ended].tolist(), open_ended.tolist(), strict=True))
 
     # ---- state --------------------------------------------------------------------------------
 
@@ -234,5 +343,18 @@ class ChangingRelation:
         # One that began, ended and was dropped between two records is in none.
         known = np.isin(ended, self._ids)
         self._end(np.searchsorted(self._ids, ended[known]), ends[known])
-        self._list_active()
         self._mark = self._next_id
+
+
+def _among(values: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether each value is one of some that are sorted; these are few, and values may be many."""
+    at = np.minimum(np.searchsorted(some, values), len(some) - 1)
+    found: NDArray[np.bool_] = some[at] == values
+    return found
+
+
+def _deletes(facts: pa.RecordBatch, ends: NDArray[Any]) -> pa.Table:
+    """The deletes of facts, given as the changes that made them, at the times of their ends."""
+    columns = dict(zip(facts.schema.names, facts.columns, strict=True))
+    columns |= {"time": pa.array(ends), "operation": pa.array(np.full(len(ends), DELETE, np.int8))}
+    return pa.table(columns, schema=facts.schema)

@@ -23,7 +23,7 @@ Hashes = NDArray[np.uint64]
 
 #: A delete comes before an insert of the same time, so that the two together are an update.
 _ORDER = {"delete": 0, "update": 1, "insert": 2}
-INSERT, DELETE = _ORDER["insert"], _ORDER["delete"]
+DELETE, UPDATE, INSERT = _ORDER.values()
 
 
 def for_ever(unit: TimeUnit) -> int | float:
@@ -42,7 +42,10 @@ class Known:
 
 
 def known(spec: StarJoin, table: pa.Table) -> Known:
-    """Read and check a relation that does not change; facts with a null key can never join."""
+    """Read and check a relation that does not change.
+
+    Facts with a null key can never join, and those that end as they begin are never active.
+    """
     names = {name for keys in spec.relation.keys for name in keys}
     good = np.ones(len(table), np.bool_)
     rows = one_batch(table)
@@ -51,6 +54,9 @@ def known(spec: StarJoin, table: pa.Table) -> Known:
     if not good.all():
         rows = rows.filter(pa.array(good))
     begin, end = _interval(spec, rows)
+    ever = begin < end
+    if not ever.all():
+        rows, begin, end = rows.filter(pa.array(ever)), begin[ever], end[ever]
     _check_apart(spec, rows, begin, end)
     return Known(rows, key_hashes(spec, rows), begin, end)
 
@@ -100,10 +106,16 @@ def _check_apart(
     if len(at) == 0:
         return
     a, b = (_shown(rows, int(side[at[0]])) for side in (one, next_one))
-    if spec.relation.interval is None:
-        raise TidegateError(f"the relation has a fact twice: {a}; drop duplicates first")
+    twice_for = "the relation has a fact twice"
+    what = f"{a}; drop duplicates first"
+    if spec.relation.interval is not None:
+        twice_for += " for one time"
+        what = f"{a} and {b} overlap; merge their intervals, or make one end before the other"
+    elif a != b:
+        what = f"{a} and {b}; drop one of them"
+    listed = ", ".join(f'"{name}"' for name in spec.relation.fact)
     raise TidegateError(
-        f"the relation has a fact twice for one time: {a} and {b} overlap; merge their intervals"
+        f"{twice_for}: {what} (facts are told apart by {listed}; fact= names other columns)"
     )
 
 
@@ -135,10 +147,11 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
     return codes
 
 
-def distinct(values: NDArray[Any]) -> int:
-    """How many values there are: sorting a million is far quicker than numpy's hash table."""
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The values in order, each once: sorting a million is far quicker than numpy's hash table."""
     ordered = np.sort(values)
-    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(len(ordered), 1)
+    kept: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return kept
 
 
 class FactIndex:
@@ -170,7 +183,7 @@ class FactIndex:
     def add(self, keys: Sequence[Hashes], begin: NDArray[Any], end: NDArray[Any]) -> None:
         """Add facts; they are numbered from `count` on."""
         more = len(begin)
-        self._make_room(more, max(map(distinct, keys)))
+        self._make_room(more, max(len(distinct(hashes)) for hashes in keys))
         facts, start = self.arrays, self.count
         facts.begin[start : start + more], facts.end[start : start + more] = begin, end
         for s, hashes in enumerate(keys):

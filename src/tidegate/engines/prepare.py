@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +18,17 @@ KEY, TIME, TIE = "key", "time", "tie"
 PREPARED = 3
 
 
+class Bounds(NamedTuple):
+    """What an importance may be: at least 0 or above it, at most something; and whose it is."""
+
+    above_0: bool = False
+    most: float = np.inf
+    stream: str = ""
+
+
+ANY_IMPORTANCE = Bounds()
+
+
 def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
     """The schema of a prepared batch: hashes and times, then the input's columns by number."""
     head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (TIE, pa.uint64())]
@@ -24,9 +37,12 @@ def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
 
 
 def prepare(
-    side: Side, unit: TimeUnit, batch: pa.RecordBatch
+    side: Side, unit: TimeUnit, batch: pa.RecordBatch, bounds: Bounds = ANY_IMPORTANCE
 ) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """Hash the rows of one input, and drop (and count) those that can never join."""
+    """Hash the rows of one input, and drop (and count) those that can never join.
+
+    An importance must be within the bounds.
+    """
     timed = batch.column(side.time).is_valid()
     if unit.kind == "real number":
         timed = pc.and_(timed, pc.is_finite(batch.column(side.time)).fill_null(False))
@@ -39,7 +55,7 @@ def prepare(
     if good.true_count < batch.num_rows:
         batch = batch.filter(good)
     if side.importance is not None:
-        check_importance(side.importance, batch.column(side.importance))
+        check_importance(side.importance, batch.column(side.importance), bounds)
     keys = hash_columns([batch.column(n) for n in side.keys], batch.num_rows)
     ties = hash_columns(batch.columns, batch.num_rows, exact=True)
     head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(ties)]
@@ -51,17 +67,19 @@ def prepare(
     )
 
 
-def check_importance(name: str, column: pa.Array) -> None:
+def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANCE) -> None:
     """Refuse an importance that nothing can be weighed by."""
     values = as_floats(column)
-    if column.null_count or not (np.isfinite(values) & (values >= 0)).all():
-        bad = pc.invert(
-            pc.and_(pc.is_finite(column.cast(pa.float64())), pc.greater_equal(values, 0))
-        )
-        worst = column.filter(bad.fill_null(True))[0]
+    good = np.isfinite(values) & (values <= bounds.most)
+    good &= values > 0 if bounds.above_0 else values >= 0
+    if not good.all():
+        least = "above 0" if bounds.above_0 else "of at least 0"
+        most = "" if bounds.most == np.inf else f" and at most {bounds.most:g} (importance_limit)"
+        whose = f' of "{bounds.stream}"' if bounds.stream else ""
         raise TidegateError(
-            f'importance must be a finite number of at least 0, and column "{name}" has '
-            f"{worst.as_py()!r}; filter such rows, or replace it with coalesce or greatest"
+            f'importance must be a finite number {least}{most}, and column "{name}"{whose} has '
+            f"{column[int(np.argmin(good))].as_py()!r}; filter such rows, or replace it with "
+            "coalesce, greatest or least"
         )
 
 

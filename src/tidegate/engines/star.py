@@ -55,6 +55,8 @@ class StarEngine:
     relation
         Where the relation does not change: its facts, and an index of those that this engine is
         for, with their numbers among all facts.
+    memory
+        How many tuples it may hold; None for all.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class StarEngine:
         spec: StarJoin,
         relation: tuple[Known, FactIndex, NDArray[np.int64]] | None,
         *,
-        shards: int = 1,
+        memory: int | None,
         keep_shed: bool = False,
     ) -> None:
         self.spec = spec
@@ -74,7 +76,7 @@ class StarEngine:
             known, self._index, self._numbers = relation
             self._rows = Payload(known.rows.schema)
             self._rows.add([known.rows])
-        self._tables = StarTables(spec, self._index, shards)
+        self._tables = StarTables(spec, self._index, memory)
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.streams]
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._open = [pa.RecordBatch.from_pylist([], schema) for schema in self._schemas]
@@ -123,7 +125,8 @@ class StarEngine:
         """Drop facts that ended before all that can still come, if they are many."""
         assert self._changing is not None
         tables = self._tables
-        if self._changing.forget(tables.core.heard.min() - tables.rules.lateness):
+        before = tables.core.heard.min() - tables.rules.lateness
+        if self._changing.forget(min(before, self._done)):
             tables.renumber()
 
     def _advance(self, told: NDArray[Any]) -> None:

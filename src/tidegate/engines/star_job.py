@@ -12,21 +12,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import as_floats, hash_columns
+from tidegate.columns import hash_columns
 from tidegate.engines.changes import prepare_changes
 from tidegate.engines.facts import FactIndex, Known, distinct, known
 from tidegate.engines.payload import one_batch
-from tidegate.engines.prepare import KEY, TIME, prepare
+from tidegate.engines.prepare import KEY, TIME, Bounds, prepare
 from tidegate.engines.star import StarEngine
-from tidegate.errors import TidegateError
 from tidegate.star_spec import StarJoin
 
 #: Relations that a process keeps indexed.
 _MOST_INDEXED = 4
 #: A shard with so many times its share of the facts is too much for one.
-_UNEVEN = 2.0
-# An odd constant that spreads a key's bits upwards, as the shards of a window join have it.
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_UNEVEN = 1.5
+#: A group of facts is dealt out by itself if it has more than a shard's share over this.
+_LARGE = 8
 
 
 class Shipped(Protocol):
@@ -59,6 +58,15 @@ def in_order(table: pa.Table) -> tuple[pa.Table, str]:
     order = np.argsort(ties, kind="stable")
     digest = hashlib.sha256(ties[order].tobytes()).hexdigest()[:16]
     return table.take(pa.array(order)), digest
+
+
+def prepare_stream(
+    spec: StarJoin, stream: int, batch: pa.RecordBatch
+) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """Hash the rows of one stream, whose importance is in (0, U] (section 2.1 of the paper)."""
+    most = np.inf if spec.importance_limit is None else spec.importance_limit
+    bounds = Bounds(above_0=True, most=most, stream=spec.stream_names[stream])
+    return prepare(spec.streams[stream], spec.unit, batch, bounds)
 
 
 @dataclass
@@ -103,8 +111,7 @@ class StarJob:
         spec = self.spec
         if stream == len(spec.streams):
             return prepare_changes(spec, batch), {}
-        prepared, dropped = prepare(spec.streams[stream], spec.unit, batch)
-        self._check_importance(stream, prepared)
+        prepared, dropped = prepare_stream(spec, stream, batch)
         if self.relation is None or prepared.num_rows == 0:
             return prepared, dropped
         times = prepared.column(TIME).to_numpy()
@@ -113,34 +120,19 @@ class StarJob:
         dropped["filtered"] = int(len(good) - good.sum())
         return prepared.filter(pa.array(good)) if dropped["filtered"] else prepared, dropped
 
-    def _check_importance(self, stream: int, prepared: pa.RecordBatch) -> None:
-        side, limit = self.spec.streams[stream], self.spec.importance_limit
-        if side.importance is None:
-            return
-        column = prepared.column(f"c{side.schema.get_field_index(side.importance)}")
-        values = as_floats(column)
-        good = values > 0
-        if limit is not None:
-            good &= values <= limit
-        if not good.all():
-            most = "" if limit is None else f" and at most {limit:g} (importance_limit)"
-            raise TidegateError(
-                f"importance must be above 0{most}, and column "
-                f'"{side.importance}" of "{self.spec.stream_names[stream]}" has '
-                f"{column[int(np.argmin(good))].as_py()!r}; filter such rows, or scale them"
-            )
-
     def engine(self, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """The only engine there is, or one of several for shards that nothing connects."""
         return self.engine_at(0, shards, keep_shed=keep_shed)
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """The engine of one shard: with its facts, and its share of the memory."""
-        part = None
+        part, memory = None, self.spec.memory
         if self.relation is not None:
             indexed = self._indexed()
             part = (indexed.known, *self._part(indexed, shard, shards))
-        return StarEngine(self.spec, part, shards=shards, keep_shed=keep_shed)
+            if memory is not None and shards > 1:
+                memory = _shares(indexed, shards, memory, self.spec.pools)[shard]
+        return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed)
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
@@ -196,32 +188,66 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
     """The shard of each fact.
 
     By the connected component of the relation that it is in, so that every tuple goes to one shard.
-    Where components are too few or too uneven, by the key of one stream: tuples of the others are
-    then copied to all shards that their facts are in. That stream is taken for which fewest keys
-    are copied.
+    Where components are too few or too uneven, by the key of one stream, if that is more even:
+    tuples of the others are then copied to all shards that their facts are in. Of streams that are
+    even enough, that is taken for which fewest keys are copied.
     """
     if shards not in indexed.shards:
-        index, read = indexed.index, indexed.known
-        roots = index.components()
-        names = np.full(int(roots.max(initial=0)) + 1, np.iinfo(np.uint64).max, np.uint64)
-        np.minimum.at(names, roots, read.keys[0])
-        place = _shard_of(names[roots], shards)
-        most = np.bincount(place, minlength=shards).max(initial=0)
-        if most * shards > _UNEVEN * max(len(roots), shards):
+        index, keys = indexed.index, indexed.known.keys
+        enough = int(_UNEVEN * max(index.count, shards))
+
+        def unevenness(place: NDArray[np.uint16]) -> int:
+            return max(int(np.bincount(place).max(initial=0)) * shards, enough)
+
+        place = _dealt(index.components(), keys[0], shards)
+        if unevenness(place) > enough:
+            entries = index.arrays.key[: index.count].T
+            of_keys = [_dealt(e, k, shards) for e, k in zip(entries, keys, strict=True)]
             place = min(
-                (_shard_of(keys, shards) for keys in read.keys),
-                key=lambda one: _copies(index, one, shards),
+                (place, *of_keys), key=lambda p: (unevenness(p), _held(index, p, shards).sum())
             )
         indexed.shards[shards] = place
     return indexed.shards[shards]
 
 
-def _copies(index: FactIndex, place: NDArray[np.uint16], shards: int) -> int:
-    """In how many shards keys are, all keys together."""
-    keys = index.arrays.key[: index.count].astype(np.int64)
-    return sum(distinct(keys[:, s] * shards + place) for s in range(index.streams))
+def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
+    """Groups of facts dealt out to shards: the large ones to who has least, the others fill up.
+
+    What comes out depends on content only: groups are named by the smallest of their keys.
+    """
+    size = np.bincount(groups)
+    name = np.full(len(size), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(name, groups, keys)
+    to = np.zeros(len(size), np.uint16)
+    is_large = size * (_LARGE * shards) > len(groups)
+    large, small = np.flatnonzero(is_large), np.flatnonzero(~is_large & (size > 0))
+    load = np.zeros(shards, np.int64)
+    for group in large[np.lexsort((name[large], -size[large]))]:
+        to[group] = load.argmin()
+        load[to[group]] += size[group]
+    small = small[np.argsort(name[small])]
+    filled = np.cumsum(size[small])
+    lowest = np.sort(load)
+    level = np.min((filled[-1:].sum() + np.cumsum(lowest)) / np.arange(1, shards + 1))
+    edges = np.cumsum(np.maximum(level - load, 0))
+    to[small] = np.minimum(np.searchsorted(edges, filled - size[small] / 2), shards - 1)
+    placed: NDArray[np.uint16] = to[groups]
+    return placed
 
 
-def _shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
-    high = (keys * _MIX) >> np.uint64(32)
-    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)
+def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[np.int64]:
+    """How many keys are in each shard, of all streams together."""
+    total = np.zeros(shards, np.int64)
+    for s in range(index.streams):
+        entries = index.arrays.key[: index.count, s].astype(np.int64)
+        total += np.bincount(distinct(entries * shards + place) % shards, minlength=shards)
+    return total
+
+
+def _shares(indexed: _Indexed, shards: int, memory: int, pools: int) -> list[int]:
+    """The memory of each shard, by how many keys it has: a shard without facts holds nothing."""
+    weight = _held(indexed.index, _placed(indexed, shards), shards)
+    least = np.where(weight > 0, pools, 0)
+    whole = np.cumsum(weight) * ((memory - least.sum()) / max(weight.sum(), 1))
+    shares: list[int] = (least + np.diff(np.rint(whole).astype(np.int64), prepend=0)).tolist()
+    return shares

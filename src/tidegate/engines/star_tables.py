@@ -25,8 +25,8 @@ _FORMULAS = {
 class StarTables:
     """The arrays of one join, large enough for what comes."""
 
-    def __init__(self, spec: StarJoin, index: FactIndex, shards: int) -> None:
-        self.rules = _rules(spec, shards)
+    def __init__(self, spec: StarJoin, index: FactIndex, memory: int | None) -> None:
+        self.rules = _rules(spec, memory)
         n, pools, time = len(spec.streams), self.rules.pools, spec.unit.dtype
         never, ranked = self.rules.never, layout.ranked_type(time)
         self.core = star_layout.Core(
@@ -189,15 +189,14 @@ def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
     return wide
 
 
-def _rules(spec: StarJoin, shards: int) -> star_layout.Rules:
+def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
     """The settings as the loop takes them."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
-    memory = 2**62 if spec.memory is None else max(spec.memory // shards, spec.pools)
-    share, rest = divmod(memory, spec.pools)
+    share, rest = divmod(2**62 if memory is None else memory, spec.pools)
     first = spec.moment == "probe-first"
     return star_layout.Rules(
-        kind=star_layout.NOTHING if spec.memory is None else kind_of(spec.policy),
+        kind=star_layout.NOTHING if memory is None else kind_of(spec.policy),
         moment=MOMENTS.index(spec.moment),
         defer=spec.dynamic or not first,
         pools=spec.pools,

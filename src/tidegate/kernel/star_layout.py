@@ -32,7 +32,7 @@ MEMO = 256
 
 # What a slot is: free, linked but not in memory, or in memory.
 PENDING, HELD = 1, 2
-# Stages of a tick, and what `_meet` does with what it finds.
+# Stages of a tick, and what `meet` does with what it finds.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 EMIT, ADD, TAKE, COUNT = 2, 1, -1, 0
 

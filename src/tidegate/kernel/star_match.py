@@ -111,7 +111,7 @@ def meet(
 
 @inner
 def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only: int) -> int:
-    """Count the matches of a tuple in memory, and in theirs; see `_meet`."""
+    """Count the matches of a tuple in memory, and in theirs; see `meet`."""
     held = core.slots[slot]
     none = core.cursor.reshape(1, -1)
     return meet(core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only)

@@ -313,9 +313,11 @@ def end_facts(core: Core, facts: Facts, rules: Rules) -> None:
     """What the facts that have ended by the clock led to does not count any more."""
     ints = core.ints
     while ints[ENDING] > 0 and core.ending[0].rank <= core.clock[0]:
-        fact = core.ending[0].item
+        fact, end = core.ending[0].item, core.ending[0].rank
         drop_top(core.ending, ints[ENDING])
         ints[ENDING] -= 1
+        if facts.end[fact] != end:
+            continue  # it was given an earlier end
         if _counts(rules):
             slot = core.groups[0, facts.key[fact, 0]].head
             while slot >= 0:

@@ -21,7 +21,8 @@ from tidegate.checks import check_names
 from tidegate.columns import as_floats, decoded, equal
 from tidegate.engines.facts import Known, known
 from tidegate.engines.payload import one_batch
-from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
+from tidegate.engines.prepare import KEY, PREPARED, TIME
+from tidegate.engines.star_job import prepare_stream
 from tidegate.errors import TidegateError
 from tidegate.kernel.chains import Chains
 from tidegate.optimal.groups import unit_of
@@ -112,7 +113,7 @@ class _Stream:
         side = spec.streams[at]
         whole = one_batch(table)
         numbered = whole.append_column("row", pa.array(np.arange(whole.num_rows)))
-        batch, _ = prepare(side, spec.unit, numbered)
+        batch, _ = prepare_stream(spec, at, numbered)
         self.rows = pa.RecordBatch.from_arrays(batch.columns[PREPARED:-1], schema=side.schema)
         self.number: Whole = batch.columns[-1].to_numpy()
         self.key: NDArray[np.uint64] = batch.column(KEY).to_numpy()

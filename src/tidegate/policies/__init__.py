@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
@@ -68,19 +69,19 @@ _ALL: tuple[type[Policy], ...] = (
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
 
 
-def policy_of(choice: object) -> Policy:
-    """The policy of a name, or the policy itself."""
+def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> Policy:
+    """The policy of a name, one of the known, or the policy itself."""
     if isinstance(choice, Policy):
         return choice
-    names = ", ".join(f'"{name}"' for name in POLICIES)
+    names = ", ".join(f'"{name}"' for name in known)
     if isinstance(choice, type) and issubclass(choice, Policy):
         raise TidegateError(f"policy must be an instance: write {choice.__name__}()")
     if not isinstance(choice, str):
         raise TidegateError(
             f"policy must be one of {names} or a policy such as tg.Prob(), not {choice!r}"
         )
-    if choice not in POLICIES:
-        near = difflib.get_close_matches(choice.lower(), POLICIES, n=1)
+    if choice not in known:
+        near = difflib.get_close_matches(choice.lower(), known, n=1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
         raise TidegateError(f"policy must be one of {names}, not {choice!r}{hint}")
-    return POLICIES[choice]()
+    return known[choice]()

@@ -1,0 +1,72 @@
+"""Star joins: what it costs in results to run one in several shards, each with its own memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.report import Table
+from tidegate.engines.star_job import InHand, StarJob, in_order
+from tidegate.star_spec import star_join
+
+#: How long tuples wait: so many of each stream are in a window.
+WITHIN = 250
+MEMORIES, SHARDS = (25, 100, 250, 500, 1_000), (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Results, and tuples that were sent to shards beside the first, of all that had a fact."""
+
+    results: int
+    copies: int
+    tuples: int
+
+
+def sharded(tables: dict[str, pa.Table], facts: pa.Table, shards: int, **settings: Any) -> Sharded:
+    """Run a star join as Spark would, one shard after the other."""
+    spec = star_join({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
+    job = StarJob(spec, InHand(*in_order(facts)))
+    streams = [
+        job.prepare(s, table.combine_chunks().to_batches()[0])[0]
+        for s, table in enumerate(tables.values())
+    ]
+    routes = [job.route(s, rows, shards) for s, rows in enumerate(streams)]
+    clocks = [rows.column("time").to_numpy().max() for rows in streams]
+    results = 0
+    for shard in range(shards):
+        engine = job.engine_at(shard, shards)
+        own = [
+            [rows.take(pa.array(row[to == shard]))]
+            for rows, (row, to) in zip(streams, routes, strict=True)
+        ]
+        for found in (engine.feed(own, clocks), engine.finish()):
+            results += sum(batch.num_rows for batch in found)
+    tuples = sum(rows.num_rows for rows in streams)
+    return Sharded(results, sum(len(row) for row, _ in routes) - tuples, tuples)
+
+
+def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any) -> Table:
+    """By kind of relation and memory: results over those of one shard, and copies."""
+    rows = []
+    for kind, runs in kinds.items():
+        for memory in MEMORIES:
+            found = {
+                n: [sharded(*run, n, on=on, time="t", within=WITHIN, memory=memory) for run in runs]
+                for n in SHARDS
+            }
+            total = {n: sum(one.results for one in found[n]) for n in SHARDS}
+            rows.append((kind, f"{memory:,}", *(f"{total[n] / total[1]:.3f}" for n in SHARDS[1:])))
+        copied = [np.mean([one.copies / one.tuples for one in found[n]]) for n in SHARDS[1:]]
+        rows.append((kind, "copies a tuple", *(f"{share:.2f}" for share in copied)))
+    return Table(
+        f"Shards: results over those of one shard with the same memory, m = {WITHIN}, Auto",
+        ("relation", "memory", *(f"{n} shards" for n in SHARDS[1:])),
+        tuple(rows),
+        f"Both windows have {2 * WITHIN} tuples, of which one shard holds all with as much memory. "
+        "Copies need memory too, so where facts hang together several shards need more for the "
+        "exact result.",
+    )

@@ -1,0 +1,87 @@
+"""A changing relation on Spark, in the worst of weathers: against Spark's own join in two steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import tidegate as tg
+from tidegate.streams import cut_by_time
+
+from .test_star import (
+    BATCHES,
+    END,
+    NAMES,
+    SETTINGS,
+    Files,
+    changes_of,
+    frame,
+    native,
+    relation,
+    streams,
+)
+from .workloads import bag, counters, delivered, start, total, write_files
+
+
+def with_holes(table: pa.Table, at: int) -> list[pa.Table]:
+    """A stream cut by time, with keys and times that are null, and rows that come a batch late."""
+    late = np.arange(len(table)) % 11 == at
+    late[-1] = False
+    cut = {}
+    for name, rows in (("late", table.filter(late)), ("in time", table.filter(~late))):
+        cut[name] = cut_by_time(rows, time="t", batches=BATCHES, span=(0, END + 1))
+    pieces = []
+    for i in range(BATCHES):
+        parts = [cut["in time"][i], *cut["late"][max(i - 1, 0) : i]]
+        parts += cut["late"][i:] if i == BATCHES - 1 else []
+        rows = pa.concat_tables(parts)
+        number = np.arange(len(rows))
+        is_last = np.asarray(rows["t"]) > END
+        for column, step in ((0, 13), (1, 17)):
+            holes = (number % step == 0) & ~is_last
+            array = pa.array(np.asarray(rows.column(column)), mask=holes)
+            rows = rows.set_column(column, rows.schema.names[column], array)
+        pieces.append(rows)
+    return pieces
+
+
+def test_restarts_nulls_late_rows_and_a_contradiction(spark: SparkSession, tmp_path: Path) -> None:
+    """The query is started anew for each batch; one batch is refused, put right and taken."""
+    facts = relation()
+    changes = changes_of(facts)
+    given = {NAMES[i]: with_holes(table, i) for i, table in enumerate(streams(400))}
+    plain = cut_by_time(changes, time="at", batches=BATCHES, span=(0, END + 1))
+    given["changes"] = [pa.concat_tables([piece, piece.slice(0, 9)]) for piece in plain]
+    files = Files(spark, tmp_path)
+    settings = {**SETTINGS, "changes": ("op", "at"), "lateness": END}
+    columns = ["note", "a", "b", "a_id", "b_id"]
+    counts = []
+    for batch in range(BATCHES):
+        for name, pieces in given.items():
+            piece = pieces[batch]
+            if (batch, name) == (1, "changes"):
+                row = next(r for r in piece.to_pylist() if r["op"] == "insert") | {"note": "other"}
+                piece = pa.concat_tables([piece, pa.Table.from_pylist([row], piece.schema)])
+            write_files([piece], tmp_path / name, first=batch)
+        joined = tg.star_join(
+            [files.stream(name) for name in NAMES], files.stream("changes"), **settings
+        ).select(columns)
+        if batch == 1:
+            with pytest.raises(Exception, match='contradict each other: "insert" of .*"insert" of'):
+                start(joined, tmp_path / "ours")
+            write_files([given["changes"][1]], tmp_path / "changes", first=1)
+        counts += counters(start(joined, tmp_path / "ours"))
+    r, s = (files.batch(name) for name in NAMES)
+    names = ["a", "t_1", "a_id", "w_1", "b", "t_2", "b_id", "w_2", "begin", "end", "note"]
+    expected = bag(native(r, s, frame(spark, facts), names).select(columns).toArrow())
+    assert bag(delivered(spark, tmp_path / "ours")) == expected
+    assert expected.total() > 300
+    archived = tg.star_join([r, s], files.batch("changes"), **settings).select(columns)
+    assert bag(archived.toArrow()) == expected
+    assert [count["rebuilt"] for count in counts] == [0, 1, 1]
+    for name in ("null_keys", "null_times", "late", "filtered"):
+        assert total(counts, name) > 20
