@@ -11,6 +11,7 @@ import numpy as np
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.constrained_layout import (
+    AT,
     CHANGED,
     CHILD,
     DEPARTED,
@@ -28,6 +29,7 @@ from tidegate.kernel.constrained_layout import (
     RECHECK,
     RISING,
     SEQ,
+    SHED,
     SLOTS,
     STACK,
     UNKNOWN,
@@ -451,6 +453,22 @@ def note_changed(core: Core, slot: int) -> None:
     """Remember to settle a tuple when all effects are seen to."""
     core.changed[core.ints[CHANGED]] = slot
     core.ints[CHANGED] += 1
+
+
+@inlined
+def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
+    """Note a tuple that goes because a constraint says so: all results it may miss have it.
+
+    What goes with it joins it, and many-one: those tuples' results have it too.
+    """
+    if plan.archived and core.slots[slot].row >= 0:
+        noted = core.ints[SHED]
+        core.shed[noted].row = core.slots[slot].row
+        core.shed[noted].time = core.slots[slot].time
+        core.shed[noted].at = core.ints[AT]
+        core.shed[noted].stream = core.slots[slot].stream
+        core.shed[noted].why = why
+        core.ints[SHED] += 1
 
 
 @inlined
