@@ -7,6 +7,7 @@ content within a time, which does not depend on batches, shards and restarts.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ def shed_schema(spec: ConstrainedJoin) -> pa.Schema:
     return pa.schema([*fields, (MARK, MARK_TYPE)])
 
 
-def check_archived(spec: ConstrainedJoin) -> None:
-    """Refuse what cannot be archived."""
+def archived(spec: ConstrainedJoin) -> ConstrainedJoin:
+    """The same join, with what constraints drop noted."""
     if not spec.eliminate:
         raise TidegateError(
             "nothing is shed with eliminate=False; leave shed_to out, or eliminate=False"
@@ -52,6 +53,7 @@ def check_archived(spec: ConstrainedJoin) -> None:
         raise TidegateError(
             f"an archive has a column {taken[0]!r} of its own; give the stream another name"
         )
+    return replace(spec, archive=True)
 
 
 def contents(batch: pa.RecordBatch) -> NDArray[np.int64]:
