@@ -255,7 +255,9 @@ class ConstrainedEngine:
         core = self._tables.core
         found: dict[str, int | None] = {}
         for known, k in zip(self.spec.constraints, core.used.tolist(), strict=True):
-            idle = known.kind == "CA" and core.idle[list(known.edges)].all()
+            places = {"CA": 0, "OAP": len(self.spec.graph.edges)}
+            at = [places[known.kind] + e for e in known.edges] if known.kind in places else []
+            idle = bool(at) and core.idle[at].all()
             found[known.text] = None if k == layout.NEVER or idle else k
         return found
 

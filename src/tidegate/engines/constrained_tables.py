@@ -113,6 +113,12 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
                 for c, e in zip(of["CA"], edges, strict=True)
             ]
         ),
+        ordering=np.array(
+            [
+                spec.choose and c >= 0 and _bounded(spec, e.child)
+                for c, e in zip(of["OAP"], edges, strict=True)
+            ]
+        ),
     )
 
 
@@ -277,10 +283,10 @@ class Tables:
             trial=np.zeros((n, 2), np.int64),
             cost=np.zeros((n, 2), np.int64),
             judged=np.zeros(n, np.int64),
-            idle=np.zeros(edges, np.int8),
             entries=np.zeros(edges + n, np.int64),
-            worth=np.zeros((edges, 2), np.float64),
-            noted=np.full((edges, 3), -layout.NEVER, np.int64),
+            idle=np.zeros(2 * edges, np.int8),
+            worth=np.zeros((2 * edges, 2), np.float64),
+            noted=np.full((2 * edges, 3), -layout.NEVER, np.int64),
             assign=np.zeros(n, np.int32),
             cursor=np.zeros(max(1, edges), np.int8),
         )

@@ -162,6 +162,7 @@ class Plan(NamedTuple):
     whole: bool  # every tuple is held for its window: SWJ
     choosable: Array  # by stream: whether to keep its No is decided by what it costs
     weighed: Array  # by edge: whether to use CA is decided by what it clears
+    ordering: Array  # by edge: the same of OAP
 
 
 class Core(NamedTuple):
@@ -203,10 +204,11 @@ class Core(NamedTuple):
     trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
     cost: Array  # by stream: the same, added up over arrivals
     judged: Array  # by stream: when these were last compared
-    idle: Array  # by edge: whether CA is not used, because it costs more than it clears
     entries: Array  # by edge (and window by value): values on trial that CA has in mind
-    worth: Array  # by edge: what CA cleared of them and what it had in mind, both over time
-    noted: Array  # by edge: when that was last added up, when compared, and the parents so far
+    # By edge for CA, and then by edge for OAP:
+    idle: Array  # whether it is not used, because it costs more than it clears
+    worth: Array  # what was cleared and what was kept in mind, both over time
+    noted: Array  # when that was last added up, when compared, and the parents so far
     assign: Array  # by stream, for walks
     cursor: Array
 

@@ -22,7 +22,7 @@ from tidegate.kernel.synopses import (
     set_aside,
     set_status,
 )
-from tidegate.kernel.watching import observe
+from tidegate.kernel.watching import asleep, observe
 
 #: About how many running maxima are kept of an ordered attribute whose k is given.
 _RECORDS = 64
@@ -156,7 +156,7 @@ def _keep_group(core: Core, plan: Plan, group: int) -> None:
 def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
     """OAP: the parent stream has passed a value."""
     timer, c = plan.oap_timer[edge], plan.oap[edge]
-    if core.k[c] == NEVER:
+    if core.k[c] == NEVER or core.idle[plan.parent.shape[0] + edge] > 0:
         return
     while core.timer_size[timer] > 0:
         top = core.timers[core.timer_at[timer]]
@@ -202,6 +202,8 @@ def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
 @inlined
 def record(core: Core, plan: Plan, c: int, value: int) -> None:
     """OA: keep the running maximum (section 6.2), and see how far out of order a value is."""
+    if asleep(core, plan, c):
+        return
     first, size = core.record_at[c] + core.record_first[c], core.record_size[c]
     now = core.clock[plan.axis[c]] if plan.timed[c] else core.counts[plan.axis[c]]
     largest = core.records[first + size - 1].value if size > 0 else core.low[c]

@@ -403,11 +403,14 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
     stays = core.slots[slot].end - core.clock[first]
     if plan.rows[first] > 0:
         stays = core.slots[slot].num + plan.rows[first] - core.counts[first]
-    credit = 0
+    credit, passed = 0, 0
     for i in range(plan.ups[first]):
-        group = core.links[slot, plan.at_child[plan.up[first, i]]].group
-        if plan.weighed[plan.up[first, i]] and on_scales(core.groups[group].hash):
+        edge = plan.up[first, i]
+        at_child = core.links[slot, plan.at_child[edge]]
+        if plan.weighed[edge] and on_scales(core.groups[at_child.group].hash):
             credit |= 1 << i
+        if plan.ordering[edge] and at_child.value < core.low[plan.oap[edge]]:
+            passed |= 1 << i
     core.slots[slot].pending = 1
     core.stack[ints[STACK]] = slot
     ints[STACK] += 1
@@ -424,9 +427,12 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
                 above = core.links[above, plan.at_parent[edge]].next
         remove(core, plan, at)
         gone += 1
+    edges = plan.parent.shape[0]
     for i in range(plan.ups[first]):
         if (credit >> i) & 1:
             core.worth[plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+        if (passed >> i) & 1:
+            core.worth[edges + plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
     return gone
 
 
