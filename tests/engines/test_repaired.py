@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pyarrow as pa
 from hypothesis import given
@@ -89,3 +90,17 @@ def test_where_joins_are_not_many_one_nothing_is_wrong_or_twice(
     spec = replace(case.spec(constraints), archive=True)
     found, shed = delivered(case, spec, [])
     assert not (found + repaired(case, spec, shed)) - case.exact()
+
+
+@given(guessed(), st.integers(1, 8), st.randoms())
+def test_where_rows_come_late_nothing_is_wrong_or_twice(
+    drawn: tuple[Case, list[Constraint]], cut: int, random: Random
+) -> None:
+    case, constraints = drawn
+    spec = replace(case.spec(constraints), archive=True)
+    parts = [case.arrivals[at : at + cut] for at in range(0, len(case.arrivals), cut)]
+    random.shuffle(parts)
+    late = replace(case, arrivals=[t for part in parts for t in part])
+    found, shed = delivered(late, spec, list(range(cut, len(case.arrivals), cut)))
+    given = found + repaired(case, spec, shed)
+    assert not given - replace(case, windows={}).exact()
