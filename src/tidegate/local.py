@@ -237,12 +237,24 @@ def constrained_join(
     """
     _check_batch(batch_rows)
     check_names(settings, spec_of_constrained)
+    check_streams(streams)
+    if not isinstance(keep_shed, bool):
+        raise TidegateError(f"keep_shed must be True or False, not {keep_shed!r}")
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
     if keep_shed:
         spec = archived(spec)
     return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+
+
+def check_streams(streams: Any) -> None:
+    """Refuse streams that have no names."""
+    if not isinstance(streams, Mapping):
+        raise TidegateError(
+            f'streams must be a mapping by name, {{"S1": ..., "S2": ...}}, not '
+            f"{type(streams).__name__}"
+        )
 
 
 def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
@@ -263,6 +275,7 @@ def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
         The missing results: with those that the join gave, they are the exact ones.
     """
     check_names(settings, spec_of_constrained)
+    check_streams(streams)
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = archived(spec_of_constrained(schemas, **settings))
