@@ -8,9 +8,10 @@ from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_constrained import Tup
+from naive_constrained import Join, Tup
 
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint
@@ -104,3 +105,16 @@ def test_where_rows_come_late_nothing_is_wrong_or_twice(
     found, shed = delivered(late, spec, list(range(cut, len(case.arrivals), cut)))
     given = found + repaired(case, spec, shed)
     assert not given - replace(case, windows={}).exact()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7])
+def test_rows_that_are_the_same_are_told_apart(cut: int) -> None:
+    """The first of three equal rows moves the clock, and OAP clears what all of them join."""
+    rows = [("B", 0, 1), ("A", 10, 4), ("A", 17, 1), ("A", 17, 1), ("A", 17, 1), ("B", 18, 4)]
+    rows += [("A", 18, 1), ("A", 18, 1)]
+    arrivals = [Tup(name, time, 0, (("x", x),)) for name, time, x in rows]
+    case = Case({"A": ["x"], "B": ["x"]}, [Join("A", "B", (("x", "x"),))], arrivals)
+    spec = replace(case.spec([OAP("A.x", within=4)], lag=0), archive=True)
+    found, shed = delivered(case, spec, [cut])
+    assert len(shed) == 1
+    assert (found.total(), repaired(case, spec, shed).total()) == (2, 4)

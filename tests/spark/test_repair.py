@@ -58,6 +58,9 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
         tg.repair(frames, str(tmp_path / "nowhere"), **more)
     with pytest.raises(tg.TidegateError, match="must be a batch Spark DataFrame"):
         tg.repair(streams(spark, tmp_path), archive, **more)
+    other = tg.constrained_join(frames, **more, shed_to=archive)  # not the streaming query
+    with pytest.raises(Exception, match="has the departures of another query already"):
+        other.count()
     with pytest.raises(tg.TidegateError, match=r"archived tuples of the stream 'C' are not among"):
         tg.local.repair({**tables, "C": tables["C"].slice(0, 3)}, lines, **more)
     with pytest.raises(tg.TidegateError, match=r"shed must be what .* gave"):

@@ -1,14 +1,15 @@
 """Tuples that left early, as they are archived: with how far every stream had come.
 
 A result is missing exactly if one of its tuples left before another of them came. So what is kept
-of a departure is the tuple, and of each stream the last that had come: in order of time, and of
-content within a time, which does not depend on batches, shards and restarts.
+of a departure is the tuple, and of each stream the last that had come: in order of time, of content
+within a time, and of number among tuples that are the same. That order does not depend on batches,
+shards and restarts.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ MARK_TYPE = pa.struct(
         ("content", pa.int64()),  # a hash of what was held of the tuple
         ("seen_time", pa.list_(pa.int64())),  # by stream: the last that had come
         ("seen_tie", pa.list_(pa.int64())),
+        ("seen_number", pa.list_(pa.int64())),
     ]
 )
 _HEAD = ("side", "left_at", "why")
@@ -61,14 +63,56 @@ def contents(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return hash_columns(batch.columns, batch.num_rows, exact=True).view(np.int64)
 
 
+class Places(NamedTuple):
+    """Where tuples are in the order of their stream."""
+
+    time: NDArray[np.int64]
+    tie: NDArray[np.uint64]
+    number: NDArray[np.int64]
+
+    def after(self, other: Places) -> NDArray[np.bool_]:
+        """Whether they come after others, one by one."""
+        same = (self.time == other.time) & (self.tie == other.tie)
+        later: NDArray[np.bool_] = (
+            (self.time > other.time)
+            | ((self.time == other.time) & (self.tie > other.tie))
+            | (same & (self.number > other.number))
+        )
+        return later
+
+    def at(self, where: Any) -> Places:
+        """Some of them."""
+        return Places(self.time[where], self.tie[where], self.number[where])
+
+    def put(self, where: Any, other: Places) -> None:
+        """Set some of them."""
+        for mine, others in zip(self, other, strict=True):
+            mine[where] = others
+
+
+def places(time: NDArray[np.int64], tie: NDArray[np.uint64], last: Places | None = None) -> Places:
+    """The places of tuples that come in order, after the last that came before them."""
+    number = np.zeros(len(time), np.int64)
+    if len(time):
+        first = np.ones(len(time), np.bool_)
+        first[1:] = (time[1:] != time[:-1]) | (tie[1:] != tie[:-1])
+        starts = np.flatnonzero(first)
+        lengths = np.diff(np.append(starts, len(time)))
+        number = np.arange(len(time)) - np.repeat(starts, lengths)
+        if last is not None and (time[0], tie[0]) == (last.time[()], last.tie[()]):
+            number[: lengths[0]] += last.number[()] + 1
+    return Places(time, tie, number)
+
+
 class Departures:
     """Collects what constraints dropped."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self._spec = spec
         n = len(spec.streams)
-        self._time = np.full(n, -layout.NEVER, np.int64)
-        self._tie = np.zeros(n, np.uint64)
+        self._last = Places(
+            np.full(n, -layout.NEVER, np.int64), np.zeros(n, np.uint64), np.zeros(n, np.int64)
+        )
         self._found: list[pa.RecordBatch] = []
         self._schema = shed_schema(spec)
         edges = spec.graph.edges
@@ -92,37 +136,31 @@ class Departures:
         if not self._spec.archive:
             return
         n = len(payload)
-        time = np.repeat(self._time[:, None], len(shed), axis=1)
-        tie = np.repeat(self._tie[:, None], len(shed), axis=1)
+        seen = self._last.at(np.s_[:, None]).at(np.s_[:, np.zeros(len(shed), np.int64)])
         for s in range(n):
             own = np.flatnonzero(newcomers.stream == s)
             if len(own) == 0:
                 continue
-            last = np.searchsorted(own, shed["at"]) - 1
-            came = own[np.maximum(last, 0)]
-            later = (last >= 0) & self._later(s, newcomers.time[came], ties[came])
-            time[s, later], tie[s, later] = newcomers.time[came[later]], ties[came[later]]
-            if self._later(s, newcomers.time[own[-1:]], ties[own[-1:]])[0]:
-                self._time[s], self._tie[s] = newcomers.time[own[-1]], ties[own[-1]]
+            last = self._last.at(s)
+            came = places(newcomers.time[own], ties[own], last)
+            which = np.searchsorted(own, shed["at"]) - 1
+            nearest = came.at(np.maximum(which, 0))
+            later = (which >= 0) & nearest.after(last)
+            seen.put((s, later), nearest.at(later))
+            if came.at(slice(-1, None)).after(last)[0]:
+                self._last.put(s, came.at(-1))
         for s in range(n):
             mine = np.flatnonzero(shed["stream"] == s)
             if len(mine):
                 rows = payload[s].take(np.ascontiguousarray(shed["row"][mine]))
-                self._found.append(self._rows(s, shed[mine], rows, time[:, mine], tie[:, mine]))
-
-    def _later(
-        self, stream: int, time: NDArray[np.int64], tie: NDArray[np.uint64]
-    ) -> NDArray[np.bool_]:
-        """Whether tuples come, in a stream's order, after the last of it so far."""
-        return after(time, tie, self._time[stream], self._tie[stream])
+                self._found.append(self._rows(s, shed[mine], rows, seen.at(np.s_[:, mine])))
 
     def _rows(
         self,
         stream: int,
         shed: NDArray[Any],
         rows: pa.RecordBatch,
-        time: NDArray[np.int64],
-        tie: NDArray[np.uint64],
+        seen: Places,
     ) -> pa.RecordBatch:
         spec, count = self._spec, len(shed)
         kept = spec.streams[stream].kept_schema
@@ -132,21 +170,21 @@ class Departures:
             column = rows.column(kept.get_field_index(shards[stream]))
             key = hash_columns([column], count).view(np.int64)
         texts = [c.text for c in spec.constraints] + [self._clearing[stream]]
-        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * len(time))
+        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * len(spec.streams))
+        told = [each.T.ravel().view(np.int64) for each in seen]
         mark = pa.StructArray.from_arrays(
             [
                 pa.array(key),
                 pa.array(np.ascontiguousarray(shed["time"])),
                 pa.array(contents(rows)),
-                pa.ListArray.from_arrays(offsets, pa.array(time.T.ravel())),
-                pa.ListArray.from_arrays(offsets, pa.array(tie.T.ravel().view(np.int64))),
+                *(pa.ListArray.from_arrays(offsets, pa.array(each)) for each in told),
             ],
             fields=list(MARK_TYPE),
         )
         names = ["side", "left_at", "why", spec.streams[stream].name, MARK]
         columns = [
             pa.array([spec.streams[stream].name] * count),
-            pa.array(time.max(axis=0)),
+            pa.array(seen.time.max(axis=0)),
             pa.array([texts[why] for why in shed["why"].tolist()], pa.string()),
             pa.StructArray.from_arrays(rows.columns, fields=list(kept)),
             mark,
@@ -162,17 +200,10 @@ class Departures:
 
     def marks(self) -> dict[str, Any]:
         """How far the streams have come, for a record."""
-        if not self._spec.archive:
-            return {}
-        return {"seen_time": self._time.tolist(), "seen_tie": self._tie.tolist()}
+        return {"last": [each.tolist() for each in self._last]} if self._spec.archive else {}
 
     def load(self, head: dict[str, Any]) -> None:
         """Go on from a record."""
         if self._spec.archive:
-            self._time[:], self._tie[:] = head["seen_time"], head["seen_tie"]
-
-
-def after(time: Any, tie: Any, seen_time: Any, seen_tie: Any) -> NDArray[np.bool_]:
-    """Whether a tuple comes after another of its stream: by time, then by content."""
-    later: NDArray[np.bool_] = (time > seen_time) | ((time == seen_time) & (tie > seen_tie))
-    return later
+            for mine, told in zip(self._last, head["last"], strict=True):
+                mine[:] = told

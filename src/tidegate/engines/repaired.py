@@ -22,7 +22,7 @@ from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.constrained import ConstrainedEngine
 from tidegate.engines.constrained_rows import BITS, Side, prepare
-from tidegate.engines.departures import MARK, MARK_TYPE, after, contents
+from tidegate.engines.departures import MARK, MARK_TYPE, Places, contents, places
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIE, TIME
 from tidegate.errors import TidegateError
@@ -30,7 +30,9 @@ from tidegate.kernel import constrained_layout as layout
 
 #: What a tuple has besides, when its results are looked for: its place in its stream's order, and
 #: its line in the archive, -1 if it has none.
-_MORE = pa.schema([("when", pa.int64()), ("order", pa.uint64()), ("left", pa.int64())])
+_MORE = pa.schema(
+    [("when", pa.int64()), ("order", pa.uint64()), ("number", pa.int64()), ("left", pa.int64())]
+)
 _ARCHIVED = pa.schema(
     [
         (KEY, pa.uint64()),
@@ -40,8 +42,10 @@ _ARCHIVED = pa.schema(
         ("content", pa.int64()),
         ("seen_time", pa.list_(pa.int64())),
         ("seen_tie", pa.list_(pa.int64())),
+        ("seen_number", pa.list_(pa.int64())),
     ]
 )
+_SEEN = ("seen_time", "seen_tie", "seen_number")
 
 
 class RepairJob:
@@ -64,7 +68,7 @@ class RepairJob:
         key = pa.array(mark["key"].to_numpy(zero_copy_only=False).view(np.uint64))
         tie = pa.array(np.zeros(batch.num_rows, np.uint64))
         columns = [key, mark["time"], tie, batch.column("side")]
-        columns += [mark[name] for name in ("content", "seen_time", "seen_tie")]
+        columns += [mark[name] for name in ("content", *_SEEN)]
         return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
 
     def engine(self, shards: int) -> RepairEngine:
@@ -85,21 +89,20 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
 class _Missing(ConstrainedEngine):
     """The sliding window join, less what was delivered."""
 
-    def __init__(self, spec: ConstrainedJoin, seen_time: Any, seen_tie: Any) -> None:
+    def __init__(self, spec: ConstrainedJoin, seen: Places) -> None:
         super().__init__(spec, _MORE)
-        self._seen_time, self._seen_tie = seen_time, seen_tie
+        self._seen = seen
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
         parts = [p.take(np.ascontiguousarray(rows[:, s])) for s, p in enumerate(self._payload)]
-        when, order, left = (
+        *place, left = (
             np.stack([part.column(name).to_numpy() for part in parts]) for name in _MORE.names
         )
+        came = Places(*place)
         missing = np.zeros(len(rows), np.bool_)
         for line in left:
-            gone = line >= 0
-            at = np.maximum(line, 0)
-            came = after(when, order, self._seen_time[at].T, self._seen_tie[at].T)
-            missing |= gone & came.any(axis=0)
+            seen = self._seen.at(np.s_[:, np.maximum(line, 0)])
+            missing |= (line >= 0) & came.after(seen).any(axis=0)
         return super()._results(rows[missing])
 
 
@@ -128,10 +131,11 @@ class RepairEngine:
             for batches, side in zip(streams, self._sides, strict=True)
         ]
         shed = one_batch(pa.Table.from_batches(archive, _ARCHIVED))
-        n = len(given)
-        seen_time = shed.column("seen_time").flatten().to_numpy().reshape(-1, n)
-        seen_tie = shed.column("seen_tie").flatten().to_numpy().view(np.uint64).reshape(-1, n)
-        left = [self._lines(s, batch, shed, seen_time, seen_tie) for s, batch in enumerate(given)]
+        time, tie, number = (
+            shed.column(name).flatten().to_numpy().reshape(-1, len(given)).T for name in _SEEN
+        )
+        seen = Places(time, tie.view(np.uint64), number)
+        left = [self._lines(s, batch, shed, seen) for s, batch in enumerate(given)]
         if len(shed) == 0:
             return
         near = self._near(given, [line >= 0 for line in left])
@@ -144,7 +148,7 @@ class RepairEngine:
             lag=0,
             lateness=0,
         )
-        engine = _Missing(exact, seen_time, seen_tie)
+        engine = _Missing(exact, seen)
         inputs = [
             [_marked(batch, line, mask)]
             for batch, line, mask in zip(given, left, near, strict=True)
@@ -158,8 +162,7 @@ class RepairEngine:
         stream: int,
         batch: pa.RecordBatch,
         shed: pa.RecordBatch,
-        seen_time: NDArray[np.int64],
-        seen_tie: NDArray[np.uint64],
+        seen: Places,
     ) -> NDArray[np.int64]:
         """The line that each tuple has in the archive, -1 if it has none.
 
@@ -169,7 +172,7 @@ class RepairEngine:
         name = self.spec.streams[stream].name
         side = np.asarray(shed.column("side").to_numpy(zero_copy_only=False))
         lines = np.flatnonzero(side == name)
-        lines = lines[np.lexsort((*seen_tie[lines].T, *seen_time[lines].T))]
+        lines = lines[np.lexsort([row for each in seen[::-1] for row in each[:, lines]])]
         passing = np.flatnonzero(batch.column(BITS).to_numpy() & layout.PASSES)
         tie = batch.column(TIE).to_numpy()[passing]
         passing = passing[np.argsort(tie, kind="stable")]
@@ -238,17 +241,18 @@ class RepairEngine:
 
 def _numbered(time: NDArray[np.int64], content: NDArray[np.int64]) -> NDArray[Any]:
     """Tuples by time, content and how many of the same come before."""
-    order = np.lexsort((content, time))
     found = np.zeros(len(time), [("time", "i8"), ("content", "i8"), ("number", "i8")])
     found["time"], found["content"] = time, content
-    if len(time):
-        t, c = time[order], content[order]
-        first = np.concatenate([[True], (t[1:] != t[:-1]) | (c[1:] != c[:-1])])
-        starts = np.flatnonzero(first)
-        found["number"][order] = np.arange(len(t)) - np.repeat(
-            starts, np.diff(np.append(starts, len(t)))
-        )
+    found["number"] = _numbers(time, content.view(np.uint64))
     return found
+
+
+def _numbers(time: NDArray[np.int64], tie: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many of the same time and content come before each."""
+    order = np.lexsort((tie, time))
+    number = np.empty(len(order), np.int64)
+    number[order] = places(time[order], tie[order]).number
+    return number
 
 
 def _marked(
@@ -259,5 +263,6 @@ def _marked(
     bits = np.where(near, bits, bits & ~np.uint8(layout.PASSES)).astype(np.uint8)
     at = batch.schema.get_field_index(BITS)
     columns = [*batch.columns[:at], pa.array(bits), *batch.columns[at + 1 :]]
-    columns += [batch.column(TIME), batch.column(TIE), pa.array(left)]
+    time, tie = batch.column(TIME).to_numpy(), batch.column(TIE).to_numpy()
+    columns += [pa.array(each) for each in (time, tie, _numbers(time, tie), left)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*batch.schema, *_MORE]))

@@ -38,24 +38,35 @@ class Archive:
     def write(self, shed: pa.Table, shard: int) -> None:
         """Write the departures of this batch and shard, in the place of an earlier try's."""
         context = TaskContext.get()
-        batch = query = None
-        if context is not None:
-            batch = context.getLocalProperty("streaming.sql.batchId")
-            query = context.getLocalProperty("sql.streaming.queryId")
+        told = context.getLocalProperty if context is not None else lambda name: None
+        batch = int(told("streaming.sql.batchId") or 0)
+        query = told("sql.streaming.queryId") or "batch"
         system, folder = fs.FileSystem.from_uri(self.folder)
-        path = f"{folder}/{int(batch or 0):09d}-{shard:05d}.parquet"
-        # Something is there from the first batch on, so that an archive is known for one.
-        if len(shed) == 0 and int(batch or 0) > 0:
-            if system.get_file_info(path).type != fs.FileType.NotFound:
+        path = f"{folder}/{batch:09d}-{shard:05d}.parquet"
+        there = system.get_file_info(path).type != fs.FileType.NotFound
+        if batch > 0 and len(shed) == 0:
+            if there:
                 system.delete_file(path)
             return
+        made_by = json.dumps({"query": query, "settings": json.loads(self.settings)})
+        # The first batch always has a file: an archive is known for one, and for whose it is.
+        if there and batch == 0:
+            self._check_owner(system, path, made_by)
         system.create_dir(folder, recursive=True)
-        made_by = json.dumps({"query": query or "batch", "settings": json.loads(self.settings)})
         lines = shed.append_column(MADE_BY, pa.repeat(made_by, len(shed)))
-        hidden = f"{folder}/_{os.path.basename(path)}.{os.getpid()}"
+        hidden = f"{folder}/_{batch}-{shard}-{os.getpid()}"
         with system.open_output_stream(hidden) as sink:
-            pq.write_table(lines, sink)
+            pq.write_table(lines.replace_schema_metadata({MADE_BY: made_by}), sink)
         system.move(hidden, path)
+
+    def _check_owner(self, system: fs.FileSystem, path: str, made_by: str) -> None:
+        with system.open_input_file(path) as file:
+            owner = (pq.read_schema(file).metadata or {}).get(MADE_BY.encode())
+        if owner != made_by.encode():
+            raise TidegateError(
+                f"{self.folder!r} has the departures of another query already; give shed_to a "
+                "folder of its own, or empty this one"
+            )
 
 
 def archive(folder: Any, settings: dict[str, Any]) -> Archive:
