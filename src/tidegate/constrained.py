@@ -87,9 +87,9 @@ def constrained_join(
         In how many parts the join is run, by a key that all joins share. One, if there is no such
         key, or if a window or a constraint counts tuples.
     shed_to
-        A folder, or its address, where tuples that a constraint drops are archived as Parquet, one
-        file a batch and shard, with when and why. `tidegate.repair` finds in it the results that
-        constraints have cost.
+        A folder that all workers can write to, or its address, where tuples that a constraint
+        drops are archived as Parquet, one file a batch and shard, with when and why.
+        `tidegate.repair` finds in it the results that constraints have cost.
 
     Returns
     -------

@@ -176,15 +176,12 @@ class RepairEngine:
         passing = np.flatnonzero(batch.column(BITS).to_numpy() & layout.PASSES)
         tie = batch.column(TIE).to_numpy()[passing]
         passing = passing[np.argsort(tie, kind="stable")]
-        rows = _numbered(
-            batch.column(TIME).to_numpy()[passing],
-            contents(self._sides[stream].payload(batch))[passing],
-        )
-        wanted = _numbered(
-            shed.column(TIME).to_numpy()[lines], shed.column("content").to_numpy()[lines]
+        content = contents(self._sides[stream].payload(batch))[passing]
+        at, which = _matches(
+            (batch.column(TIME).to_numpy()[passing], content),
+            (shed.column(TIME).to_numpy()[lines], shed.column("content").to_numpy()[lines]),
         )
         found: NDArray[np.int64] = np.full(batch.num_rows, -1, np.int64)
-        _, at, which = np.intersect1d(rows, wanted, assume_unique=True, return_indices=True)
         if len(which) < len(lines):
             raise TidegateError(
                 f"{len(lines) - len(which):,} of {len(lines):,} archived tuples of the stream "
@@ -239,12 +236,19 @@ class RepairEngine:
         return False
 
 
-def _numbered(time: NDArray[np.int64], content: NDArray[np.int64]) -> NDArray[Any]:
-    """Tuples by time, content and how many of the same come before."""
-    found = np.zeros(len(time), [("time", "i8"), ("content", "i8"), ("number", "i8")])
-    found["time"], found["content"] = time, content
-    found["number"] = _numbers(time, content.view(np.uint64))
-    return found
+def _matches(
+    one: tuple[NDArray[np.int64], NDArray[np.int64]],
+    other: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which tuples, by time and content, are the same; the n-th of some with the n-th of others."""
+    time, content = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    number = np.concatenate([_numbers(t, c.view(np.uint64)) for t, c in (one, other)])
+    first = len(one[0])
+    order = np.lexsort((np.arange(len(time)) >= first, number, content, time))
+    keys = [each[order] for each in (time, content, number)]
+    same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    at = np.flatnonzero(same)
+    return order[at], order[at + 1] - first
 
 
 def _numbers(time: NDArray[np.int64], tie: NDArray[np.uint64]) -> NDArray[np.int64]:

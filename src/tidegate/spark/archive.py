@@ -76,8 +76,10 @@ def archive(folder: Any, settings: dict[str, Any]) -> Archive:
 
 def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> DataFrame:
     """The lines of an archive, once it is clear that they are of one query with these settings."""
+    uri = _uri(folder)
     try:
-        lines = spark.read.parquet(_uri(folder))
+        # A plain path is one of this machine's, whatever Spark's own file system is.
+        lines = spark.read.parquet(f"file://{uri}" if uri.startswith("/") else uri)
         made_by = [row[0] for row in lines.select(MADE_BY).distinct().collect()]
     except AnalysisException as error:
         raise TidegateError(
