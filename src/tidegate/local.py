@@ -224,7 +224,8 @@ def constrained_join(
     batch_rows
         How many rows are taken at once; the answer does not depend on it.
     keep_shed
-        Whether ``shed`` of the result has the tuples that a constraint dropped; see `repair`.
+        Whether ``shed`` of the result has the tuples that a constraint dropped; its column
+        ``mark`` is for `repair`.
     **settings
         As `tidegate.constrained_join` takes them, except `shards`, as there is one, and `shed_to`.
         Streams are taken in step, so `lag` is 0 by default.
