@@ -77,8 +77,8 @@ def constrained_join(
         one of the streams is silent.
     choose
         Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
-        and OAC allow, or kept, and if CA clears more than it has to remember. False always drops
-        No and always uses CA, as the paper does.
+        and OAC allow, or kept, and if CA and OAP clear more than they have to remember. False
+        always drops No and always uses CA and OAP, as the paper does.
     eliminate
         False holds every tuple that passes its filter for its window, the paper's sliding window
         join: to compare with, or for joins that are many-many, which are then written
