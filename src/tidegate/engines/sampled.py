@@ -222,10 +222,8 @@ class SampledEngine(WindowEngine):
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
         plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
-        plan[sampled.REACH] = spec.reach if self._is_sure() else _ENDLESS
         plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
-        uniform = spec.method == "uniform" and self._is_sure()
-        plan[sampled.METHOD] = sampled.UNIFORM if uniform else sampled.CLUSTER
+        self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
         self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
@@ -263,12 +261,8 @@ class SampledEngine(WindowEngine):
             budget, size = float(self._rules.budgets[0, 0]), self._size
             memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
-        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
-        plan[sampled.REACH] = spec.reach
-        if not self._is_sure():
-            plan[sampled.REACH] = _ENDLESS
-            method = sampled.CLUSTER if method == sampled.UNIFORM else method
-        plan[sampled.METHOD] = method
+        best = self._best(sides, memory) if spec.method == "auto" else spec.method
+        method = self._draw_by(_METHODS[best])
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
         elif spec.fraction is None:
@@ -279,6 +273,14 @@ class SampledEngine(WindowEngine):
                 else sampling.cluster_fraction(sides, memory)
             )
             plan[sampled.SHARE] = _rounded(share)
+
+    def _draw_by(self, method: int) -> int:
+        """Draw by a method from now on; but no pairs until it is known how many to foresee."""
+        plan, is_sure = self._lots.plan, self._is_sure()
+        plan[sampled.REACH] = self.sampled.reach if is_sure else _ENDLESS
+        drawn = sampled.CLUSTER if method == sampled.UNIFORM and not is_sure else method
+        plan[sampled.METHOD] = drawn
+        return drawn
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:
