@@ -78,7 +78,9 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
         (lambda: tg.CA("S1.a", k=True), "a whole number of tuples"),
         (lambda: tg.OAP("S1.a", k=1, within=2), "one of k"),
         (lambda: tg.OAC(cast(Any, 7)), "as text"),
+        (lambda: tg.CA("S1.a", k=10**30), r"up to 2\*\*60"),
         (lambda: tg.Rows(0), "a positive whole number"),
+        (lambda: tg.Rows(10**30), r"up to 2\*\*60"),
         (lambda: tg.Rows(5, by=cast(Any, 7)), "one column name"),
         (lambda: tg.Monitor(c=0.5), "at least 1"),
         (lambda: tg.Monitor(p=2), "between 0 and 1"),
@@ -104,6 +106,15 @@ def test_other_bad_input() -> None:
     listed: Any = [table, table]
     with pytest.raises(tg.TidegateError, match="a mapping of DataFrames by name"):
         tg.constrained_join(listed, joins="A.a -> B.a", time="a")
+    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
+        tg.local.constrained_join(listed, joins="A.a -> B.a", time="a")
+    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
+        tg.local.repair(listed, table, joins="A.a -> B.a", time="a")
+    wrong: Any = "yes"
+    with pytest.raises(tg.TidegateError, match="keep_shed must be True or False, not 'yes'"):
+        tg.local.constrained_join(streams, joins="A.a -> B.a", time="a", keep_shed=wrong)
+    with pytest.raises(tg.TidegateError, match="shed must be what .* gave"):
+        tg.local.repair(streams, table, joins="A.a -> B.a", time="a")
     words = pa.table({"t": [1], "a": ["x"]})
     with pytest.raises(tg.TidegateError, match="numbers or times"):
         tg.local.constrained_join(

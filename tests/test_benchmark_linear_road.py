@@ -36,13 +36,14 @@ def test_subqueries_say_what_the_reports_do() -> None:
 @pytest.mark.parametrize("query", linear_road.QUERIES, ids=lambda query: query.name)
 def test_queries_of_table_3_hold_less(query: linear_road.Query) -> None:
     found = linear_road.compared(query, linear_road.derived(ROAD.reports()), ROAD)
-    assert len(found) == (4 if query.rids else 2)
+    assert len(found) == (5 if query.rids else 2)
     first, *rest, swj = found
     assert first.mine.results.num_rows == swj.mine.results.num_rows > 0
     assert first.memory < 1
     for way in rest:
         assert way.memory <= first.memory
-        assert 0 <= way.missing < 0.05
+        # So few tuples do not show how large k is; as soon as they do, watching stops its use.
+        assert 0 <= way.missing < (0.05 if way.constraints != linear_road.GIVEN else 1)
     assert swj.cells()[5] == "1.000"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -130,8 +130,15 @@ def test_every_window_and_direction_is_understood() -> None:
     assert found.results == 1
     with pytest.raises(tg.TidegateError, match="many-many"):
         tg.cql(both, {"a": a, "b": b}, time="t", unique=[])
-    with pytest.raises(tg.TidegateError, match="unique must list attributes"):
-        tg.cql(both, {"a": a, "b": b}, time="t", unique=["x"])
+    for wrong in (["x"], 5, None):
+        with pytest.raises(tg.TidegateError, match="unique must list attributes"):
+            tg.cql(both, {"a": a, "b": b}, time="t", unique=cast(Any, wrong))
+    with pytest.raises(tg.TidegateError, match="no setting 'shed_to'; there are constraints, .*"):
+        tg.cql(both, {"a": a, "b": b}, time="t", unique=["b.x"], shed_to="folder")
+    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
+        tg.cql(both, cast(Any, [a, b]), time="t", unique=["b.x"])
+    told = f"-- who\n{both} -- joins whom\n ; "
+    assert tg.cql(told, {"a": a, "b": b}, time="t", unique=["b.x"]).results == found.results
 
 
 A = pa.table({"t": [1], "x": [1], "name": ["n"]})
@@ -156,6 +163,7 @@ BAD: list[tuple[str, tuple[int, int] | None, str]] = [
     ("Select * From A, B Where A.x = B.x and", (1, 39), "expected a condition"),
     ("Select * From A, B Where A.x = B.x Having 1", (1, 36), "no stream has a column 'Having'"),
     ("Select * From A, B Where A.x = ?", (1, 32), "'?' is not known"),
+    ("Select * From A; Select * From B", (1, 16), "';' is not known"),
     ("Select max(A.x) From A, B", (1, 8), "no aggregate: count, sum, avg"),
     ("Select sum(A.name) From A, B", (1, 8), "needs numbers"),
     ("Select A.x, count(*) From A, B Where A.x = B.x", (1, 1), "neither in Group By"),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UntilExpiry,
     )
     from tidegate.pool import MemoryPool
+    from tidegate.repairs import repair
     from tidegate.sampled import estimate, sample_join
     from tidegate.slow_cpu import SlowCPU
     from tidegate.star import star_join
@@ -83,6 +84,7 @@ __all__ = [
     "local",
     "optimal",
     "ossj",
+    "repair",
     "sample_join",
     "star_join",
     "truncated_join",
@@ -108,6 +110,7 @@ _HOMES = {
     "join": "joins",
     "optimal": "optimal.call",
     "ossj": "optimal.star",
+    "repair": "repairs",
     "sample_join": "sampled",
     "star_join": "star",
     "truncated_join": "truncated",

@@ -10,6 +10,8 @@ from tidegate.constrained_spec import constrained_join as checked
 from tidegate.constraints import Constraint, Monitor
 from tidegate.engines.aggregated import AggregatedJob
 from tidegate.engines.constrained import ConstrainedJob
+from tidegate.engines.departures import archived
+from tidegate.engines.repaired import archive_settings
 from tidegate.errors import TidegateError
 from tidegate.spec import check_collations
 
@@ -33,6 +35,7 @@ def constrained_join(
     choose: bool = True,
     eliminate: bool = True,
     shards: int | None = None,
+    shed_to: str | None = None,
 ) -> DataFrame:
     """Join streams many-one, and hold only what can still matter.
 
@@ -74,8 +77,8 @@ def constrained_join(
         one of the streams is silent.
     choose
         Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
-        and OAC allow, or kept, and if CA clears more than it has to remember. False always drops
-        No and always uses CA, as the paper does.
+        and OAC allow, or kept, and if CA and OAP clear more than they have to remember. False
+        always drops No and always uses CA and OAP, as the paper does.
     eliminate
         False holds every tuple that passes its filter for its window, the paper's sliding window
         join: to compare with, or for joins that are many-many, which are then written
@@ -83,6 +86,10 @@ def constrained_join(
     shards
         In how many parts the join is run, by a key that all joins share. One, if there is no such
         key, or if a window or a constraint counts tuples.
+    shed_to
+        A folder that all workers can write to, or its address, where tuples that a constraint
+        drops are archived as Parquet, one file a batch and shard, with when and why.
+        `tidegate.repair` finds in it the results that constraints have cost.
 
     Returns
     -------
@@ -120,7 +127,9 @@ def constrained_join(
         choose=choose,
         eliminate=eliminate,
     )
-    return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards)
+    if shed_to is not None:
+        spec = archived(spec)
+    return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards, shed_to)
 
 
 def on_frames(
@@ -128,9 +137,10 @@ def on_frames(
     spec: ConstrainedJoin,
     frames: Sequence[DataFrame],
     shards: int | None,
+    shed_to: str | None = None,
 ) -> DataFrame:
     """Run a constrained join, or aggregates of one, on DataFrames."""
-    from tidegate.spark import operator
+    from tidegate.spark import archive, operator
 
     for at, frame in enumerate(frames):
         keys = {k for e in spec.graph.edges if e.parent == at for k in e.parent_keys}
@@ -143,11 +153,12 @@ def on_frames(
             f"a join in several shards is not possible here, because {why}; leave shards out"
         )
     most = None if why is None else 1
-    schema = _named(frames, spec) if plain else None
-    return operator.run(job, frames, shards=shards, most=most, schema=schema)
+    schema = result_schema(frames, spec) if plain else None
+    kept = None if shed_to is None else archive.archive(shed_to, archive_settings(spec))
+    return operator.run(job, frames, shards=shards, most=most, schema=schema, archive=kept)
 
 
-def _named(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> StructType:
+def result_schema(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> StructType:
     """The result's schema as Spark's, which says more than Arrow's."""
     from pyspark.sql.types import StructField, StructType
 

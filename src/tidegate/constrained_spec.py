@@ -95,6 +95,8 @@ class ConstrainedJoin:
     eliminate: bool
     selected: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
+    #: Whether tuples that constraints drop are noted, for `tidegate.repair`.
+    archive: bool = False
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -166,6 +168,7 @@ class ConstrainedJoin:
             "lag": self.lag,
             "choose": self.choose,
             "eliminate": self.eliminate,
+            **({"archive": True} if self.archive else {}),
         }
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from tidegate.errors import TidegateError
 
+#: More tuples than any stream has.
+MOST = 2**60
 #: For a k that is found by watching the streams.
 DETECT = "detect"
 
@@ -48,10 +50,10 @@ class Constraint:
                 f"k={self.k!r} and within={self.within!r}"
             )
         k = self.k
-        counted = isinstance(k, int) and not isinstance(k, bool) and k >= 0
+        counted = isinstance(k, int) and not isinstance(k, bool) and 0 <= k <= MOST
         if not (k is None or k == DETECT or counted):
             raise TidegateError(
-                f"k of {self.kind}({self.on!r}) must be a whole number of tuples that is not "
+                f"k of {self.kind}({self.on!r}) must be a whole number of tuples up to 2**60, not "
                 f'negative, or "detect", not {k!r}; a length of time is given as within='
             )
 
@@ -107,8 +109,10 @@ class Rows:
 
     def __post_init__(self) -> None:
         """Refuse a window that nothing fits into."""
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise TidegateError(f"a window of rows needs a positive whole number, not {self.n!r}")
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or not 1 <= self.n <= MOST:
+            raise TidegateError(
+                f"a window of rows needs a positive whole number up to 2**60, not {self.n!r}"
+            )
         if self.by is not None and not isinstance(self.by, str):
             raise TidegateError(f"a window of rows is by one column name, not {self.by!r}")
 
@@ -142,7 +146,7 @@ class Monitor:
                 between = "at least 1" if name == "c" else "between 0 and 1"
                 raise TidegateError(f"{name} of a monitor must be {between}, not {value!r}")
         window = self.window
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MOST:
             raise TidegateError(
                 f"window of a monitor must be a positive number of tuples, not {window!r}"
             )

@@ -15,9 +15,11 @@ from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.constrained_spec import constrained_join as spec_of_constrained
 from tidegate.engines.aggregated import AggregatedJob
-from tidegate.engines.base import Job
+from tidegate.engines.base import Archiving, Job
 from tidegate.engines.constrained import ConstrainedJob
+from tidegate.engines.departures import MARK, archived, shed_schema
 from tidegate.engines.job import WindowJob
+from tidegate.engines.repaired import RepairJob
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.errors import TidegateError
@@ -50,7 +52,8 @@ class Result:
         What happened to the tuples: arrived, admitted, evicted, expired and so on.
     shed
         The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
-        ``why`` (``"evicted"``, ``"rejected"`` on arrival, or ``"queue full"``) and the tuple.
+        ``why`` (``"evicted"``, ``"rejected"`` on arrival, ``"queue full"``, or the constraint that
+        dropped it) and the tuple.
     """
 
     table: pa.Table
@@ -206,7 +209,11 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
 
 
 def constrained_join(
-    streams: Mapping[str, Any], *, batch_rows: int = 1 << 20, **settings: Any
+    streams: Mapping[str, Any],
+    *,
+    batch_rows: int = 1 << 20,
+    keep_shed: bool = False,
+    **settings: Any,
 ) -> Result:
     """Join finite streams many-one; see `tidegate.constrained_join` for the settings.
 
@@ -216,9 +223,12 @@ def constrained_join(
         Arrow tables or pandas DataFrames by name, in any order of rows.
     batch_rows
         How many rows are taken at once; the answer does not depend on it.
+    keep_shed
+        Whether ``shed`` of the result has the tuples that a constraint dropped; its column
+        ``mark`` is for `repair`.
     **settings
-        As `tidegate.constrained_join` takes them, except `shards`: there is one. Streams are taken
-        in step, so `lag` is 0 by default.
+        As `tidegate.constrained_join` takes them, except `shards`, as there is one, and `shed_to`.
+        Streams are taken in step, so `lag` is 0 by default.
 
     Returns
     -------
@@ -228,10 +238,67 @@ def constrained_join(
     """
     _check_batch(batch_rows)
     check_names(settings, spec_of_constrained)
+    check_streams(streams)
+    if not isinstance(keep_shed, bool):
+        raise TidegateError(f"keep_shed must be True or False, not {keep_shed!r}")
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
+    if keep_shed:
+        spec = archived(spec)
     return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+
+
+def check_streams(streams: Any) -> None:
+    """Refuse streams that have no names."""
+    if not isinstance(streams, Mapping):
+        raise TidegateError(
+            f'streams must be a mapping by name, {{"S1": ..., "S2": ...}}, not '
+            f"{type(streams).__name__}"
+        )
+
+
+def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
+    """Find the results that constraints have cost a join; see `tidegate.repair`.
+
+    Parameters
+    ----------
+    streams
+        As `constrained_join` took them.
+    shed
+        What it gave with ``keep_shed=True``, or ``shed`` of that.
+    **settings
+        As it took them.
+
+    Returns
+    -------
+    Result
+        The missing results: with those that the join gave, they are the exact ones.
+    """
+    check_names(settings, spec_of_constrained)
+    check_streams(streams)
+    tables = {name: decoded(as_table(data)) for name, data in streams.items()}
+    schemas = {name: table.schema for name, table in tables.items()}
+    spec = archived(spec_of_constrained(schemas, **settings))
+    lines = shed.shed if isinstance(shed, Result) else as_table(shed)
+    if not lines.schema.equals(shed_schema(spec)):
+        raise TidegateError(
+            "shed must be what tidegate.local.constrained_join gave, with the same settings and "
+            f"keep_shed=True, with the columns {', '.join(shed_schema(spec).names)}"
+        )
+    job = RepairJob(spec)
+    inputs = [*tables.values(), lines.select(["side", MARK])]
+    engine = job.engine(1)
+    found = list(engine.feed([[job.prepare(s, _single(t))[0]] for s, t in enumerate(inputs)]))
+    found += engine.finish()
+    table = pa.Table.from_batches(found, job.result_schema)
+    return Result(
+        table=table,
+        results=table.num_rows,
+        importance=float(table.num_rows),
+        counters=engine.take_counters(),
+        shed=lines.slice(0, 0),
+    )
 
 
 def run_streams(
@@ -252,12 +319,13 @@ def run_streams(
     for text, k in engine.adherence.items():
         counters[f"k of {text}"] = math.inf if k is None else k
     table = pa.Table.from_batches(found, job.result_schema)
+    nothing = pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())})
     return Result(
         table=table,
         results=table.num_rows,
         importance=float(table.num_rows),
         counters=counters,
-        shed=pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())}),
+        shed=engine.take_shed() if isinstance(engine, Archiving) else nothing,
     )
 
 

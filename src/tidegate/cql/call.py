@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate import local
+from tidegate.checks import check_names
 from tidegate.columns import decoded
 from tidegate.constrained import on_frames
 from tidegate.constrained_spec import ConstrainedJoin, constrained_join
@@ -61,6 +62,10 @@ def cql(
     >>> cql(text, {"C": c, "B": b}, time="ts", unique=["C.pid", "B.pid"]).table.to_pylist()
     [{'at': 1, 'sum_size': 10}, {'at': 6, 'sum_size': 30}]
     """
+    check_names(
+        settings, constrained_join, own=cql, without=("joins", "windows", "filters", "select")
+    )
+    local.check_streams(streams)
     on_spark = {hasattr(data, "mapInArrow") for data in streams.values()}
     if on_spark == {True, False}:
         kinds = ", ".join(type(data).__name__ for data in streams.values())
@@ -152,7 +157,9 @@ def _is_one(
 
 
 def _unique(unique: Any) -> list[tuple[str, set[str]]]:
-    listed = [unique] if isinstance(unique, str) else list(unique)
+    listed = [unique] if isinstance(unique, str) else unique
+    if not isinstance(listed, Sequence):
+        raise TidegateError(f'unique must list attributes such as "S2.a", not {unique!r}')
     found = []
     for text in listed:
         parts = [part.strip().split(".") for part in str(text).split(",")]

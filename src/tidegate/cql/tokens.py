@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 from tidegate.errors import TidegateError
 
 _TOKEN = re.compile(
-    r"""\s*(?:
+    r"""(?:
       (?P<name>[A-Za-z_]\w*|`[^`]+`)
     | (?P<number>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)
     | (?P<text>'(?:[^']|'')*')
@@ -16,6 +16,10 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+
+
+#: What stands between tokens: space, and comments up to the end of a line.
+_BETWEEN = re.compile(r"(?:\s|--[^\n]*)*")
 
 
 class Token(NamedTuple):
@@ -49,15 +53,22 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
 
 
 def tokens_of(query: str) -> list[Token]:
-    """The tokens of a query, and one for its end."""
-    found, at = [], 0
-    stop = len(query.rstrip())
-    while at < stop:
+    """The tokens of a query, and one for its end, where a semicolon may stand."""
+    found: list[Token] = []
+    at = _skip(query, 0)
+    while at < len(query):
         match = _TOKEN.match(query, at)
         if match is None:
-            at += len(query[at:]) - len(query[at:].lstrip())
+            if query[at] == ";" and _skip(query, at + 1) == len(query):
+                break
             refuse(query, at, f"{query[at]!r} is not known")
         kind = str(match.lastgroup)
         found.append(Token(kind, match[kind], match.start(kind), match.end()))
-        at = match.end()
+        at = _skip(query, match.end())
+    stop = found[-1].end if found else 0
     return [*found, Token("end", "", stop, stop)]
+
+
+def _skip(query: str, at: int) -> int:
+    between = _BETWEEN.match(query, at)
+    return between.end() if between is not None else at

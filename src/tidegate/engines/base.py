@@ -127,6 +127,14 @@ class RoutedJob(PlacedJob, Protocol):
 
 
 @runtime_checkable
+class Archiving(Protocol):
+    """What an engine has besides, if it can say what left early."""
+
+    def take_shed(self) -> pa.Table:
+        """Early departures since the last call: which stream, when, why, and the tuple itself."""
+
+
+@runtime_checkable
 class Governed(Protocol):
     """What an engine has besides, if its memory is a share of a pool's."""
 

@@ -13,6 +13,8 @@ from tidegate.kernel import constrained_layout as layout
 from tidegate.kernel.constrained_state import rehash, tidy_timer
 
 _FIRST_ROOM = 64
+#: Arrays with room for all slots.
+_BY_SLOT = ("slots", "links", "free", "stack", "changed", "recheck", "departed")
 
 
 def plan_of(spec: ConstrainedJoin) -> layout.Plan:
@@ -102,12 +104,19 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         threshold=sample_threshold(spec.monitor.p) if watched else np.uint64(0),
         watch=spec.monitor.window,
         slack=float(spec.monitor.c),
+        archived=spec.archive,
         whole=not spec.eliminate,
         choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
         weighed=np.array(
             [
                 spec.choose and c >= 0 and _bounded(spec, e.child)
                 for c, e in zip(of["CA"], edges, strict=True)
+            ]
+        ),
+        ordering=np.array(
+            [
+                spec.choose and c >= 0 and _bounded(spec, e.child)
+                for c, e in zip(of["OAP"], edges, strict=True)
             ]
         ),
     )
@@ -254,6 +263,7 @@ class Tables:
             recheck=np.zeros(0, np.int32),
             departed=np.zeros(0, np.int64),
             departed_groups=np.zeros((0, 2), np.uint64),
+            shed=np.zeros(0, layout.SHED_TUPLE),
             timers=np.zeros(0, layout.TIMER),
             timer_at=np.zeros(timers, np.int64),
             timer_room=np.zeros(timers, np.int64),
@@ -273,10 +283,10 @@ class Tables:
             trial=np.zeros((n, 2), np.int64),
             cost=np.zeros((n, 2), np.int64),
             judged=np.zeros(n, np.int64),
-            idle=np.zeros(edges, np.int8),
             entries=np.zeros(edges + n, np.int64),
-            worth=np.zeros((edges, 2), np.float64),
-            noted=np.full((edges, 3), -layout.NEVER, np.int64),
+            idle=np.zeros(2 * edges, np.int8),
+            worth=np.zeros((2 * edges, 2), np.float64),
+            noted=np.full((2 * edges, 3), -layout.NEVER, np.int64),
             assign=np.zeros(n, np.int32),
             cursor=np.zeros(max(1, edges), np.int8),
         )
@@ -315,11 +325,10 @@ class Tables:
 
     def _grow_slots(self, size: int) -> None:
         core = self.core
+        # As many as there are slots can go at once, newcomers among them.
+        more = ("shed",) if self.plan.archived else ()
         self.core = core._replace(
-            **{
-                name: _grown(getattr(core, name), size)
-                for name in ("slots", "links", "free", "stack", "changed", "recheck", "departed")
-            }
+            **{name: _grown(getattr(core, name), size) for name in (*_BY_SLOT, *more)}
         )
 
     def _grow_groups(self, size: int) -> None:
@@ -367,6 +376,12 @@ class Tables:
             records[starts[c] : starts[c] + size] = core.records[first : first + size]
         core.record_first[:] = 0
         self.core = core._replace(records=records, record_at=starts[:-1])
+
+    def take_shed(self) -> NDArray[Any]:
+        """What was noted as shed since the last call."""
+        noted: NDArray[Any] = self.core.shed[: self.core.ints[layout.SHED]].copy()
+        self.core.ints[layout.SHED] = 0
+        return noted
 
     # ---- what has changed ---------------------------------------------------------------------
 

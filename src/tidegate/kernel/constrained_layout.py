@@ -37,8 +37,9 @@ from tidegate.kernel.layout import ranked_type
     VIOLATIONS,
     NULL_KEYS,
     KEPT_RESULTS,  # results that only sampling has saved
+    SHED,  # tuples noted in `Core.shed`
     INTS,
-) = range(20)
+) = range(21)
 
 #: What a slot is. RISING is Yes before it has given results, GONE is to be removed.
 EMPTY, UNKNOWN, YES, NO, RISING, GONE = range(6)
@@ -46,6 +47,9 @@ EMPTY, UNKNOWN, YES, NO, RISING, GONE = range(6)
 PARENT, CHILD, BY = range(3)
 #: A k that is not used, and an end that is never reached.
 NEVER = 2**62
+
+#: Why a tuple is shed, if not on account of one constraint by number: CA or OAP on its parents.
+CLEARED = -1
 
 #: Bits of a newcomer: it passes its filter; none of its join attributes is null; it is sampled.
 PASSES, KEYED, SAMPLED = 1, 2, 4
@@ -90,6 +94,16 @@ GROUP = np.dtype(
         ("closed", "i1"),  # no future parent has this key (condition C3 of theorem 5.1)
         ("dirty", "i1"),
         ("kept", "i1"),  # not closed only because it is sampled
+    ],
+    align=True,
+)
+SHED_TUPLE = np.dtype(
+    [
+        ("row", "i8"),
+        ("time", "i8"),
+        ("at", "i8"),  # how many newcomers of the batch had been taken
+        ("stream", "i2"),
+        ("why", "i2"),  # the constraint, or CLEARED
     ],
     align=True,
 )
@@ -144,9 +158,11 @@ class Plan(NamedTuple):
     threshold: np.uint64  # keys whose hash is below are sampled
     watch: int  # tuples after which a smaller k is adopted
     slack: float  # k_e over k_u
+    archived: bool  # what constraints drop is noted in `Core.shed`
     whole: bool  # every tuple is held for its window: SWJ
     choosable: Array  # by stream: whether to keep its No is decided by what it costs
     weighed: Array  # by edge: whether to use CA is decided by what it clears
+    ordering: Array  # by edge: the same of OAP
 
 
 class Core(NamedTuple):
@@ -168,6 +184,7 @@ class Core(NamedTuple):
     recheck: Array
     departed: Array  # since the mark: numbers of tuples that were in the last record
     departed_groups: Array  # (edge, hash)
+    shed: Array  # what constraints dropped, if that is noted
     timers: Array  # all heaps in one
     timer_at: Array  # by timer: where its heap begins, how long it may be, and is
     timer_room: Array
@@ -187,10 +204,11 @@ class Core(NamedTuple):
     trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
     cost: Array  # by stream: the same, added up over arrivals
     judged: Array  # by stream: when these were last compared
-    idle: Array  # by edge: whether CA is not used, because it costs more than it clears
     entries: Array  # by edge (and window by value): values on trial that CA has in mind
-    worth: Array  # by edge: what CA cleared of them and what it had in mind, both over time
-    noted: Array  # by edge: when that was last added up, when compared, and the parents so far
+    # By edge for CA, and then by edge for OAP:
+    idle: Array  # whether it is not used, because it costs more than it clears
+    worth: Array  # what was cleared and what was kept in mind, both over time
+    noted: Array  # when that was last added up, when compared, and the parents so far
     assign: Array  # by stream, for walks
     cursor: Array
 

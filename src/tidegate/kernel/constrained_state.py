@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tidegate.kernel.compiling import Array, entry_point
-from tidegate.kernel.constrained import wait
 from tidegate.kernel.constrained_layout import (
     CHILD,
     GROUPS,
@@ -17,6 +16,7 @@ from tidegate.kernel.constrained_layout import (
     Core,
     Plan,
 )
+from tidegate.kernel.deadlines import wait
 from tidegate.kernel.heap import put, sift_up
 from tidegate.kernel.synopses import (
     add_timer,

@@ -11,6 +11,7 @@ import numpy as np
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.constrained_layout import (
+    AT,
     CHANGED,
     CHILD,
     DEPARTED,
@@ -28,6 +29,7 @@ from tidegate.kernel.constrained_layout import (
     RECHECK,
     RISING,
     SEQ,
+    SHED,
     SLOTS,
     STACK,
     UNKNOWN,
@@ -401,11 +403,14 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
     stays = core.slots[slot].end - core.clock[first]
     if plan.rows[first] > 0:
         stays = core.slots[slot].num + plan.rows[first] - core.counts[first]
-    credit = 0
+    credit, passed = 0, 0
     for i in range(plan.ups[first]):
-        group = core.links[slot, plan.at_child[plan.up[first, i]]].group
-        if plan.weighed[plan.up[first, i]] and on_scales(core.groups[group].hash):
+        edge = plan.up[first, i]
+        at_child = core.links[slot, plan.at_child[edge]]
+        if plan.weighed[edge] and on_scales(core.groups[at_child.group].hash):
             credit |= 1 << i
+        if plan.ordering[edge] and at_child.value < core.low[plan.oap[edge]]:
+            passed |= 1 << i
     core.slots[slot].pending = 1
     core.stack[ints[STACK]] = slot
     ints[STACK] += 1
@@ -422,9 +427,12 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
                 above = core.links[above, plan.at_parent[edge]].next
         remove(core, plan, at)
         gone += 1
+    edges = plan.parent.shape[0]
     for i in range(plan.ups[first]):
         if (credit >> i) & 1:
             core.worth[plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+        if (passed >> i) & 1:
+            core.worth[edges + plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
     return gone
 
 
@@ -451,6 +459,22 @@ def note_changed(core: Core, slot: int) -> None:
     """Remember to settle a tuple when all effects are seen to."""
     core.changed[core.ints[CHANGED]] = slot
     core.ints[CHANGED] += 1
+
+
+@inlined
+def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
+    """Note a tuple that goes because a constraint says so: all results it may miss have it.
+
+    What goes with it joins it, and many-one: those tuples' results have it too.
+    """
+    if plan.archived and core.slots[slot].row >= 0:
+        noted = core.ints[SHED]
+        core.shed[noted].row = core.slots[slot].row
+        core.shed[noted].time = core.slots[slot].time
+        core.shed[noted].at = core.ints[AT]
+        core.shed[noted].stream = core.slots[slot].stream
+        core.shed[noted].why = why
+        core.ints[SHED] += 1
 
 
 @inlined

@@ -1,12 +1,19 @@
-"""Watching constraints: how large k is in the data, and whether keeping No, and CA, pays.
+"""Watching constraints: how large k is in the data, and whether keeping No, CA and OAP pay.
 
 Babu, Srivastava, Widom: sections 4.3, 5.3, 6.3 and 8.
 """
 
 from __future__ import annotations
 
+import math
+
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.constrained_layout import NEVER, UNKNOWN, Core, Plan
+
+#: What a running maximum takes, if a value that CA remembers takes 1.
+_RECORD = 1 / 6
+#: For how many times as long as it was looked at an OAP that does not pay is left alone.
+_REST = 8
 
 
 @inner
@@ -56,7 +63,7 @@ def adopt(core: Core, plan: Plan, c: int) -> None:
     unseen = core.used[c] == NEVER and core.seen[c] > core.opened[c] - core.begun[c]
     if core.seen[c] < core.used[c] and not unseen:
         core.used[c] = core.seen[c]
-        core.k[c] = int(core.seen[c] * plan.slack)
+        core.k[c] = math.ceil(core.seen[c] * plan.slack)
     watch_anew(core, plan, c)
 
 
@@ -89,32 +96,67 @@ def judge(core: Core, plan: Plan, stream: int) -> None:
 
 @inlined
 def weigh(core: Core, plan: Plan, stream: int) -> None:
-    """See whether CA clears more than it has to keep in mind (section 8).
+    """See whether CA and OAP clear more than they have to keep in mind (section 8).
 
-    A small part of the keys always uses it. Compared are, for these, the tuples that it cleared by
-    how long they would have stayed, and the values that it remembers over the same time. That is
-    done after two windows of the child stream: what CA clears later than that is gone anyway.
+    Compared are the tuples that were cleared, by how long they would have stayed, and what had to
+    be remembered over the same time. That is done after two windows of the child stream: what is
+    cleared later than that is gone anyway. A small part of the keys always uses CA, and is what is
+    looked at. OAP keeps its running maxima for all keys at once, so it is left unused for a while
+    and then tried again.
     """
+    edges = plan.parent.shape[0]
+    for edge in range(edges):
+        if plan.child[edge] != stream:
+            continue
+        if plan.weighed[edge] and _add_up(core, plan, edge, edge, float(core.entries[edge])):
+            idle = core.worth[edge, 0] < core.worth[edge, 1]
+            if core.idle[edge] == 1 and not idle and plan.detected[plan.ca[edge]]:
+                forget_k(core, plan, plan.ca[edge])
+            core.idle[edge] = 1 if idle else 0
+            core.worth[edge, 0] /= 2
+            core.worth[edge, 1] /= 2
+        at, c = edges + edge, plan.oap[edge]
+        if plan.ordering[edge] and _add_up(core, plan, edge, at, _RECORD * core.record_size[c]):
+            if core.idle[at] > 0:
+                core.idle[at] -= 1
+                if core.idle[at] == 0 and plan.detected[c]:
+                    forget_k(core, plan, c)
+                    core.low[c] = -NEVER
+            elif core.worth[at, 0] < core.worth[at, 1]:
+                core.idle[at] = _REST
+                if asleep(core, plan, c):
+                    core.record_size[c] = 0
+            core.worth[at, 0] = 0.0
+            core.worth[at, 1] = 0.0
+
+
+@inlined
+def _add_up(core: Core, plan: Plan, edge: int, at: int, remembered: float) -> bool:
+    """Add what is remembered now; whether it is time to compare."""
+    stream = plan.child[edge]
+    parents = core.counts[plan.parent[edge]]
+    now = core.counts[stream] if plan.rows[stream] > 0 else core.clock[stream]
+    if core.noted[at, 0] == -NEVER:
+        core.noted[at, 1] = now
+        core.noted[at, 2] = parents
+    else:
+        core.worth[at, 1] += remembered * float(now - core.noted[at, 0])
+    core.noted[at, 0] = now
+    whole = 2 * (plan.rows[stream] + plan.length[stream])
+    if now - core.noted[at, 1] < whole or parents - core.noted[at, 2] < plan.watch:
+        return False
+    core.noted[at, 1] = now
+    core.noted[at, 2] = parents
+    return True
+
+
+@inlined
+def asleep(core: Core, plan: Plan, c: int) -> bool:
+    """Whether an OAP is not used now by any join."""
+    found = False
     for edge in range(plan.parent.shape[0]):
-        if not plan.weighed[edge] or plan.child[edge] != stream:
-            continue
-        parents = core.counts[plan.parent[edge]]
-        now = core.counts[stream] if plan.rows[stream] > 0 else core.clock[stream]
-        if core.noted[edge, 0] == -NEVER:
-            core.noted[edge, 1] = now
-            core.noted[edge, 2] = parents
-        else:
-            core.worth[edge, 1] += core.entries[edge] * float(now - core.noted[edge, 0])
-        core.noted[edge, 0] = now
-        whole = 2 * (plan.rows[stream] + plan.length[stream])
-        if now - core.noted[edge, 1] < whole or parents - core.noted[edge, 2] < plan.watch:
-            continue
-        c = plan.ca[edge]
-        idle = core.worth[edge, 0] < core.worth[edge, 1]
-        if core.idle[edge] == 1 and not idle and plan.detected[c]:
-            forget_k(core, plan, c)
-        core.idle[edge] = 1 if idle else 0
-        core.noted[edge, 1] = now
-        core.noted[edge, 2] = parents
-        core.worth[edge, 0] /= 2
-        core.worth[edge, 1] /= 2
+        if plan.oap[edge] == c:
+            if core.idle[plan.parent.shape[0] + edge] == 0:
+                return False
+            found = True
+    return found

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engines.base import Engine, Governed, Job, PlacedJob
+from tidegate.engines.base import Archiving, Engine, Governed, Job, PlacedJob
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing, state
 from tidegate.spark import shards as sharding
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
+    from tidegate.spark.archive import Archive
     from tidegate.spark.pool import Place
 
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
@@ -47,13 +48,15 @@ def run(
     name: str | Observation = "tidegate",
     schema: StructType | None = None,
     share: Place | None = None,
+    archive: Archive | None = None,
 ) -> DataFrame:
     """Run a job over its input streams: all streaming, or all batch.
 
     There are no more than `most` shards. `schema` is the result's Spark schema, where Arrow's
     says less than Spark's (column metadata, for one); by default it follows from the job's
     `result_schema`. Counters are observed under `name` (see `metrics`). With a `share` of a pool,
-    the memory is what the pool orders through a control source, beside the inputs.
+    the memory is what the pool orders through a control source, beside the inputs. With an
+    `archive`, what the engines shed is written there.
     """
     streaming = {frame.isStreaming for frame in inputs}
     if len(streaming) != 1:
@@ -86,7 +89,7 @@ def run(
         + orders,
     )
     groups = packed.groupBy("shard")
-    shard = _Shard(job, len(inputs), labels)
+    shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
         settings = {**job.fingerprint(), "shards": number, "shuffle partitions": partitions}
@@ -150,6 +153,12 @@ class _Shard:
     job: Job
     streams: int
     labels: tuple[int, ...]
+    archive: Archive | None = None
+
+    def put_away(self, engine: Engine, label: int) -> None:
+        """Archive what an engine shed in this batch."""
+        if self.archive is not None and isinstance(engine, Archiving):
+            self.archive.write(engine.take_shed(), label)
 
     def engine(self, label: int) -> Engine:
         if isinstance(self.job, PlacedJob):
@@ -213,6 +222,7 @@ class _StreamingShard(StatefulProcessor):
         opened = self._log.open(self._settings, place, lambda: shard.engine(label))
         for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
+        shard.put_away(opened.engine, label)
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
         counters = inbox.counters(opened.engine, carrier)
         engine = opened.engine
@@ -238,6 +248,7 @@ def _batch_shard(
         engine = shard.engine(label)
         for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
             yield _batch(data, {})
+        shard.put_away(engine, label)
         yield _batch(b"", inbox.counters(engine, {"shards": 1}))
 
     return run_shard

@@ -191,17 +191,22 @@ class Opened:
 
 def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse a checkpoint that was written with other settings, and say which."""
-    differing = [
-        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) or (name in old) != (name in new)
-    ]
+    differing = differences(old, new)
     if differing:
         raise TidegateError(
             "this checkpoint was written with other settings (old -> new):\n"
             + "\n".join(differing)
             + "\nUse the old settings, or start with a new checkpoint location."
         )
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The settings that differ, a line each."""
+    return [
+        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    ]
 
 
 def _shown(settings: dict[str, Any], name: str) -> str:

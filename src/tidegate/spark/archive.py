@@ -1,0 +1,118 @@
+"""Where the tuples that left early are kept: Parquet, one file a batch and shard.
+
+A batch that is tried again writes its files again, whole and under the same names, so the archive
+never has a departure twice. Each line says of which query it is and with which settings that ran,
+so that an archive cannot be taken for another's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+
+from tidegate.errors import TidegateError
+from tidegate.spark.state import differences
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The column that says of which query a line is.
+MADE_BY = "made_by"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A folder, and the settings that its lines depend on."""
+
+    folder: str
+    settings: str
+
+    def write(self, shed: pa.Table, shard: int) -> None:
+        """Write the departures of this batch and shard, in the place of an earlier try's."""
+        context = TaskContext.get()
+        told = context.getLocalProperty if context is not None else lambda name: None
+        batch = int(told("streaming.sql.batchId") or 0)
+        query = told("sql.streaming.queryId") or "batch"
+        system, folder = fs.FileSystem.from_uri(self.folder)
+        path = f"{folder}/{batch:09d}-{shard:05d}.parquet"
+        there = system.get_file_info(path).type != fs.FileType.NotFound
+        if batch > 0 and len(shed) == 0:
+            if there:
+                system.delete_file(path)
+            return
+        made_by = json.dumps({"query": query, "settings": json.loads(self.settings)})
+        # The first batch always has a file: an archive is known for one, and for whose it is.
+        if there and batch == 0:
+            self._check_owner(system, path, made_by)
+        system.create_dir(folder, recursive=True)
+        lines = shed.append_column(MADE_BY, pa.repeat(made_by, len(shed)))
+        hidden = f"{folder}/_{batch}-{shard}-{os.getpid()}"
+        with system.open_output_stream(hidden) as sink:
+            pq.write_table(lines.replace_schema_metadata({MADE_BY: made_by}), sink)
+        system.move(hidden, path)
+
+    def _check_owner(self, system: fs.FileSystem, path: str, made_by: str) -> None:
+        with system.open_input_file(path) as file:
+            owner = (pq.read_schema(file).metadata or {}).get(MADE_BY.encode())
+        if owner != made_by.encode():
+            raise TidegateError(
+                f"{self.folder!r} has the departures of another query already; give shed_to a "
+                "folder of its own, or empty this one"
+            )
+
+
+def archive(folder: Any, settings: dict[str, Any]) -> Archive:
+    """An archive to write to, once it is clear that this is possible."""
+    return Archive(_uri(folder), json.dumps(settings, sort_keys=True))
+
+
+def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> DataFrame:
+    """The lines of an archive, once it is clear that they are of one query with these settings."""
+    uri = _uri(folder)
+    try:
+        # A plain path is one of this machine's, whatever Spark's own file system is.
+        lines = spark.read.parquet(f"file://{uri}" if uri.startswith("/") else uri)
+        made_by = [row[0] for row in lines.select(MADE_BY).distinct().collect()]
+    except AnalysisException as error:
+        raise TidegateError(
+            f"{str(folder)!r} is no archive of a join with shed_to ({error.getCondition()})"
+        ) from None
+    if len(made_by) > 1:
+        raise TidegateError(
+            f"{str(folder)!r} has departures of {len(made_by)} queries; give each query a folder "
+            "of its own"
+        )
+    for made in made_by:
+        differing = differences(json.loads(made)["settings"], settings)
+        if differing:
+            raise TidegateError(
+                "this archive was written with other settings (old -> new):\n"
+                + "\n".join(differing)
+                + "\nGive repair the settings of the join that wrote it."
+            )
+    return lines
+
+
+def _uri(folder: Any) -> str:
+    if not isinstance(folder, str | os.PathLike) or not str(folder).strip():
+        raise TidegateError(f"an archive must be a folder's path or address, not {folder!r}")
+    text = os.fspath(folder)
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    if "://" not in text:
+        return os.path.abspath(text)
+    try:
+        fs.FileSystem.from_uri(text)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TidegateError(
+            f"{text!r} is not where an archive can be: Arrow cannot write there ({error})"
+        ) from None
+    return text

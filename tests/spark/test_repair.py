@@ -1,0 +1,81 @@
+"""`shed_to` and `tg.repair`: what constraints cost a streaming join is found in its archive."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import tidegate as tg
+from tidegate.spark.archive import archive
+
+from .test_constrained import JOINS, native, packets, settings, streams, written
+from .workloads import bag, counters, delivered, start
+
+#: Packets take up to 30 from link to link.
+TOO_SMALL = [tg.RIDS("C -> B", within=8), tg.RIDS("B -> O", within=12)]
+
+
+def shed(tmp_path: Path) -> pa.Table:
+    return pq.read_table(tmp_path / "shed")
+
+
+def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = packets()
+    expected = bag(native(spark, tables).toArrow())
+    folder = str(tmp_path / "shed")
+    more: dict[str, Any] = settings(constraints=TOO_SMALL)
+    written(tables, tmp_path, 4, slice(0, 2))
+    start(tg.constrained_join(streams(spark, tmp_path), **more, shed_to=folder), tmp_path)
+    files = sorted(path.name for path in (tmp_path / "shed").glob("*.parquet"))
+    assert [name[:9] for name in files] == ["000000000"] * 2 + ["000000001"] * 2
+    # A try of the next batch that failed has left files behind: other ones than will be written.
+    for name in files[:2]:
+        shutil.copy(tmp_path / "shed" / name, tmp_path / "shed" / f"000000002{name[9:]}")
+    written(tables, tmp_path, 4, slice(2, 4))
+    result = tg.constrained_join(streams(spark, tmp_path), **more, shed_to=folder)
+    assert counters(start(result, tmp_path))[0]["rebuilt"] == 2
+    online = bag(delivered(spark, tmp_path))
+    assert 0 < online.total() < expected.total()
+
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    missing = bag(tg.repair(frames, folder, **more).toArrow())
+    assert online + missing == expected
+    # Locally, and in one shard, the same; constraints play no part any more.
+    lines = shed(tmp_path).drop_columns(["made_by"])
+    assert bag(tg.local.repair(tables, lines, **settings(constraints=())).table) == missing
+    assert set(lines["why"].to_pylist()) <= {'RIDS("C -> B")', 'RIDS("B -> O")'}
+
+    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*streams: .*200.*100"):
+        tg.repair(frames, folder, **{**more, "windows": 100})
+    with pytest.raises(tg.TidegateError, match="is no archive of a join with shed_to"):
+        tg.repair(frames, str(tmp_path / "nowhere"), **more)
+    with pytest.raises(tg.TidegateError, match="must be a batch Spark DataFrame"):
+        tg.repair(streams(spark, tmp_path), folder, **more)
+    with pytest.raises(tg.TidegateError, match=r"archived tuples of the stream 'C' are not among"):
+        tg.local.repair({**tables, "C": tables["C"].slice(0, 3)}, lines, **more)
+    with pytest.raises(tg.TidegateError, match=r"shed must be what .* gave"):
+        tg.local.repair(tables, lines.drop_columns(["mark"]), **more)
+    with pytest.raises(tg.TidegateError, match="nothing is shed with eliminate=False"):
+        tg.constrained_join(frames, joins=JOINS, time="ts", eliminate=False, shed_to="x")
+
+
+def test_an_archive_is_written_whole_and_belongs_to_one_query(tmp_path: Path) -> None:
+    first = archive(tmp_path / "a b" / "shed", {"windows": 5})
+    many, few = pa.table({"side": ["A"] * 3}), pa.table({"side": ["B"]})
+    for lines in (many, few):
+        first.write(lines, shard=7)
+    [file] = (tmp_path / "a b" / "shed").iterdir()
+    assert pq.read_table(file)["side"].to_pylist() == ["B"]
+    with pytest.raises(tg.TidegateError, match="has the departures of another query already"):
+        archive(tmp_path / "a b" / "shed", {"windows": 6}).write(many, shard=7)
+    for wrong in (None, " ", 5, "nosuch://bucket/shed"):
+        with pytest.raises(tg.TidegateError, match="archive"):
+            archive(wrong, {})
