@@ -29,20 +29,19 @@ from . import test_star as facts
 from .workloads import (
     Bag,
     bag,
+    begin,
     delivered,
     ends_processes,
     environment,
     kill,
     marked,
     processes_of,
-    start,
     write_files,
 )
 
-BATCHES = 5
+#: As many files are there at first, all are in the end; with each in between comes a kill.
+FIRST, BATCHES = 2, 5
 SHARDS = 2
-#: Which query has just taken one of `STEPS` when the process is killed, each time.
-KILLED = ("windows", "windows", "star", "sample", "links")
 JOINS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
     "apart": {"memory": None},
@@ -134,11 +133,21 @@ QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
 
 
 def main(home: str) -> None:
-    """Run one query after the other, and say how many engines each batch rebuilt."""
+    """Run all queries, and say when they have taken what is there.
+
+    When the standard input ends, so do they: say how many engines each of their batches rebuilt.
+    """
     spark = session("crashing", master="local[2]", config={"spark.sql.shuffle.partitions": 2})
-    rebuilt = {}
+    queries = {}
     for name, build in QUERIES.items():
-        query = start(build(spark, Path(home, name, "in")), Path(home, name))
+        queries[name] = begin(build(spark, Path(home, name, "in")), Path(home, name))
+        queries[name].processAllAvailable()
+    print(flush=True)
+    sys.stdin.read()
+    rebuilt = {}
+    for name, query in queries.items():
+        query.processAllAvailable()
+        query.stop()
         counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
         rebuilt[name] = [sum(c["rebuilt"] for c in joins.values()) for joins in counts]
     print(json.dumps(rebuilt))
@@ -157,7 +166,8 @@ class Input:
     sample: tuple[pa.Table, pa.Table]
     links: dict[str, pa.Table]
 
-    def write(self, home: Path) -> None:
+    def cut(self) -> dict[str, list[pa.Table]]:
+        """By query, what is in each file."""
         tables = {
             "windows": marked({"left": self.left, "right": self.right}, "side"),
             "sample": marked({"left": self.sample[0], "right": self.sample[1]}, "side"),
@@ -165,10 +175,15 @@ class Input:
             "links": marked(self.links, "link"),
         }
         times = {"windows": "time", "sample": "ts", "star": "t", "links": "ts"}
-        for name, table in tables.items():
-            ends = (0, links.LAST // 2) if name == "links" else None
-            pieces = cut_by_time(table, time=times[name], batches=BATCHES, span=ends)
-            write_files(pieces, home / name / "in")
+        return {
+            name: cut_by_time(
+                table,
+                time=times[name],
+                batches=BATCHES,
+                span=(0, links.LAST // 2) if name == "links" else None,
+            )
+            for name, table in tables.items()
+        }
 
 
 def star_input() -> pa.Table:
@@ -195,6 +210,7 @@ class Run:
         self._home = home
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.test_crash", home],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(home / "scratch"),
@@ -202,16 +218,23 @@ class Run:
             start_new_session=True,
         )
 
-    def passes(self, step: str, times: int) -> bool:
-        """Wait until this many more files of a step are there; False if the program ends first."""
-        wanted = self._files(step) + times
-        while self._files(step) < wanted:
-            if self._ends_within(0.01):
-                return False
-        return True
+    def taken(self) -> None:
+        """Wait until the queries have taken all that was there when they began."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"\n"
 
-    def _files(self, step: str) -> int:
-        return sum(1 for _ in self._home.glob(step))
+    def die(self, step: str, before: int, after: float) -> int:
+        """Kill the program, its JVM and its Python workers soon after a step of a query is taken.
+
+        Gives how many processes there were. There were so many files of that step `before`.
+        """
+        while sum(1 for _ in self._home.glob(step)) == before:
+            assert not self._ends_within(0.01), "the program has ended by itself"
+        self._ends_within(after)
+        victims = processes_of(self._process.pid)
+        kill(victims)
+        self._process.communicate()
+        return len(victims)
 
     def _ends_within(self, seconds: float) -> bool:
         try:
@@ -220,16 +243,8 @@ class Run:
             return False
         return True
 
-    def die(self, after: float) -> int:
-        """Kill the program, its JVM and its Python workers; how many processes there were."""
-        self._ends_within(after)
-        victims = processes_of(self._process.pid)
-        kill(victims)
-        self._process.communicate()
-        return len(victims)
-
     def rebuilt(self) -> dict[str, list[int]]:
-        """Let the program end by itself: how many engines each batch of each query rebuilt."""
+        """Have the program end by itself: how many engines each batch of each query rebuilt."""
         output, _ = self._process.communicate()
         assert self._process.returncode == 0
         counts: dict[str, list[int]] = json.loads(output)
@@ -254,18 +269,27 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         for key, t in enumerate(zipf(1200, domain=60, skew=0.9, seed=21), start=-2)
     )
     read = Input(left, right, star_input(), samples.streams(), links.packets())
-    read.write(home)
+    pieces = read.cut()
+
+    def come(first: int, last: int) -> None:
+        for name, tables in pieces.items():
+            write_files(tables[first:last], home / name / "in", first=first)
+
     rng = np.random.default_rng(2026)
+    come(0, FIRST)
     with open(home / "log", "wb") as log:
-        for name in KILLED:
+        for number in range(FIRST, BATCHES - 1):
             run = Run(home, log)
-            step = str(rng.choice(STEPS))
-            assert run.passes(f"{name}/{step}", int(rng.integers(1, 3))), (name, step)
+            run.taken()
+            step = f"{rng.choice(list(QUERIES))}/{rng.choice(STEPS)}"
+            before = len(list(home.glob(step)))
+            come(number, number + 1)
             # The program and its JVM at least; Python workers too, once it has any.
-            assert run.die(float(rng.random() * 0.3)) >= 2
-            done = len(list(home.glob(f"{name}/checkpoint/commits/[0-9]*")))
-            assert done < BATCHES, (name, step)
-        return Killed(home, read, Run(home, log).rebuilt())
+            assert run.die(step, before, float(rng.random() * 0.3)) >= 2
+        run = Run(home, log)
+        run.taken()
+        come(BATCHES - 1, BATCHES)
+        return Killed(home, read, run.rebuilt())
 
 
 @ends_processes
@@ -325,9 +349,13 @@ def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Ki
     expected = bag(links.native(spark, killed.input.links).toArrow())
     assert expected.total() > 50
     assert bag(delivered(spark, killed.home / "links")) == expected
-    # A new process has no engine: each shard's comes from the state.
-    assert killed.rebuilt["links"][0] == SHARDS
-    assert not any(killed.rebuilt["windows"])
+
+
+@ends_processes
+def test_a_new_process_rebuilds_every_engine_once_from_the_state(killed: Killed) -> None:
+    for name, engines in {"windows": 2 * SHARDS, "links": SHARDS, "star": 1, "sample": 1}.items():
+        assert killed.rebuilt[name][0] == engines
+        assert not any(killed.rebuilt[name][1:])
 
 
 if __name__ == "__main__":

@@ -104,16 +104,20 @@ class Pair:
         return left, right
 
 
-def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
-    """Run a streaming DataFrame into Parquet files until all input is taken, and then stop."""
-    query = (
+def begin(result: DataFrame, home: Path, *, mode: str = "append", **trigger: Any) -> StreamingQuery:
+    """Run a streaming DataFrame into Parquet files."""
+    writer = (
         result.writeStream.format("parquet")
         .outputMode(mode)
         .option("path", str(home / "out"))
         .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
+    """Run it until all input is taken, and then stop."""
+    query = begin(result, home, mode=mode, availableNow=True)
     query.awaitTermination()
     return query
 
