@@ -88,7 +88,7 @@ class SampledEngine(WindowEngine):
         )
         dtype = spec.window.unit.dtype
         self._tables = Tables(dtype, self._rules)
-        self._logged = ["time", "seq", "rank"] + (["size"] if spec.window.in_bytes else [])
+        self._logged = ["time", "seq"] + (["size"] if spec.window.in_bytes else [])
         self._lots = sampled.Lots(
             ints=np.zeros(sampled.OWN_INTS, np.int64),
             plan=np.zeros(sampled.PLAN),
@@ -196,6 +196,42 @@ class SampledEngine(WindowEngine):
         self._lots.flows[:] = 0.0
         return super().take_counters() | flows
 
+    # ---- another memory -----------------------------------------------------------------------
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+
+        What does not fit is left to lots, so that it is known with which probability the rest is
+        still there: the share that thinning kept. Who stays takes what a plan would have it take.
+        """
+        self._allow(number, memory)
+        core, budget = self._tables.core, float(self._rules.budgets[0, 0])
+        if core.ints[layout.USED] > budget:
+            self._thin(min(self._aim(budget), budget))
+        if core.model[ELAPSED] > 0.0 or self._is_given:
+            self._plan(self.sides())
+        else:
+            self._lots.plan[sampled.RESERVE] = budget / 2
+
+    def _thin(self, memory: float) -> None:
+        """Keep as many as take this memory: those whose lots win by the largest share that fits.
+
+        That share is the first of those with which one more would stay, and so does not depend on
+        what is kept: given it, lots win with just that probability.
+        """
+        self._widen()
+        core, lots = self._tables.core, self._lots
+        slots = np.flatnonzero(core.slots["seq"] >= 0)
+        above = np.empty(len(slots))
+        sampled.thresholds(core, lots, slots, above)
+        order = np.argsort(above, kind="stable")
+        stay = int((np.cumsum(core.slots["size"][slots[order]]) <= memory).sum())
+        out = self._output(0, room=0)
+        core.ints[layout.SHED] = 0
+        sampled.thin(core, self._rules, lots, out, slots, above, float(above[order[stay]]))
+        self._note_shed(out)
+        self._sweep(tight=self._overweight)
+
     # ---- the plan -----------------------------------------------------------------------------
 
     @property
@@ -204,7 +240,7 @@ class SampledEngine(WindowEngine):
         plan = self._lots.plan
         if plan[sampled.METHOD] != sampled.PPS:
             return float(plan[sampled.SHARE])
-        sides = self._sides()
+        sides = self.sides()
         shares = [np.minimum(plan[sampled.CONSTANT] * side.sizes, 1.0) for side in sides]
         total = sum(float(side.tuples @ side.matches) for side in sides)
         kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
@@ -229,8 +265,13 @@ class SampledEngine(WindowEngine):
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
         self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
-        if self._rates(given=True) is not None and not self._rules.learn:
-            self._plan(self._sides())
+        if self._is_given:
+            self._plan(self.sides())
+
+    @property
+    def _is_given(self) -> bool:
+        """Whether all that a plan rests on is known before the streams are."""
+        return self._rates(given=True) is not None and not self._rules.learn
 
     def _replan(self) -> None:
         """Take in what monitors have found, and plan with what is known by now."""
@@ -246,7 +287,7 @@ class SampledEngine(WindowEngine):
         lots.ints[sampled.REPLAN_AT] = seen + 1
         if core.model[ELAPSED] <= 0.0:
             return
-        sides = self._sides()
+        sides = self.sides()
         self._plan(sides)
         rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
         apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self._span / 16)
@@ -258,27 +299,52 @@ class SampledEngine(WindowEngine):
         for at, side in enumerate(sides):
             plan[sampled.MEAN + at] = _rounded(side.mean)
             plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
-        memory = math.inf
+        budget = float(self._rules.budgets[0, 0])
+        memory = self._aim(budget)
         if spec.fraction is None:
-            budget, size = float(self._rules.budgets[0, 0]), self._size
-            memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
-        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
-        plan[sampled.REACH] = spec.reach
-        if not self._is_sure():
-            plan[sampled.REACH] = _ENDLESS
-            method = sampled.CLUSTER if method == sampled.UNIFORM else method
+        method = self._method(sides, memory)
+        plan[sampled.REACH] = spec.reach if self._is_sure() else _ENDLESS
         plan[sampled.METHOD] = method
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
         elif spec.fraction is None:
-            uniform = method == sampled.UNIFORM
-            share = (
-                sampling.uniform_fraction(sides, memory, spec.reach)
-                if uniform
-                else sampling.cluster_fraction(sides, memory)
-            )
-            plan[sampled.SHARE] = _rounded(share)
+            plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
+
+    def _aim(self, budget: float) -> float:
+        """What is to be held on average, so that a budget is seldom too small."""
+        if self.sampled.fraction is not None:
+            return math.inf
+        return sampling.target(budget / self._size, self.sampled.margin) * self._size
+
+    def _method(self, sides: list[Side], memory: float) -> int:
+        spec = self.sampled
+        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
+        return sampled.CLUSTER if method == sampled.UNIFORM and not self._is_sure() else method
+
+    def _share(self, sides: list[Side], memory: float, method: int) -> float:
+        """The one probability of all pairs, or of all clusters."""
+        if self.sampled.fraction is not None:
+            return self.sampled.fraction
+        if method == sampled.UNIFORM:
+            return sampling.uniform_fraction(sides, memory, self.sampled.reach)
+        return sampling.cluster_fraction(sides, memory)
+
+    def error(self, sides: list[Side], budget: float) -> float:
+        """The relative variance of a count over a window, with a memory like this (section 5)."""
+        total = sum(float(side.tuples @ side.matches) for side in sides) / self._size
+        if budget <= 0 or total <= 0:
+            return 1.0 if total > 0 else 0.0
+        memory = self._aim(budget)
+        method = self._method(sides, memory)
+        if method == sampled.PPS:
+            constant = self._constant(sides, memory)
+            shares = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        else:
+            share = self._share(sides, memory, method)
+            shares = [np.full(len(side.tuples), share) for side in sides]
+        alike = None if method == sampled.UNIFORM else (1.0, 1.0)
+        return sampling.variance(sides, shares, alike) / self._size / total**2
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:
@@ -295,10 +361,8 @@ class SampledEngine(WindowEngine):
         found = tallies[sampled.FOUND]
         if found < _EVIDENCE:
             return "pps"
-        pairs = equal = spec.fraction
-        if pairs is None or equal is None:
-            pairs = sampling.uniform_fraction(sides, memory, spec.reach)
-            equal = sampling.cluster_fraction(sides, memory)
+        pairs = self._share(sides, memory, sampled.UNIFORM)
+        equal = self._share(sides, memory, sampled.CLUSTER)
         constant = self._constant(sides, memory)
         one = [np.ones(len(side.tuples)) for side in sides]
         by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
@@ -346,7 +410,7 @@ class SampledEngine(WindowEngine):
         learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
         return learned
 
-    def _sides(self) -> list[Side]:
+    def sides(self) -> list[Side]:
         """What both windows have, by the model."""
         rates = self._rates()
         assert rates is not None
@@ -449,12 +513,13 @@ class SampledEngine(WindowEngine):
         else:
             touched = lots.touched[: lots.ints[sampled.TOUCHED]].astype(np.int64)
             wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
-        tickets = [slots["seq"][wanted], *(lots.tickets[name][wanted] for name in _TICKET)]
+        tickets = [slots[name][wanted] for name in ("seq", "rank")]
+        tickets += [lots.tickets[name][wanted] for name in _TICKET]
         number = int(lots.ints[sampled.MONITORS])
         ages = lots.ages[:number].ravel()
         places = np.flatnonzero(ages)
         return {
-            "tickets": _batch(("seq", *_TICKET), tickets),
+            "tickets": _batch(("seq", "rank", *_TICKET), tickets),
             "monitors": _batch(_MONITOR, [lots.monitors[name][:number] for name in _MONITOR]),
             "ages": _batch(("place", "found"), [places, ages[places]]),
             "tallies": _batch(("value",), [lots.tallies.ravel()]),
@@ -473,10 +538,11 @@ class SampledEngine(WindowEngine):
             head, parts = from_bytes(record)
             if "tickets" not in parts:
                 continue
-            seq, *columns = (column.to_numpy() for column in parts["tickets"].columns)
+            seq, rank, *columns = (column.to_numpy() for column in parts["tickets"].columns)
             at = np.searchsorted(known, seq)
             there = at < len(known)
             there[there] = known[at[there]] == seq[there]
+            core.slots["rank"][held[at[there]]] = rank[there]
             for name, column in zip(_TICKET, columns, strict=True):
                 lots.tickets[name][held[at[there]]] = column[there]
             for name, values in head["lots"].items():
