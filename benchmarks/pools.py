@@ -16,15 +16,17 @@ from benchmarks.measure import Step
 from benchmarks.policies import DATA, Tables
 from benchmarks.report import Figure, Section, Table
 from tidegate.columns import decoded
+from tidegate.engines.base import RoutedJob
 from tidegate.engines.copies import WindowCopies
 from tidegate.engines.job import WindowJob
 from tidegate.engines.miniature import Miniature
-from tidegate.engines.pooled import pooled
+from tidegate.engines.pooled import Foresight, pooled
 from tidegate.memory.alloc import allocate, proportional
 from tidegate.memory.curves import Curve, of_earnings, of_points
 from tidegate.memory.split import by_age, by_frequency
 from tidegate.policies import Age, Policy, Prob
-from tidegate.spark.pool import Place, latest
+from tidegate.spark.orders import latest
+from tidegate.spark.pool import Place
 from tidegate.spark.shards import shard_of
 from tidegate.spec import window_join
 from tidegate.streams import cut_by_time, zipf
@@ -227,17 +229,24 @@ class PooledRun:
         self._pool = pool
         self._folders: dict[str, Path] = {}
         self._engines: dict[str, list[Any]] = {}
+        self._jobs: dict[str, Any] = {}
         self._batch = 0
         self.allowed: dict[str, list[list[int]]] = {}
         self.held: list[int] = []
         self.results: dict[str, list[int]] = {}
 
     def add(self, name: str, spec: Any, shards: int = 1, weight: float = 1.0) -> None:
-        """Let a join in."""
-        place = Place(self._pool.share(name, weight), WindowCopies(spec))
+        """Let a window join in."""
+        self.enter(name, WindowJob(spec), WindowCopies(spec), shards, weight)
+
+    def enter(
+        self, name: str, job: Any, foresight: Foresight, shards: int = 1, weight: float = 1.0
+    ) -> None:
+        """Let any join in."""
+        place = Place(self._pool.share(name, weight), foresight)
         member, self._folders[name] = self._pool.admit(place, shards)
-        job = pooled(WindowJob(spec), place.copies, member)
-        self._engines[name] = [job.engine_at(shard, shards) for shard in range(shards)]
+        own = self._jobs[name] = pooled(job, foresight, member)
+        self._engines[name] = [own.engine_at(shard, shards) for shard in range(shards)]
         self.allowed[name], self.results[name] = [], []
 
     def feed(self, batches: dict[str, list[list[pa.RecordBatch]]]) -> None:
@@ -254,7 +263,7 @@ class PooledRun:
             for shard, engine in enumerate(engines):
                 if order is not None:
                     engine.follow(*order)
-                own = [[_of_shard(b, shard, len(engines)) for b in side] for side in inputs]
+                own = self._of_shard(name, inputs, shard)
                 found += sum(b.num_rows for b in engine.feed(own, clocks))
                 counters = engine.take_counters()
                 self.held[-1] += int(counters["held"])
@@ -269,6 +278,24 @@ class PooledRun:
                     "observedMetrics": {"tidegate": {"report": "\n".join(said)}},
                 }
             )
+
+    def _of_shard(
+        self, name: str, inputs: list[list[pa.RecordBatch]], shard: int
+    ) -> list[list[pa.RecordBatch]]:
+        """The rows of one shard: by key, or where the job says."""
+        job, shards = self._jobs[name], len(self._engines[name])
+        if not isinstance(job, RoutedJob):
+            return [[_of_shard(b, shard, shards) for b in stream] for stream in inputs]
+        return [
+            [
+                b.take(pa.array(rows[to == shard]))
+                for b, (rows, to) in zip(batches, routed, strict=True)
+            ]
+            for batches, routed in (
+                (batches, [job.route(stream, b, shards) for b in batches])
+                for stream, batches in enumerate(inputs)
+            )
+        ]
 
 
 def _of_shard(batch: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:

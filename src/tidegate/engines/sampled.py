@@ -279,8 +279,8 @@ class SampledEngine(WindowEngine):
         sampled.tidy(core, self._rules, lots)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
         since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
-        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self._span))
-        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self._span))
+        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
+        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
         lots.plan[sampled.PLANNED] = now
         if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
             lots.ints[sampled.THINNED] -= 1
@@ -290,7 +290,7 @@ class SampledEngine(WindowEngine):
         sides = self.sides()
         self._plan(sides)
         rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
-        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self._span / 16)
+        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
         lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
 
     def _plan(self, sides: list[Side]) -> None:
@@ -315,7 +315,7 @@ class SampledEngine(WindowEngine):
         """What is to be held on average, so that a budget is seldom too small."""
         if self.sampled.fraction is not None:
             return math.inf
-        return sampling.target(budget / self._size, self.sampled.margin) * self._size
+        return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
 
     def _method(self, sides: list[Side], memory: float) -> int:
         spec = self.sampled
@@ -332,7 +332,7 @@ class SampledEngine(WindowEngine):
 
     def error(self, sides: list[Side], budget: float) -> float:
         """The relative variance of a count over a window, with a memory like this (section 5)."""
-        total = sum(float(side.tuples @ side.matches) for side in sides) / self._size
+        total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
         if budget <= 0 or total <= 0:
             return 1.0 if total > 0 else 0.0
         memory = self._aim(budget)
@@ -344,7 +344,7 @@ class SampledEngine(WindowEngine):
             share = self._share(sides, memory, method)
             shares = [np.full(len(side.tuples), share) for side in sides]
         alike = None if method == sampled.UNIFORM else (1.0, 1.0)
-        return sampling.variance(sides, shares, alike) / self._size / total**2
+        return sampling.variance(sides, shares, alike) / self.mean_size / total**2
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:
@@ -382,16 +382,27 @@ class SampledEngine(WindowEngine):
         of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
         of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
         equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
-        windows = np.array([self._rules.window_left, self._rules.window_right], np.float64)
-        tuples, sizes = windows @ tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        judged = tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        tuples, sizes = np.array(self.windows) @ judged
         return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
 
     @property
-    def _span(self) -> float:
-        return max(float(self._rules.window_left), float(self._rules.window_right))
+    def windows(self) -> tuple[float, float]:
+        """The left's and the right's, in the kernel's numbers."""
+        return float(self._rules.window_left), float(self._rules.window_right)
 
     @property
-    def _size(self) -> float:
+    def horizon(self) -> float:
+        """The longest window."""
+        return max(self.windows)
+
+    @property
+    def clock(self) -> float | None:
+        """The largest time that was heard of."""
+        return float(self._tables.core.clock[0]) if self._lots.ints[sampled.SEEN] else None
+
+    @property
+    def mean_size(self) -> float:
         """What a tuple takes on average."""
         arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
         return float(sizes / arrived) if arrived > 0 else 1.0
@@ -414,10 +425,9 @@ class SampledEngine(WindowEngine):
         """What both windows have, by the model."""
         rates = self._rates()
         assert rates is not None
-        windows = (float(self._rules.window_left), float(self._rules.window_right))
         sides = []
-        for at, (rate, window) in enumerate(zip(rates, windows, strict=True)):
-            load = window * self._size
+        for at, (rate, window) in enumerate(zip(rates, self.windows, strict=True)):
+            load = window * self.mean_size
             if self.sampled.by_age:
                 curve = self._curve(at)
                 sides.append(Side(np.array([rate * load]), np.array([curve.sum()]), curve))
@@ -440,7 +450,7 @@ class SampledEngine(WindowEngine):
         own, other = counts[:, side] / elapsed, counts[:, 1 - side]
         unknown = max(rate - float(own.sum()), 0.0)
         own, other = np.append(own, unknown), np.append(other, 0.0)
-        return own, (other + UNSEEN) / (elapsed + 0.125 * self._span) * window
+        return own, (other + UNSEEN) / (elapsed + 0.125 * self.horizon) * window
 
     def _curve(self, side: int) -> NDArray[np.float64]:
         """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
@@ -461,7 +471,7 @@ class SampledEngine(WindowEngine):
         """How many monitored tuples have come by each step of age."""
         lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
         mine = lots.monitors["side"][:number] == side
-        window = float(self._rules.window_left if side == 0 else self._rules.window_right)
+        window = self.windows[side]
         times = lots.monitors["time"][:number][mine]
         lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
         steps = np.arange(sampled.STEPS)

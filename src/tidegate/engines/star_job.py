@@ -136,11 +136,13 @@ class StarJob:
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """The engine of one shard: with its facts, and its share of the memory."""
-        part = None
-        if self.relation is not None:
-            indexed = self._indexed()
-            part = (indexed.known, *self._part(indexed, shard, shards))
+        part = None if self.relation is None else self.facts_at(shard, shards)
         return StarEngine(self.spec, part, shards=shards, keep_shed=keep_shed)
+
+    def facts_at(self, shard: int, shards: int) -> tuple[Known, FactIndex, NDArray[np.int64]]:
+        """All facts, an index of those of one shard, and their numbers among all."""
+        indexed = self._indexed()
+        return (indexed.known, *self._part(indexed, shard, shards))
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
