@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.memory.reports import ACCURACY
 from tidegate.report.plots import recall_against_memory
 from tidegate.report.tables import percent, whole
 from tidegate.spark.pool import Governor, Standing
@@ -95,6 +96,7 @@ class Explanation:
             "shards": list(standing.share),
             "allowed": sum(standing.allowed),
             "held": standing.held,
+            "measure": standing.measure,
             "predicted": standing.predicted,
             "measured": standing.measured,
             "curve": None,
@@ -107,7 +109,10 @@ class Explanation:
             if more is not None:
                 gain = curve.at(share + more) - curve.at(share)
                 results = gain * curve.results
-                row["one_megabyte_more"] = {"recall": gain, "results_per_second": results}
+                row["one_megabyte_more"] = {
+                    standing.measure: gain,
+                    "results_per_second": results,
+                }
         return row
 
     def _more(self, standing: Standing) -> float | None:
@@ -128,20 +133,9 @@ class Explanation:
                 + f", of which {whole(standing.held)} tuples are held"
             )
             if standing.predicted is None or standing.measured is None:
-                lines.append("  recall is not known yet: a window has to pass first")
+                lines.append("  not known yet: a window has to pass first")
                 continue
-            lines.append(
-                f"  recall {percent(standing.measured)} measured, "
-                f"{percent(standing.predicted)} predicted"
-            )
-            shown = [f"{whole(m)}: {percent(r)}" for m, r in row["curve"][1:]]
-            lines.append("  recall by memory: " + ", ".join(shown))
-            if row["one_megabyte_more"] is not None:
-                more = row["one_megabyte_more"]
-                lines.append(
-                    f"  one more megabyte: {100 * more['recall']:+.1f} points of recall, "
-                    f"{more['results_per_second']:+,.1f} results in a unit of time"
-                )
+            lines += _said(standing, row)
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -158,3 +152,27 @@ class Explanation:
             series, title="Joins of a pool", unit="share of the pool", points=points
         )
         Path(path).write_bytes(picture)
+
+
+def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
+    """What is known of a join, in words: of a sample, its error."""
+    is_sample = standing.measure == ACCURACY
+    name, sign = ("error", -1.0) if is_sample else ("recall", 1.0)
+
+    def shown(quality: float) -> str:
+        return percent(1.0 - quality if is_sample else quality)
+
+    assert standing.measured is not None
+    assert standing.predicted is not None
+    lines = [
+        f"  {name} {shown(standing.measured)} measured, {shown(standing.predicted)} predicted"
+        + (", of a count over a window" if is_sample else ""),
+        f"  {name} by memory: "
+        + ", ".join(f"{whole(m)}: {shown(quality)}" for m, quality in row["curve"][1:]),
+    ]
+    more = row["one_megabyte_more"]
+    if more is not None:
+        points = f"{100 * sign * more[standing.measure]:+.1f} points of {name}"
+        found = f", {more['results_per_second']:+,.1f} results in a unit of time"
+        lines.append(f"  one more megabyte: {points}" + ("" if is_sample else found))
+    return lines
