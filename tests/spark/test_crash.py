@@ -23,6 +23,7 @@ from tidegate.spark import metrics
 from tidegate.spark.session import session
 from tidegate.streams import cut_by_time, zipf
 
+from . import pooling
 from . import test_constrained as links
 from . import test_sampled as samples
 from . import test_star as facts
@@ -42,7 +43,7 @@ from .workloads import (
 BATCHES = 5
 SHARDS = 2
 #: Which query has just taken one of `STEPS` when the process is killed, each time.
-KILLED = ("windows", "windows", "star", "sample", "links")
+KILLED = ("windows", "pool", "star", "sample", "links")
 JOINS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
     "apart": {"memory": None},
@@ -125,8 +126,16 @@ def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
     return tg.constrained_join(streams, **links.settings())
 
 
+def pool(spark: SparkSession, folder: Path) -> DataFrame:
+    """Three joins of one memory, whose orders are kept beside what they read."""
+    rows = files(spark, folder, "key long, time long, value double, side string")
+    memory = tg.MemoryPool(memory=pooling.MEMORY, folder=folder.parent / "orders", every=1)
+    return pooling.joined(spark, rows, memory)
+
+
 QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
     "windows": window_joins,
+    "pool": pool,
     "star": star_join,
     "sample": estimates,
     "links": constrained_join,
@@ -138,7 +147,11 @@ def main(home: str) -> None:
     spark = session("crashing", master="local[2]", config={"spark.sql.shuffle.partitions": 2})
     rebuilt = {}
     for name, build in QUERIES.items():
-        query = start(build(spark, Path(home, name, "in")), Path(home, name))
+        result = build(spark, Path(home, name, "in"))
+        if name == "pool":
+            pooling.run(result, Path(home, name))
+            continue
+        query = start(result, Path(home, name))
         counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
         rebuilt[name] = [sum(c["rebuilt"] for c in joins.values()) for joins in counts]
     print(json.dumps(rebuilt))
@@ -160,11 +173,12 @@ class Input:
     def write(self, home: Path) -> None:
         tables = {
             "windows": marked({"left": self.left, "right": self.right}, "side"),
+            "pool": marked({"left": self.left, "right": self.right}, "side"),
             "sample": marked({"left": self.sample[0], "right": self.sample[1]}, "side"),
             "star": self.star,
             "links": marked(self.links, "link"),
         }
-        times = {"windows": "time", "sample": "ts", "star": "t", "links": "ts"}
+        times = {"windows": "time", "pool": "time", "sample": "ts", "star": "t", "links": "ts"}
         for name, table in tables.items():
             ends = (0, links.LAST // 2) if name == "links" else None
             pieces = cut_by_time(table, time=times[name], batches=BATCHES, span=ends)
@@ -287,6 +301,22 @@ def by_join(table: pa.Table) -> dict[str, Bag]:
         name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
         for name in JOINS
     }
+
+
+@ends_processes
+def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
+    spark: SparkSession, killed: Killed
+) -> None:
+    """As engines do that follow what the checkpoint says, and not what would have been sent now."""
+    home = killed.home / "pool"
+    found = pooling.by_join(delivered(spark, home))
+    orders = [len(batch.orders) for batch in pooling.batches(home)]
+    # Shares changed while the query ran, and not only at its start.
+    assert sum(map(bool, orders)) > 2, orders
+    expected = pooling.replayed(home)
+    for name in pooling.NAMES:
+        assert expected[name].total() > 300
+        assert found[name] == expected[name]
 
 
 @ends_processes

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidegate.engines.base import Clocks
 from tidegate.engines.miniature import Found
+from tidegate.engines.prepare import TIME
 from tidegate.engines.sampled import SampledEngine
 from tidegate.errors import TidegateError
 from tidegate.sampled_spec import SampledJoin
@@ -61,7 +62,8 @@ class Expected:
         if clock is None:
             return
         if self._since is None:
-            self._since = self._clock = clock
+            times = [b.column(TIME).to_numpy() for stream in inputs for b in stream if b.num_rows]
+            self._since = self._clock = min([clock, *(float(own.min()) for own in times)])
         self._advance += clock - self._clock
         self._clock = clock
 
