@@ -175,11 +175,15 @@ def foreseen(tables: Sequence[pa.Table], settings: dict[str, Any], sizes: Sequen
     left, right = tables
     spec = window_join(left.schema, right.schema, **settings, memory=max(sizes))
     small = Miniature(WindowCopies(spec), sizes, settle=False)
-    for inputs in in_batches(spec, tables, 8):
-        small.feed(inputs, None)
-    found = small.take()
+    while True:
+        for inputs in in_batches(spec, tables, 8):
+            small.feed(inputs, None)
+        found = small.take()
+        # Where recall rises much there are more copies then, which need the streams again.
+        if not small.refine():
+            break
     recall = [hits / found.total for hits in found.hits]
-    return of_points(sizes, recall, need=found.need)
+    return of_points(found.sizes, recall, need=found.need)
 
 
 def in_batches(spec: Any, tables: Sequence[pa.Table], batches: int) -> list[list[list[Any]]]:

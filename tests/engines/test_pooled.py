@@ -225,13 +225,31 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     [inputs] = feeds_of(spec, tables, 1)
     small.feed(inputs, None)
     part = small.take()
-    assert part.total / part.span == pytest.approx(
-        sum(each.total for each in totals[2:]) / 800, rel=0.1
-    )
+    later = sum(each.total for each in totals[2:]) / sum(each.span for each in totals[2:])
+    assert part.total / part.span == pytest.approx(later, rel=0.1)
     empty: list[list[pa.RecordBatch]] = [[], []]
     for nothing in (inputs, empty):
         small.feed(nothing, (2_000, 2_000))
         assert small.take().total == 0
+
+
+def test_more_is_tried_out_where_recall_rises_much() -> None:
+    """In two rounds; copies begin anew for each, and have to settle again."""
+    spec = spec_of(within=100, memory=50, policy="prob")
+    small = Miniature(WindowCopies(spec), [20, 50, 200])
+    seen = []
+    for inputs in feeds_of(spec, zipf(1_500, domain=10, seed=2), 15):
+        small.feed(inputs, None)
+        seen.append(small.take())
+        assert len(seen[-1].hits) == len(seen[-1].sizes)
+        assert (seen[-1].total > 0) == (seen[-1].span > 0)
+    sizes = [each.sizes for each in seen]
+    assert sizes[0] == (20, 50, 200)
+    assert {35, 125} <= set(sizes[-1])
+    assert 5 < len(sizes[-1]) <= 9
+    assert len(set(sizes)) == 3
+    recall = [hits / seen[-1].total for hits in seen[-1].hits]
+    assert recall == sorted(recall)
 
 
 def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:

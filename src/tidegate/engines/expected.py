@@ -50,7 +50,7 @@ class Expected:
     """What a sample would be off by with several memories."""
 
     def __init__(self, engine: SampledEngine, sizes: Sequence[int], second: float = 1.0) -> None:
-        self.sizes = tuple(sizes)
+        self._sizes = tuple(sizes)
         self._engine, self._second = engine, second
         self._since: float | None = None
         self._clock = 0.0
@@ -82,12 +82,14 @@ class Expected:
 
     def take(self) -> Found:
         """What is foreseen, for the time since the last call."""
-        found, engine = Found([0.0] * len(self.sizes)), self._engine
+        found, engine = Found(self._sizes), self._engine
         found.advance = self._advance
         if self._is_known:
             sides, weight = engine.sides(), self._weight
             window = sum(float(side.tuples.sum()) for side in sides)
-            found.hits = [weight * max(1.0 - engine.error(sides, size), 0.0) for size in self.sizes]
+            found.hits = [
+                weight * max(1.0 - engine.error(sides, size), 0.0) for size in self._sizes
+            ]
             found.total, found.span = weight, self._advance
             found.need = window + engine.sampled.margin * math.sqrt(window * engine.mean_size)
         self._advance = 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +31,10 @@ _PARTS = 4
 _TURNS = 4
 #: A sample of keys must have so many that matter: then the others are much like them.
 KEYS = 300.0
+
+#: A memory is tried out between two of which one finds so much more recall; in so many rounds, so
+#: many in each.
+_RISE, _ROUNDS, _MORE = 0.1, 2, 3
 
 #: What draws which keys there are, which tuples are seen, and which of these may be held.
 OF_KIN, OF_SEEN, OF_HELD = (
@@ -93,6 +97,8 @@ class Found:
 
     Attributes
     ----------
+    sizes
+        The memories of the copies.
     hits
         The importance of the results of each copy (their number where none is asked for), in the
         order of their memories.
@@ -106,11 +112,21 @@ class Found:
         By how much the clock has advanced in all.
     """
 
-    hits: list[float]
+    sizes: tuple[int, ...]
+    hits: list[float] = field(init=False)
     total: float = 0.0
     need: float = 0.0
     span: float = 0.0
     advance: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.hits = [0.0] * len(self.sizes)
+
+    def add(self, hits: Sequence[float], total: float, span: float) -> None:
+        """Count what was found over some more time."""
+        self.hits = [a + b for a, b in zip(self.hits, hits, strict=True)]
+        self.total += total
+        self.span += span
 
 
 class Miniature:
@@ -137,13 +153,15 @@ class Miniature:
         held: int = HELD,
         rows: int = ROWS,
     ) -> None:
-        self.sizes = tuple(sizes)
+        self._sizes = tuple(sizes)
         self._job, self._settle = job, settle
         self._held, self._rows = held, rows
         #: How far the streams have come, and how far what was looked at.
         self._clock: float | None = None
         self._reached: float | None = None
-        self._found = Found([0.0] * len(self.sizes))
+        self._found = Found(self._sizes)
+        self._so_far = Found(self._sizes)
+        self._rounds = 0
         self._large, self._turn = False, -1
         self._since: float | None = None
         self._most = 0
@@ -194,11 +212,11 @@ class Miniature:
         self._most = int(counts[-1]["held"])
         found.need = max(found.need, counts[-1][self._job.unit] / self.sample.memory)
         if settled:
-            worth = [each["importance"] / part for each in counts]
-            found.hits = [a + b for a, b in zip(found.hits, worth[:-1], strict=True)]
-            found.total += worth[-1]
+            *hits, total = (each["importance"] / part for each in counts)
+            span = 0.0
             if before is not None and self._reached is not None:
-                found.span += self._reached - before
+                span = self._reached - before
+            found.add(hits, total, span)
 
     def _hear(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
         """Take note of how far the streams have come, whatever is looked at."""
@@ -212,8 +230,32 @@ class Miniature:
 
     def take(self) -> Found:
         """What was found since the last call."""
-        found, self._found = self._found, Found([0.0] * len(self.sizes))
+        found, self._found = self._found, Found(self._sizes)
+        self._so_far.add(found.hits, found.total, found.span)
+        if self._settle and self._so_far.span >= self._job.horizon:
+            self.refine()
         return found
+
+    def refine(self) -> bool:
+        """Also try out memories between two of which one finds much more, and then begin anew.
+
+        Some joins find next to nothing until they have room for a few tuples, and then a lot: where
+        that is shows in a few rounds.
+        """
+        found, sizes = self._so_far, self._sizes
+        if self._rounds == _ROUNDS or found.total <= 0:
+            return False
+        recall = [hits / found.total for hits in found.hits]
+        rises = [b - a for a, b in itertools.pairwise(recall)]
+        steepest = sorted(range(len(rises)), key=lambda at: -rises[at])[:_MORE]
+        middles = {(sizes[at] + sizes[at + 1]) // 2 for at in steepest if rises[at] > _RISE}
+        self._rounds += 1
+        if middles <= set(sizes):
+            return False
+        self._sizes = tuple(sorted(middles | set(sizes)))
+        self._found = Found(self._sizes)
+        self._restart(self.sample)
+        return True
 
     def worth(self, counters: Mapping[str, int | float]) -> float:
         """What the join itself has found, by its counters, to compare with what was foreseen."""
@@ -225,7 +267,8 @@ class Miniature:
         """Begin anew with this sample."""
         self.sample, job = sample, self._job
         self._since, self._most = None, 0
-        memories = [max(round(size * sample.memory), 1) for size in self.sizes]
+        self._so_far = Found(self._sizes)
+        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
         self._copies = [job.copy(memory, sample) for memory in (*memories, None)]
 
     def _sampled(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:

@@ -32,8 +32,6 @@ class Resizable(Engine, Protocol):
 class Watch(Protocol):
     """What is beside an engine, to say what other memories would find."""
 
-    sizes: tuple[int, ...]
-
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
         """Take a batch that the engine has taken."""
 
@@ -136,7 +134,7 @@ class PooledEngine:
                 "held": self._counters["held"],
                 "bytes": self._counters["bytes"],
                 "worth": worth,
-                "sizes": self._watch.sizes,
+                "sizes": found.sizes,
                 "hits": found.hits,
                 "total": found.total,
                 "need": found.need,
