@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from benchmarks.pools import PooledRun, in_batches, sharded
+from benchmarks.foreseen import of_joins
+from benchmarks.pools import PooledRun, sharded
 from tidegate.engines.copies import WindowCopies
 from tidegate.engines.expected import Expectations
 from tidegate.engines.sampled import SampledJob
@@ -44,7 +45,7 @@ def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[
         memory=MEMORY,
         policy="prob",
     )
-    return spec, in_batches(spec, [left, right], BATCHES)
+    return spec, of_joins(spec, [left, right], BATCHES)
 
 
 def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:

@@ -24,27 +24,31 @@ class MemoryPool(Governor):
 
         pool = tg.MemoryPool(memory=100_000, folder="/srv/pool")
         bids = tg.join(..., memory=pool.share("bids", weight=2))
-        clicks = tg.join(..., memory=pool.share("clicks"))
+        alarms = tg.star_join(..., memory=pool.share("alarms"))
+        sample = tg.sample_join(..., memory=pool.share("sample"))
 
     Every shard of every join runs small copies of itself with other memories, over a sample of its
-    streams, and reports what they find with its counters. Every so many batches the pool divides
+    streams, and reports what they find with its counters; a sample reports what its models expect
+    it to be off by. Every so many batches the pool divides
     the memory by that, and sends new shares through a control source: a folder that each query
     reads beside its inputs, so that a replay after a crash follows the same orders at the same
-    offsets. A join that gets less sheds its least valuable tuples at once; who gets more does so
-    once another has said that it holds less, so that all together are never above the memory.
+    offsets. A join that gets less sheds its least valuable tuples at once, a sample is thinned by
+    lot; who gets more does so once another has said that it holds less, so that all together are
+    never above the memory.
 
     Parameters
     ----------
     memory
         For all joins together: tuples, or a size such as ``"64 MB"``. The small copies come on
-        top, 8,192 tuples each at the most, without their payload.
+        top, 32,768 tuples each at the most, without their payload.
     folder
         Where orders are kept: a path that driver and executors see, of the pool's own. With it and
         its checkpoint a query goes on with the shares that it had. Without, a folder of this
         machine that is gone with the process: for queries that are never started again.
     objective
         ``"min"``: no join does badly, the least of recall / weight is the largest there is (ALLOC).
-        ``"sum"``: the most results, each counted by its join's weight.
+        ``"sum"``: the most results, each counted by its join's weight. What recall is to a join,
+        one less its error is to a sample.
     every
         After how many batches of each join the memory is divided anew.
 

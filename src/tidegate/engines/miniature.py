@@ -25,7 +25,7 @@ from tidegate.engines.prepare import TIE, TIME
 #: Tuples that the copy without a limit may hold, above which a sample is taken; and how many rows
 #: of a batch are taken, the latest. They come in so many parts, so that results count from the
 #: middle of a batch on, where it is longer than a window.
-HELD, ROWS = 1 << 13, 1 << 15
+HELD, ROWS = 1 << 15, 1 << 15
 _PARTS = 4
 #: Of batches that are larger, all but one in so many are passed over.
 _TURNS = 4

@@ -330,12 +330,12 @@ class SampledEngine(WindowEngine):
             return sampling.uniform_fraction(sides, memory, self.sampled.reach)
         return sampling.cluster_fraction(sides, memory)
 
-    def error(self, sides: list[Side], budget: float) -> float:
+    def error(self, sides: list[Side], budget: int) -> float:
         """The relative variance of a count over a window, with a memory like this (section 5)."""
         total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
-        if budget <= 0 or total <= 0:
-            return 1.0 if total > 0 else 0.0
-        memory = self._aim(budget)
+        if total <= 0:
+            return 0.0
+        memory = self._aim(float(self._rules_for(budget).budgets[0, 0]))
         method = self._method(sides, memory)
         if method == sampled.PPS:
             constant = self._constant(sides, memory)
