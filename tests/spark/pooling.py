@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
 from tidegate.engines.job import WindowJob
@@ -64,7 +65,7 @@ def joined(spark: SparkSession, rows: DataFrame, pool: tg.MemoryPool) -> DataFra
     return reduce(DataFrame.union, parts)
 
 
-def run(result: DataFrame, home: Path) -> None:
+def run(result: DataFrame, home: Path) -> StreamingQuery:
     """Take all there is, with orders as they come, and stop."""
     query = (
         result.writeStream.format("parquet")
@@ -77,6 +78,7 @@ def run(result: DataFrame, home: Path) -> None:
     finally:
         query.stop()
         query.awaitTermination()
+    return query
 
 
 @dataclass(frozen=True)

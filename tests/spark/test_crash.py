@@ -40,10 +40,11 @@ from .workloads import (
     write_files,
 )
 
-BATCHES = 5
+#: Of a pool there are more, as shares change some batches after something is known.
+BATCHES = {"windows": 5, "star": 5, "sample": 5, "links": 5, "pool": 8}
 SHARDS = 2
 #: Which query has just taken one of `STEPS` when the process is killed, each time.
-KILLED = ("windows", "pool", "star", "sample", "links")
+KILLED = ("windows", "star", "sample", "links", "pool")
 JOINS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
     "apart": {"memory": None},
@@ -135,10 +136,10 @@ def pool(spark: SparkSession, folder: Path) -> DataFrame:
 
 QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
     "windows": window_joins,
-    "pool": pool,
     "star": star_join,
     "sample": estimates,
     "links": constrained_join,
+    "pool": pool,
 }
 
 
@@ -148,10 +149,7 @@ def main(home: str) -> None:
     rebuilt = {}
     for name, build in QUERIES.items():
         result = build(spark, Path(home, name, "in"))
-        if name == "pool":
-            pooling.run(result, Path(home, name))
-            continue
-        query = start(result, Path(home, name))
+        query = (pooling.run if name == "pool" else start)(result, Path(home, name))
         counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
         rebuilt[name] = [sum(c["rebuilt"] for c in joins.values()) for joins in counts]
     print(json.dumps(rebuilt))
@@ -181,7 +179,7 @@ class Input:
         times = {"windows": "time", "pool": "time", "sample": "ts", "star": "t", "links": "ts"}
         for name, table in tables.items():
             ends = (0, links.LAST // 2) if name == "links" else None
-            pieces = cut_by_time(table, time=times[name], batches=BATCHES, span=ends)
+            pieces = cut_by_time(table, time=times[name], batches=BATCHES[name], span=ends)
             write_files(pieces, home / name / "in")
 
 
@@ -274,11 +272,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         for name in KILLED:
             run = Run(home, log)
             step = str(rng.choice(STEPS))
+            if name == "pool":
+                assert run.passes("pool/orders/*/00000002.json", 1)
             assert run.passes(f"{name}/{step}", int(rng.integers(1, 3))), (name, step)
             # The program and its JVM at least; Python workers too, once it has any.
             assert run.die(float(rng.random() * 0.3)) >= 2
             done = len(list(home.glob(f"{name}/checkpoint/commits/[0-9]*")))
-            assert done < BATCHES, (name, step)
+            assert done < BATCHES[name], (name, step)
         return Killed(home, read, Run(home, log).rebuilt())
 
 
@@ -310,9 +310,11 @@ def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
     """As engines do that follow what the checkpoint says, and not what would have been sent now."""
     home = killed.home / "pool"
     found = pooling.by_join(delivered(spark, home))
-    orders = [len(batch.orders) for batch in pooling.batches(home)]
     # Shares changed while the query ran, and not only at its start.
-    assert sum(map(bool, orders)) > 2, orders
+    assert any(batch.orders for batch in pooling.batches(home)[1:])
+    # A new process has no engine: each join's comes from the state.
+    assert killed.rebuilt["pool"][0] == len(pooling.NAMES)
+    assert not any(killed.rebuilt["windows"])
     expected = pooling.replayed(home)
     for name in pooling.NAMES:
         assert expected[name].total() > 300
@@ -355,9 +357,6 @@ def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Ki
     expected = bag(links.native(spark, killed.input.links).toArrow())
     assert expected.total() > 50
     assert bag(delivered(spark, killed.home / "links")) == expected
-    # A new process has no engine: each shard's comes from the state.
-    assert killed.rebuilt["links"][0] == SHARDS
-    assert not any(killed.rebuilt["windows"])
 
 
 if __name__ == "__main__":
