@@ -236,7 +236,8 @@ class Governor:
                 self._books.confirm(name, shard, report["number"], report["allowed"])
                 if name in self._books.names:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
-            self._batches += 1
+            # One for each join, as a query may have several.
+            self._batches += len({report["join"] for report in said})
             if self._batches >= self.every * len(self._books.names) or not self._targets:
                 self.rebalance()
             else:
