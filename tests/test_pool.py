@@ -53,9 +53,13 @@ def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
     return tg.MemoryPool(**(given | settings))
 
 
-def test_a_join_that_turns_hard_gets_more_within_a_few_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_query", [False, True])
+def test_a_join_that_turns_hard_gets_more_within_a_few_batches(
+    tmp_path: Path, one_query: bool
+) -> None:
+    """Whether joins have a query each, or one."""
     pool = pool_of(tmp_path)
-    run = PooledRun(pool)
+    run = PooledRun(pool, one_query=one_query)
     streams = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
     for name, (spec, _) in streams.items():
         run.add(name, spec)
