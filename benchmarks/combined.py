@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.constrained import FIGURE_3A, FIGURE_3C, Ran, ran
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
 from tidegate.constraints import CA, OAC, RIDS, Constraint, Rows
-
-Numbers = npt.NDArray[np.int64]
-Places = npt.NDArray[np.floating[Any]]
+from tidegate.streams.constrained import Numbers, Places, arrivals
 
 
 @dataclass(frozen=True)
@@ -104,16 +101,12 @@ def _tables(
     places: dict[str, Places], keys: dict[str, dict[str, Numbers]], filling: np.random.Generator
 ) -> dict[str, pa.Table]:
     """Streams in one order of arrival, as `tidegate.streams.many_one` has them."""
-    order = np.argsort(np.concatenate(list(places.values())), kind="stable")
-    when = np.empty(len(order), np.int64)
-    when[order] = np.arange(len(order))
-    tables, start = {}, 0
-    for name, at in places.items():
-        own = when[start : start + len(at)]
-        start += len(at)
-        columns = {**keys[name], "D": filling.integers(0, 100, len(at)), "t": own}
-        tables[name] = pa.table(columns).sort_by("t")
-    return tables
+    return {
+        name: pa.table({**keys[name], "D": filling.integers(0, 100, len(own)), "t": own}).sort_by(
+            "t"
+        )
+        for name, own in arrivals(places).items()
+    }
 
 
 def figure_10(scale: Scale, step: Step) -> dict[str, Ran]:

@@ -258,10 +258,8 @@ class SampledEngine(WindowEngine):
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
         plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
-        plan[sampled.REACH] = spec.reach if self._is_sure() else _ENDLESS
         plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
-        uniform = spec.method == "uniform" and self._is_sure()
-        plan[sampled.METHOD] = sampled.UNIFORM if uniform else sampled.CLUSTER
+        self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
         self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
@@ -304,8 +302,7 @@ class SampledEngine(WindowEngine):
         if spec.fraction is None:
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
         method = self._method(sides, memory)
-        plan[sampled.REACH] = spec.reach if self._is_sure() else _ENDLESS
-        plan[sampled.METHOD] = method
+        self._draw_by(method)
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
         elif spec.fraction is None:
@@ -318,8 +315,11 @@ class SampledEngine(WindowEngine):
         return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
 
     def _method(self, sides: list[Side], memory: float) -> int:
-        spec = self.sampled
-        method = _METHODS[self._best(sides, memory) if spec.method == "auto" else spec.method]
+        asked = self.sampled.method
+        return self._possible(_METHODS[self._best(sides, memory) if asked == "auto" else asked])
+
+    def _possible(self, method: int) -> int:
+        """The method; but no pairs are drawn until it is known how many to foresee."""
         return sampled.CLUSTER if method == sampled.UNIFORM and not self._is_sure() else method
 
     def _share(self, sides: list[Side], memory: float, method: int) -> float:
@@ -345,6 +345,12 @@ class SampledEngine(WindowEngine):
             shares = [np.full(len(side.tuples), share) for side in sides]
         alike = None if method == sampled.UNIFORM else (1.0, 1.0)
         return sampling.variance(sides, shares, alike) / self.mean_size / total**2
+
+    def _draw_by(self, method: int) -> None:
+        """Draw by a method from now on."""
+        plan = self._lots.plan
+        plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
+        plan[sampled.METHOD] = self._possible(method)
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:

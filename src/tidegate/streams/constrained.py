@@ -121,6 +121,15 @@ def _ranked(keys: Numbers, rng: np.random.Generator) -> Places:
     return places + rng.random(len(keys)) / 4
 
 
+def arrivals(places: dict[str, Places]) -> dict[str, Numbers]:
+    """When each tuple comes, by stream, if all come one by one in order of their places."""
+    order = np.argsort(np.concatenate(list(places.values())), kind="stable")
+    when = np.empty(len(order), np.int64)
+    when[order] = np.arange(len(order))
+    ends = np.cumsum([len(at) for at in places.values()])
+    return dict(zip(places, np.split(when, ends[:-1]), strict=True))
+
+
 def _tables(
     kind: str,
     places: dict[str, Places],
@@ -129,20 +138,16 @@ def _tables(
     filling: np.random.Generator,
     hanging: np.random.Generator,
 ) -> dict[str, pa.Table]:
-    order = np.argsort(np.concatenate(list(places.values())), kind="stable")
-    when = np.empty(len(order), np.int64)
-    when[order] = np.arange(len(order))
-    tables, start = {}, 0
-    for name, at in places.items():
-        own, key = when[start : start + len(at)], keys[name].copy()
-        start += len(at)
+    tables = {}
+    for name, own in arrivals(places).items():
+        key = keys[name].copy()
         if name == "S1" and dangling:
             lost = hanging.random(len(key)) < dangling
             key[lost] = len(key) + np.arange(int(lost.sum()))
         columns = {"B" if kind == "rids" and name == "S3" else "A": keys[name]}
         if name == "S1":
             columns = {"A": keys[name], "B": key} if kind == "rids" else {"A": key}
-        columns |= {"D": filling.integers(0, 100, len(at)), "t": own}
+        columns |= {"D": filling.integers(0, 100, len(own)), "t": own}
         tables[name] = pa.table(columns).sort_by("t")
     return dict(sorted(tables.items()))
 
