@@ -410,8 +410,8 @@ def run(scale: Scale, step: Step) -> Section:
                 ("policy", "streams", "5%", "10%", "25%", "50%", "off at most"),
                 tuple(rows),
                 f"{scale.predicted:,} ticks. Predicted by ten copies of the join, with memories "
-                "from all live tuples down by the root of 2: 25 % and 50 % are among them, 5 % and "
-                "10 % lie between.",
+                "from all live tuples down by the root of 2, and up to six more where recall rises "
+                "much: 25 % and 50 % are among the ten, 5 % and 10 % lie between.",
             ),
             others,
             Table(
