@@ -12,22 +12,34 @@ import numpy as np
 import pyarrow as pa
 
 import tidegate as tg
+from benchmarks.foreseen import (
+    KINDS,
+    METHODS,
+    SHARES,
+    by_a_sample,
+    by_copies,
+    of_joins,
+    samples,
+    sizes_for,
+    star,
+)
 from benchmarks.measure import Step
 from benchmarks.policies import DATA, Tables
 from benchmarks.report import Figure, Section, Table
 from tidegate.columns import decoded
+from tidegate.engines.base import RoutedJob
 from tidegate.engines.copies import WindowCopies
 from tidegate.engines.job import WindowJob
-from tidegate.engines.miniature import Miniature
-from tidegate.engines.pooled import pooled
+from tidegate.engines.pooled import Foresight, pooled
 from tidegate.memory.alloc import allocate, proportional
-from tidegate.memory.curves import Curve, of_earnings, of_points
+from tidegate.memory.curves import Curve, of_earnings
 from tidegate.memory.split import by_age, by_frequency
 from tidegate.policies import Age, Policy, Prob
-from tidegate.spark.pool import Place, latest
+from tidegate.spark.orders import latest
+from tidegate.spark.pool import Place
 from tidegate.spark.shards import shard_of
 from tidegate.spec import window_join
-from tidegate.streams import cut_by_time, zipf
+from tidegate.streams import zipf
 
 #: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the
 #: left. Frequencies: 50 values; ages: 20 steps, five partners each.
@@ -47,11 +59,21 @@ class Scale:
     policies: tuple[str, ...] = ("prob", "auto")
     shards: tuple[int, ...] = (2, 4)
     seeds: int = 2
+    #: Windows of which copies hold a part, and seeds of samples.
+    large: int = 30_000
+    samples: int = 60
 
 
 FULL = Scale()
 QUICK = Scale(
-    ticks=2_500, skews=(0.5, 2.0), powers=(1.0, 3.0), predicted=2_000, policies=("prob",), seeds=1
+    ticks=2_500,
+    skews=(0.5, 2.0),
+    powers=(1.0, 3.0),
+    predicted=2_000,
+    policies=("prob",),
+    seeds=1,
+    large=400,
+    samples=5,
 )
 
 
@@ -168,49 +190,19 @@ def figure_11(scale: Scale, power: float) -> Point:
 # ---- predicted and measured ---------------------------------------------------------------------
 
 
-def foreseen(tables: Sequence[pa.Table], settings: dict[str, Any], sizes: Sequence[int]) -> Curve:
-    """Recall against memory by a miniature, over whole streams."""
-    left, right = tables
-    spec = window_join(left.schema, right.schema, **settings, memory=max(sizes))
-    small = Miniature(WindowCopies(spec), sizes, settle=False)
-    for inputs in in_batches(spec, tables, 8):
-        small.feed(inputs, None)
-    found = small.take()
-    recall = [hits / found.total for hits in found.hits]
-    return of_points(sizes, recall, need=found.need)
-
-
-def in_batches(spec: Any, tables: Sequence[pa.Table], batches: int) -> list[list[list[Any]]]:
-    """Both streams in step, prepared."""
-    job = WindowJob(spec)
-    names = [side.time for side in spec.sides]
-    ends = [[t[n][0].as_py(), t[n][-1].as_py()] for t, n in zip(tables, names, strict=True)]
-    span = (min(first for first, _ in ends), max(last for _, last in ends))
-    cut = [
-        cut_by_time(t, time=n, batches=batches, span=span)
-        for t, n in zip(tables, names, strict=True)
-    ]
-    return [
-        [
-            [job.prepare(side, b)[0] for b in pieces[at].combine_chunks().to_batches()]
-            for side, pieces in enumerate(cut)
-        ]
-        for at in range(batches)
-    ]
-
-
 def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float]]:
     """By share of the live tuples: predicted and measured recall."""
     data = DATA[name]
     tables = [decoded(table) for table in data.make(scale.predicted, 0)]
     live = data.live((tables[0], tables[1]))
     settings = {**data.settings, "within": data.within, "policy": policy}
-    sizes = sorted({max(round(live * 2 ** (-step / 2)), 2) for step in range(10)})
-    curve = foreseen(tables, settings, sizes)
+    sizes = sizes_for(live)
+    spec = window_join(tables[0].schema, tables[1].schema, **settings, memory=max(sizes))
+    curve = by_copies(WindowCopies(spec), sizes, of_joins(spec, tables, 8))
     plain = {key: value for key, value in settings.items() if key != "policy"}
     exact = tg.local.join(*tables, **plain).importance
     found = []
-    for share in (0.05, 0.10, 0.25, 0.50):
+    for share in SHARES:
         memory = max(round(share * live), 2)
         measured = tg.local.join(*tables, **settings, memory=memory).importance / exact
         found.append((curve.at(memory), measured))
@@ -223,27 +215,35 @@ def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float
 class PooledRun:
     """Joins of a pool in this process: orders and reports go the way that they go on Spark."""
 
-    def __init__(self, pool: tg.MemoryPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: tg.MemoryPool, *, one_query: bool = False) -> None:
+        self._pool, self._one_query = pool, one_query
         self._folders: dict[str, Path] = {}
         self._engines: dict[str, list[Any]] = {}
+        self._jobs: dict[str, Any] = {}
         self._batch = 0
         self.allowed: dict[str, list[list[int]]] = {}
         self.held: list[int] = []
         self.results: dict[str, list[int]] = {}
 
     def add(self, name: str, spec: Any, shards: int = 1, weight: float = 1.0) -> None:
-        """Let a join in."""
-        place = Place(self._pool.share(name, weight), WindowCopies(spec))
+        """Let a window join in."""
+        self.enter(name, WindowJob(spec), WindowCopies(spec), shards, weight)
+
+    def enter(
+        self, name: str, job: Any, foresight: Foresight, shards: int = 1, weight: float = 1.0
+    ) -> None:
+        """Let any join in."""
+        place = Place(self._pool.share(name, weight), foresight)
         member, self._folders[name] = self._pool.admit(place, shards)
-        job = pooled(WindowJob(spec), place.copies, member)
-        self._engines[name] = [job.engine_at(shard, shards) for shard in range(shards)]
+        own = self._jobs[name] = pooled(job, foresight, member)
+        self._engines[name] = [own.engine_at(shard, shards) for shard in range(shards)]
         self.allowed[name], self.results[name] = [], []
 
     def feed(self, batches: dict[str, list[list[pa.RecordBatch]]]) -> None:
         """One batch of every join."""
         self._batch += 1
         self.held.append(0)
+        every: list[str] = []
         for name, inputs in batches.items():
             engines = self._engines[name]
             order = latest(self._folders[name])
@@ -254,7 +254,7 @@ class PooledRun:
             for shard, engine in enumerate(engines):
                 if order is not None:
                     engine.follow(*order)
-                own = [[_of_shard(b, shard, len(engines)) for b in side] for side in inputs]
+                own = self._of_shard(name, inputs, shard)
                 found += sum(b.num_rows for b in engine.feed(own, clocks))
                 counters = engine.take_counters()
                 self.held[-1] += int(counters["held"])
@@ -262,13 +262,34 @@ class PooledRun:
                 said.append(engine.report())
             self.results[name].append(found)
             self.allowed[name].append(allowed)
-            self._pool.hear(
-                {
-                    "runId": name,
-                    "batchId": self._batch,
-                    "observedMetrics": {"tidegate": {"report": "\n".join(said)}},
-                }
+            every += said
+            if not self._one_query:
+                self._report(name, said)
+        if self._one_query:
+            self._report("all", every)
+
+    def _report(self, run: str, said: list[str]) -> None:
+        """Have the pool hear of a batch."""
+        metrics = {"tidegate": {"report": "\n".join(said)}}
+        self._pool.hear({"runId": run, "batchId": self._batch, "observedMetrics": metrics})
+
+    def _of_shard(
+        self, name: str, inputs: list[list[pa.RecordBatch]], shard: int
+    ) -> list[list[pa.RecordBatch]]:
+        """The rows of one shard: by key, or where the job says."""
+        job, shards = self._jobs[name], len(self._engines[name])
+        if not isinstance(job, RoutedJob):
+            return [[_of_shard(b, shard, shards) for b in stream] for stream in inputs]
+        return [
+            [
+                b.take(pa.array(rows[to == shard]))
+                for b, (rows, to) in zip(batches, routed, strict=True)
+            ]
+            for batches, routed in (
+                (batches, [job.route(stream, b, shards) for b in batches])
+                for stream, batches in enumerate(inputs)
             )
+        ]
 
 
 def _of_shard(batch: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
@@ -291,7 +312,7 @@ def sharded(scale: Scale, shards: int, memory: int = 200) -> Sharded:
     tables = zipf(8 * window, domain=DOMAIN, skew=1.5, correlation="same", seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": window, "policy": "prob"}
     spec = window_join(tables[0].schema, tables[1].schema, **settings, memory=memory)
-    feeds = in_batches(spec, tables, batches)
+    feeds = of_joins(spec, tables, batches)
 
     def late(results: Sequence[int]) -> int:
         return sum(results[batches // 2 :])
@@ -347,6 +368,7 @@ def run(scale: Scale, step: Step) -> Section:
             if off >= worst:
                 worst, where = off, f"{name}, {policy}"
             rows.append((policy, name, *(f"{a:.1%} / {b:.1%}" for a, b in pairs), f"{off:.1%}"))
+    others = _others(scale, step)
     parts = {}
     for shards in scale.shards:
         step(f"{shards} shards")
@@ -388,9 +410,10 @@ def run(scale: Scale, step: Step) -> Section:
                 ("policy", "streams", "5%", "10%", "25%", "50%", "off at most"),
                 tuple(rows),
                 f"{scale.predicted:,} ticks. Predicted by ten copies of the join, with memories "
-                "from all live tuples down by the root of 2: 25 % and 50 % are among them, 5 % and "
-                "10 % lie between.",
+                "from all live tuples down by the root of 2, and up to six more where recall rises "
+                "much: 25 % and 50 % are among the ten, 5 % and 10 % lie between.",
             ),
+            others,
             Table(
                 "A join in shards, recall",
                 ("shards", "one shard", "equal shares", "adapted shares", "shares"),
@@ -407,6 +430,34 @@ def run(scale: Scale, step: Step) -> Section:
                 "Zipf(1.5) over 50 keys on both sides, memory a quarter of the window.",
             ),
         ),
+    )
+
+
+def _others(scale: Scale, step: Step) -> Table:
+    """With a sample of the streams, of star joins, and of samples."""
+    rows: list[tuple[str, ...]] = []
+
+    def add(what: str, how: str, pairs: Sequence[tuple[float, float]]) -> None:
+        off = max(abs(a - b) for a, b in pairs)
+        rows.append((what, how, *(f"{a:.1%} / {b:.1%}" for a, b in pairs), f"{off:.1%}"))
+
+    for policy in scale.policies:
+        for kind in KINDS:
+            step(f"predicted by a sample, {policy}, {kind}")
+            add(f"recall, {kind}, by a sample", policy, by_a_sample(kind, policy, scale.large))
+    for policy in ("auto", "fifo"):
+        step(f"predicted and measured, star join, {policy}")
+        add("recall, star join", policy, star(scale.predicted, policy))
+    for method in METHODS:
+        step(f"predicted and measured, samples, {method}")
+        add("error of a sample", method, samples(scale.predicted, method, scale.samples))
+    return Table(
+        "The same with a sample of the streams, of star joins, and of samples",
+        ("of", "policy or method", "5%", "10%", "25%", "50%", "off at most"),
+        tuple(rows),
+        f"By a sample: windows of {scale.large:,} ticks, with more tuples than copies hold. Star "
+        f"join: facts connect keys in threes. Samples: the error of a count over a "
+        f"window, expected, and as counts of {scale.samples} seeds differ.",
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from naive import LEFT, Row, Time, tick_order
 
 WORD = 2**64
+THINNING = 0x2545F491
 STEPS = 32
 
 
@@ -129,6 +130,7 @@ class NaiveSample:
         self.held: list[Held] = []
         self.seq = 0
         self.rejected: list[int] = []
+        self.evicted: list[int] = []
         # What was counted: arrivals with the half-life they came in, and for how long.
         self.counted: list[tuple[Row, int]] = []
         self.arrived: list[list[float]] = [[0.0, 0.0], [0.0, 0.0]]  # number and size, by side
@@ -262,7 +264,7 @@ class NaiveSample:
 
     def _admit(self, row: Row, lot: int) -> None:
         seq, self.seq = self.seq, self.seq + 1
-        size = row.size if self.in_bytes else 1
+        size = self._size(row)
         self.arrived[row.side][0] += 1
         self.arrived[row.side][1] += size
         if self._past(row, self.heard[1 - row.side]):
@@ -297,7 +299,54 @@ class NaiveSample:
     @property
     def free(self) -> int:
         """Say how much of the memory is not taken."""
-        return self.budget - sum(h.row.size if self.in_bytes else 1 for h in self.held)
+        return self.budget - sum(self._size(h.row) for h in self.held)
+
+    # ---- another memory -----------------------------------------------------------------------
+
+    def resize(self, memory: int) -> None:
+        """Have another memory from now on, and thin what is held if it is too much."""
+        self.budget = memory
+        if self.free < 0:
+            self._thin(min(self._aim(), memory))
+        if self.elapsed > 0 or self.given is not None or (self.curves and self.rates):
+            self._plan()
+        else:
+            self.reserve = memory / 2
+
+    def _thin(self, memory: float) -> None:
+        """Lower the share that is kept until the rest fits: the largest with which it does."""
+        shares = sorted(self._stays_above(held) for held in self.held)
+        fits = 0.0
+        for share in shares:
+            some = [h for h in self.held if self._stays_above(h) < share]
+            if sum(self._size(h.row) for h in some) <= memory:
+                fits = share
+        kept = []
+        for held in self.held:
+            if self._stays_above(held) >= fits:
+                self.evicted.append(held.row.uid)
+                continue
+            lot = split_mix(held.lot, THINNING)
+            held.share *= fits
+            if held.most and drawn(lot, 0) >= fits:
+                left = held.most - held.next
+                held.next += self._skip(drawn(lot, 1), held.share, left)
+            held.lot = split_mix(lot, 2)
+            kept.append(held)
+        self.held = kept
+
+    def _stays_above(self, held: Held) -> float:
+        """Say to which share the sample must be thinned at the least for a tuple to go."""
+        lot = split_mix(held.lot, THINNING)
+        lowest = drawn(lot, 0)
+        if held.most > held.next:
+            # No coin of those that are left shows heads with a probability of (1 - p) ** left.
+            none = drawn(lot, 1) ** (1 / (held.most - held.next))
+            lowest = min(lowest, (1 - none) / held.share)
+        return lowest
+
+    def _size(self, row: Row) -> int:
+        return row.size if self.in_bytes else 1
 
     # ---- models -------------------------------------------------------------------------------
 
@@ -406,10 +455,7 @@ class NaiveSample:
             total = sum(tuples for tuples, _ in side)
             mean = sum(tuples * n for tuples, n in side) / total if total else 0.0
             self.means[at], self.floors[at] = rounded(mean), rounded(0.05 * mean)
-        number, size = (sum(side[i] for side in self.arrived) for i in range(2))
-        each = size / number if number else 1.0
-        places = self.budget / each
-        memory = each * halved(0, places, lambda m: m + self.margin * math.sqrt(m) < places)
+        memory = self._aim()
         self.drawing = "pps" if self.method == "auto" else self.method
         sides_seen = [side for side in range(2) if self.arrived[side][0] > 0]
         if self.drawing == "uniform" and self._ages_to_learn:
@@ -428,6 +474,13 @@ class NaiveSample:
             self.share = 1.0
             if needed(1.0) > memory:
                 self.share = rounded(halved(0, 1, lambda p: needed(p) < memory))
+
+    def _aim(self) -> float:
+        """Say how much is to be held on average."""
+        number, size = (sum(side[i] for side in self.arrived) for i in range(2))
+        each = size / number if number else 1.0
+        places = self.budget / each
+        return each * halved(0, places, lambda m: m + self.margin * math.sqrt(m) < places)
 
     def _constant(self, sides: list[list[tuple[float, float]]], memory: float) -> float:
         """Find the constant with which clusters cost the memory, or give the share of results."""

@@ -231,10 +231,15 @@ class NaiveStar:
             new.gain = row.weight * new.partners
             new.fixed = self.ranks.get(row.uid, 0.0) + self.order_weight * seq
             new.fixed += self.floor_weight * self.floors[self.pool(row)]
-            self._fit(row)
+            self._fit(self.pool(row), row)
 
-    def _fit(self, newcomer: Row) -> None:
-        pool = self.pool(newcomer)
+    def resize(self, memory: int) -> None:
+        """Have another memory from now on."""
+        self.memory = memory
+        for pool in range(len(self.windows) if self.fixed_split else 1):
+            self._fit(pool)
+
+    def _fit(self, pool: int, newcomer: Row | None = None) -> None:
         while True:
             mine = [h for h in self.held if self.pool(h.row) == pool]
             if self.memory is None or len(mine) <= self.budget(pool):

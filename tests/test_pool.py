@@ -10,11 +10,18 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from benchmarks.pools import PooledRun, in_batches, sharded
+from benchmarks.foreseen import of_joins
+from benchmarks.pools import PooledRun, sharded
 from tidegate.engines.copies import WindowCopies
+from tidegate.engines.expected import Expectations
+from tidegate.engines.sampled import SampledJob
+from tidegate.engines.star_copies import StarCopies
+from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.report.plots import available
+from tidegate.sampled_spec import sampled_join
 from tidegate.spark.pool import Place
 from tidegate.spec import WindowJoin, window_join
+from tidegate.star_spec import star_join
 from tidegate.streams import zipf
 
 MEMORY, WINDOW, BATCHES = 60, 60, 16
@@ -38,7 +45,7 @@ def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[
         memory=MEMORY,
         policy="prob",
     )
-    return spec, in_batches(spec, [left, right], BATCHES)
+    return spec, of_joins(spec, [left, right], BATCHES)
 
 
 def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
@@ -46,9 +53,13 @@ def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
     return tg.MemoryPool(**(given | settings))
 
 
-def test_a_join_that_turns_hard_gets_more_within_a_few_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_query", [False, True])
+def test_a_join_that_turns_hard_gets_more_within_a_few_batches(
+    tmp_path: Path, one_query: bool
+) -> None:
+    """Whether joins have a query each, or one."""
     pool = pool_of(tmp_path)
-    run = PooledRun(pool)
+    run = PooledRun(pool, one_query=one_query)
     streams = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
     for name, (spec, _) in streams.items():
         run.add(name, spec)
@@ -66,6 +77,44 @@ def test_a_join_that_turns_hard_gets_more_within_a_few_batches(tmp_path: Path) -
     for standing in pool.explain().joins:
         assert standing.measured is not None
         assert standing.predicted == pytest.approx(standing.measured, abs=0.1)
+
+
+def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
+    """Each is foreseen in its own way; all together never hold more than there is."""
+    pool = pool_of(tmp_path, memory=MEMORY)
+    run = PooledRun(pool)
+    spec, feeds = turning(0.5, 0.5, 1)
+    left = spec.left.schema
+    facts = pa.table({"a": range(40), "b": range(40)})
+    star = star_join(
+        {"r": left, "s": left},
+        facts.schema,
+        on=[{"key": "a"}, {"key": "b"}],
+        time="time",
+        within=WINDOW,
+        memory=MEMORY,
+    )
+    job = StarJob(star, InHand(*in_order(facts)))
+    sample = sampled_join(left, left, on="key", time="time", within=WINDOW, memory=MEMORY)
+    run.add("join", spec)
+    run.enter("star", job, StarCopies(job), shards=2)
+    run.enter("sample", SampledJob(sample), Expectations(sample), shards=2)
+    pool.rebalance()
+    for inputs in feeds:
+        run.feed(dict.fromkeys(("join", "star", "sample"), inputs))
+        now = sum(sum(run.allowed[name][-1]) for name in run.allowed)
+        assert now <= pool.granted <= MEMORY
+        assert run.held[-1] <= MEMORY
+    standings = {each.name: each for each in pool.explain().joins}
+    assert [each.measure for each in standings.values()] == ["recall", "recall", "accuracy"]
+    for each in standings.values():
+        assert each.predicted is not None
+        assert each.measured == pytest.approx(each.predicted, abs=0.12)
+    # A sample of a few says nearly as much of a count as results of most.
+    assert sum(standings["sample"].share) < sum(standings["join"].share)
+    least = [each.predicted or 0.0 for each in standings.values()]
+    assert max(least) - min(least) < 0.1
+    assert "of a count over a window" in str(pool.explain())
 
 
 def test_weights_and_sums(tmp_path: Path) -> None:

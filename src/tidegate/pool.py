@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.memory.reports import ACCURACY
 from tidegate.report.plots import recall_against_memory
 from tidegate.report.tables import percent, whole
 from tidegate.spark.pool import Governor, Standing
@@ -23,27 +24,31 @@ class MemoryPool(Governor):
 
         pool = tg.MemoryPool(memory=100_000, folder="/srv/pool")
         bids = tg.join(..., memory=pool.share("bids", weight=2))
-        clicks = tg.join(..., memory=pool.share("clicks"))
+        alarms = tg.star_join(..., memory=pool.share("alarms"))
+        sample = tg.sample_join(..., memory=pool.share("sample"))
 
     Every shard of every join runs small copies of itself with other memories, over a sample of its
-    streams, and reports what they find with its counters. Every so many batches the pool divides
+    streams, and reports what they find with its counters; a sample reports what its models expect
+    it to be off by. Every so many batches the pool divides
     the memory by that, and sends new shares through a control source: a folder that each query
     reads beside its inputs, so that a replay after a crash follows the same orders at the same
-    offsets. A join that gets less sheds its least valuable tuples at once; who gets more does so
-    once another has said that it holds less, so that all together are never above the memory.
+    offsets. A join that gets less sheds its least valuable tuples at once, a sample is thinned by
+    lot; who gets more does so once another has said that it holds less, so that all together are
+    never above the memory.
 
     Parameters
     ----------
     memory
         For all joins together: tuples, or a size such as ``"64 MB"``. The small copies come on
-        top, 8,192 tuples each at the most, without their payload.
+        top, 32,768 tuples each at the most, without their payload.
     folder
         Where orders are kept: a path that driver and executors see, of the pool's own. With it and
         its checkpoint a query goes on with the shares that it had. Without, a folder of this
         machine that is gone with the process: for queries that are never started again.
     objective
         ``"min"``: no join does badly, the least of recall / weight is the largest there is (ALLOC).
-        ``"sum"``: the most results, each counted by its join's weight.
+        ``"sum"``: the most results, each counted by its join's weight. What recall is to a join,
+        one less its error is to a sample.
     every
         After how many batches of each join the memory is divided anew.
 
@@ -95,6 +100,7 @@ class Explanation:
             "shards": list(standing.share),
             "allowed": sum(standing.allowed),
             "held": standing.held,
+            "measure": standing.measure,
             "predicted": standing.predicted,
             "measured": standing.measured,
             "curve": None,
@@ -107,7 +113,10 @@ class Explanation:
             if more is not None:
                 gain = curve.at(share + more) - curve.at(share)
                 results = gain * curve.results
-                row["one_megabyte_more"] = {"recall": gain, "results_per_second": results}
+                row["one_megabyte_more"] = {
+                    standing.measure: gain,
+                    "results_per_second": results,
+                }
         return row
 
     def _more(self, standing: Standing) -> float | None:
@@ -128,20 +137,9 @@ class Explanation:
                 + f", of which {whole(standing.held)} tuples are held"
             )
             if standing.predicted is None or standing.measured is None:
-                lines.append("  recall is not known yet: a window has to pass first")
+                lines.append("  not known yet: a window has to pass first")
                 continue
-            lines.append(
-                f"  recall {percent(standing.measured)} measured, "
-                f"{percent(standing.predicted)} predicted"
-            )
-            shown = [f"{whole(m)}: {percent(r)}" for m, r in row["curve"][1:]]
-            lines.append("  recall by memory: " + ", ".join(shown))
-            if row["one_megabyte_more"] is not None:
-                more = row["one_megabyte_more"]
-                lines.append(
-                    f"  one more megabyte: {100 * more['recall']:+.1f} points of recall, "
-                    f"{more['results_per_second']:+,.1f} results in a unit of time"
-                )
+            lines += _said(standing, row)
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -158,3 +156,27 @@ class Explanation:
             series, title="Joins of a pool", unit="share of the pool", points=points
         )
         Path(path).write_bytes(picture)
+
+
+def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
+    """What is known of a join, in words: of a sample, its error."""
+    is_sample = standing.measure == ACCURACY
+    name, sign = ("error", -1.0) if is_sample else ("recall", 1.0)
+
+    def shown(quality: float) -> str:
+        return percent(1.0 - quality if is_sample else quality)
+
+    assert standing.measured is not None
+    assert standing.predicted is not None
+    lines = [
+        f"  {name} {shown(standing.measured)} measured, {shown(standing.predicted)} predicted"
+        + (", of a count over a window" if is_sample else ""),
+        f"  {name} by memory: "
+        + ", ".join(f"{whole(m)}: {shown(quality)}" for m, quality in row["curve"][1:]),
+    ]
+    more = row["one_megabyte_more"]
+    if more is not None:
+        points = f"{100 * sign * more[standing.measure]:+.1f} points of {name}"
+        found = f", {more['results_per_second']:+,.1f} results in a unit of time"
+        lines.append(f"  one more megabyte: {points}" + ("" if is_sample else found))
+    return lines

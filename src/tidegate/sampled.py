@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidegate.engines.expected import Expectations
 from tidegate.engines.sampled import SampledJob
 from tidegate.errors import TidegateError
 from tidegate.estimates import estimation
@@ -49,7 +50,8 @@ def sample_join(
         As in `tidegate.join`; windows must end, and do not change.
     memory
         How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``. The
-        fraction follows from it, unless one is given.
+        fraction follows from it, unless one is given. Or a share of a `tidegate.MemoryPool`; when
+        that falls, lots decide what leaves, and ``sample_probability`` is smaller from then on.
     fraction
         How much of the result is sampled, above 0 and at most 1. With a memory that is too small
         for it, tuples that find no room are lost to the sample: the counters ``rejected`` and
@@ -90,7 +92,9 @@ def sample_join(
     Srivastava, Widom, *Memory-Limited Execution of Windowed Stream Joins*, section 4.
     """
     from tidegate.spark import operator, packing
+    from tidegate.spark.pool import Place, shared
 
+    share, memory = shared(memory)
     for frame, side in ((left, "left"), (right, "right")):
         if not hasattr(frame, "mapInArrow"):
             raise TidegateError(
@@ -120,7 +124,12 @@ def sample_join(
     schema = named(left, right, spec.window.names)
     schema = schema.add(PROBABILITY, "double", False).add(CLUSTER, "long", False)
     return operator.run(
-        SampledJob(spec), [left, right], shards=shards, most=spec.most_shards, schema=schema
+        SampledJob(spec),
+        [left, right],
+        shards=shards,
+        most=spec.most_shards,
+        schema=schema,
+        share=None if share is None else Place(share, Expectations(spec)),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate.checks import input_of
+from tidegate.engines.star_copies import StarCopies
 from tidegate.engines.star_job import StarJob
 from tidegate.errors import TidegateError
 from tidegate.policies import Policy
@@ -28,7 +29,7 @@ def star_join(
     interval: tuple[str, str] | None = None,
     changes: tuple[str, str] | None = None,
     fact: str | Sequence[str] | None = None,
-    memory: int | None = None,
+    memory: Any = None,
     split: str = "shared",
     policy: str | Policy = "auto",
     moment: str = "probe-first",
@@ -80,7 +81,8 @@ def star_join(
         table all columns but the interval. Name others, such as an id, where several facts have
         the same keys, or where an update changes a key.
     memory
-        How many tuples are held at the most, over all shards. None keeps everything.
+        How many tuples are held at the most, over all shards. None keeps everything. Or a share of
+        a `tidegate.MemoryPool`, unless the relation changes.
     split
         ``"shared"`` for one memory, ``"fixed"`` for an equal share of it for each stream.
     policy
@@ -116,8 +118,10 @@ def star_join(
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*.
     """
     from tidegate.spark import operator, packing
+    from tidegate.spark.pool import Place, shared
     from tidegate.spark.relation import ship
 
+    share, memory = shared(memory)
     frames = named(streams)
     for name, frame in (*frames.items(), (RELATION, relation)):
         if not hasattr(frame, "mapInArrow"):
@@ -166,7 +170,10 @@ def star_join(
         job = StarJob(spec, ship(relation))
         job.check()
     schema = _named(frames, relation, spec)
-    return operator.run(job, inputs, shards=shards, most=spec.most_shards, schema=schema)
+    place = None if share is None else Place(share, StarCopies(job))
+    return operator.run(
+        job, inputs, shards=shards, most=spec.most_shards, schema=schema, share=place
+    )
 
 
 def _named(frames: Mapping[str, DataFrame], relation: DataFrame, spec: StarJoin) -> StructType:

@@ -106,6 +106,11 @@ class StarJoin:
         return tuple(side.window for side in self.streams)
 
     @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers: a second, or 1."""
+        return times_of(self.unit, self.windows).unit
+
+    @property
     def weighed(self) -> bool:
         """Whether tuples have an importance."""
         return self.streams[0].importance is not None

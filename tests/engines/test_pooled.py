@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tidegate as tg
 from tidegate.engines.copies import WindowCopies
 from tidegate.engines.job import WindowJob
-from tidegate.engines.miniature import Miniature
+from tidegate.engines.miniature import OF_HELD, Miniature, Sample, lot
 from tidegate.engines.pooled import Member, PooledEngine, pooled
 from tidegate.engines.window import WindowEngine
 from tidegate.memory.curves import of_points
@@ -178,7 +178,7 @@ def test_copies_foresee_what_a_join_finds(name: str, policy: str) -> None:
     for inputs in feeds_of(spec, tables, 5):
         small.feed(inputs, None)
     found = small.take()
-    assert small.sample == (1.0, 1.0)
+    assert small.sample == Sample()
     assert found.total == pytest.approx(exact, rel=0.01)
     curve = of_points(sizes, [hits / found.total for hits in found.hits], need=found.need)
     for share in (0.2, 0.45, 0.6):
@@ -195,19 +195,82 @@ def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
     small = Miniature(WindowCopies(spec), [200], settle=False, held=200)
     for inputs in feeds_of(spec, auctions(6_000, bids=3.0, seed=2), 4):
         small.feed(inputs, None)
-    assert small.sample[0] < 1
+    assert small.sample.kin < 1
     assert small.take().hits[0] > 0
     few = spec_of(within=500, memory=100, policy="prob")
     small = Miniature(WindowCopies(few), [400], settle=False, held=200)
     tables = zipf(5_000, domain=8, seed=2)
     for inputs in feeds_of(few, tables, 20):
         small.feed(inputs, None)
-    keys, tuples = small.sample
-    assert keys == 1.0
-    assert 0.05 < tuples < 0.2
+    assert (small.sample.kin, small.sample.seen) == (1.0, 1.0)
+    assert 0.05 < small.sample.held < 0.2
     found = small.take()
     exact = tg.local.join(*tables, on="key", time="time", within=500).results
-    assert found.total == pytest.approx(exact, rel=0.3)
+    assert found.total == pytest.approx(exact, rel=0.2)
+
+
+@given(st.integers(0, 50), st.integers(1, 5), st.sampled_from([0.25, 0.5]))
+def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
+    seed: int, batches: int, share: float
+) -> None:
+    """Without a limit: those whose earlier tuple, of one time the left, is of the sample."""
+    spec = spec_of(within=(12, 7), memory=5, policy="prob")
+    tables = zipf(60, domain=5, seed=seed)
+    feeds = feeds_of(spec, tables, batches)
+    copies = WindowCopies(spec)
+    engine = copies.copy(None, Sample(held=share))
+    counted = 0.0
+    for inputs in feeds:
+        narrow = [[copies.narrowed(s, b) for b in side] for s, side in enumerate(inputs)]
+        for _ in engine.feed(narrow):
+            pass
+        counted += engine.take_counters()["importance"]
+    list(engine.finish())
+    last = engine.take_counters()
+    may = [
+        {
+            time: bool(kept)
+            for batch in (b for inputs in feeds for b in inputs[side])
+            for time, kept in zip(
+                batch.column("time").to_pylist(),
+                lot(batch.column("tie").to_numpy(), OF_HELD) < share,
+                strict=True,
+            )
+        }
+        for side in range(2)
+    ]
+    pairs = tg.local.join(*tables, on="key", time="time", within=(12, 7)).table
+    times = zip(pairs["time_left"].to_pylist(), pairs["time_right"].to_pylist(), strict=True)
+    expected = sum(may[0][a] if a <= b else may[1][b] for a, b in times)
+    assert counted + last["importance"] == expected
+    assert last["held"] <= sum(map(sum, (side.values() for side in may)))
+
+
+def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:
+    """Frequencies of many keys, from all tuples, though few of them are held."""
+    tables = zipf(8_000, domain=1_000, skew=1.0, seed=3)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 1_000, "policy": "prob"}
+    spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
+    small = Miniature(WindowCopies(spec), [500, 1_000], settle=False, held=800)
+    for inputs in feeds_of(spec, tables, 16):
+        small.feed(inputs, None)
+    assert small.sample.held < 0.3
+    found = small.take()
+    exact = tg.local.join(*tables, on="key", time="time", within=1_000).results
+    for memory, hits in zip((500, 1_000), found.hits, strict=True):
+        measured = tg.local.join(*tables, **settings, memory=memory).results
+        assert hits / found.total == pytest.approx(measured / exact, abs=0.04)
+
+
+def test_of_large_batches_with_long_windows_fewer_tuples_are_seen() -> None:
+    spec = spec_of(within=300, memory=50, policy="prob")
+    small = Miniature(WindowCopies(spec), [50, 100], rows=200)
+    found = 0.0
+    for inputs in feeds_of(spec, zipf(8_000, domain=10, seed=2), 8):
+        small.feed(inputs, None)
+        found += small.take().total
+    assert small.sample.seen < 0.25
+    assert found > 0
 
 
 def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
@@ -226,13 +289,31 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     [inputs] = feeds_of(spec, tables, 1)
     small.feed(inputs, None)
     part = small.take()
-    assert part.total / part.span == pytest.approx(
-        sum(each.total for each in totals[2:]) / 800, rel=0.1
-    )
+    later = sum(each.total for each in totals[2:]) / sum(each.span for each in totals[2:])
+    assert part.total / part.span == pytest.approx(later, rel=0.1)
     empty: list[list[pa.RecordBatch]] = [[], []]
     for nothing in (inputs, empty):
         small.feed(nothing, (2_000, 2_000))
         assert small.take().total == 0
+
+
+def test_more_is_tried_out_where_recall_rises_much() -> None:
+    """In two rounds; copies begin anew for each, and have to settle again."""
+    spec = spec_of(within=100, memory=50, policy="prob")
+    small = Miniature(WindowCopies(spec), [20, 50, 200])
+    seen = []
+    for inputs in feeds_of(spec, zipf(1_500, domain=10, seed=2), 15):
+        small.feed(inputs, None)
+        seen.append(small.take())
+        assert len(seen[-1].hits) == len(seen[-1].sizes)
+        assert (seen[-1].total > 0) == (seen[-1].span > 0)
+    sizes = [each.sizes for each in seen]
+    assert sizes[0] == (20, 50, 200)
+    assert {35, 125} <= set(sizes[-1])
+    assert 5 < len(sizes[-1]) <= 9
+    assert len(set(sizes)) == 3
+    recall = [hits / seen[-1].total for hits in seen[-1].hits]
+    assert recall == sorted(recall)
 
 
 def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:

@@ -48,6 +48,8 @@ class Case:
     feeds: list[list[Cell]]
     clocks: list[tuple[Any, Any]] = field(default_factory=list)
     restarts: set[int] = field(default_factory=set)
+    #: How much may be held from each feed on, as a pool orders it; None leaves it as it is.
+    orders: list[int | None] = field(default_factory=list)
 
 
 def prepared(spec: SampledJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
@@ -135,6 +137,11 @@ def run_case(case: Case) -> list[Drawn]:
     for i, cells in enumerate(case.feeds):
         inputs = [[prepared(case.spec, cells, side)] for side in range(2)]
         clocks = case.clocks[i] if case.clocks else (None, None)
+        told = case.orders[i] if case.orders else None
+        if told is not None:
+            engine.resize(i + 1, told)
+            slow.resize(int(engine._rules.budgets[0, 0]))
+            check_held(engine, slow)
         fast = drawn_by(list(engine.feed(inputs, clocks)))
         same(fast, slow.feed(naive_rows(case.spec, cells), clocks))
         total += fast
@@ -154,12 +161,14 @@ def check_held(engine: SampledEngine, slow: NaiveSample) -> None:
         uids += engine._payload[side].take(engine._tables.core.slots["row"][slots])[2].to_pylist()
     assert sorted(uids) == sorted(held.row.uid for held in slow.held)
     assert slow.free >= 0
-    shed = [row[row["side"]]["uid"] for row in engine.take_shed().to_pylist()]
-    assert Counter(shed) == Counter(slow.rejected)
-    slow.rejected.clear()
+    shed = [(row["why"], row[row["side"]]["uid"]) for row in engine.take_shed().to_pylist()]
+    gone = {"rejected": slow.rejected, "evicted": slow.evicted}
+    assert Counter(shed) == Counter((why, uid) for why, uids in gone.items() for uid in uids)
     counters = engine.take_counters()
     assert counters["held"] == len(slow.held)
-    assert counters["rejected"] == len(shed)
+    for why, uids in gone.items():
+        assert counters[why] == len(uids)
+        uids.clear()
     assert counters["waiting"] == len(slow.open)
 
 
@@ -218,6 +227,15 @@ def cases(draw: st.DrawFn, *, ordered: bool = False) -> Case:
 @given(cases())
 def test_it_is_its_slow_twin(case: Case) -> None:
     run_case(case)
+
+
+@given(cases(), st.data())
+def test_it_is_its_slow_twin_when_its_memory_changes(case: Case, data: st.DataObject) -> None:
+    """As a pool orders it; with a sample that is thinned when there is less."""
+    if case.spec.bounded:
+        one = 1_000 if case.spec.window.in_bytes else 1
+        told = st.none() | st.integers(0, 12).map(lambda n: n * one)
+        run_case(replace(case, orders=[data.draw(told) for _ in case.feeds]))
 
 
 @given(cases(ordered=True), st.randoms(use_true_random=False))
@@ -325,6 +343,44 @@ def test_a_uniform_sample_draws_pairs_independently() -> None:
     assert abs(np.concatenate(near).sum() / math.sqrt(len(near) * SEEDS)) < 3.5
     size = drawn.sum(axis=1)
     assert size.var(ddof=1) / (len(every) * 0.24) == pytest.approx(1.0, abs=0.25)
+
+
+@pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
+def test_a_thinned_sample_still_knows_its_probabilities(method: str) -> None:
+    """Counts by it are right on average, and spread no more than a smaller memory makes them."""
+    tables = zipf(160, domain=6, skew=0.8, seed=2)
+    spec = sampled_join(
+        *(t.schema for t in tables),
+        on="key",
+        time="time",
+        within=40,
+        memory=60,
+        method=method,
+        reach=50.0,
+    )
+    job = SampledJob(spec)
+    halves = [
+        [[job.prepare(s, b)[0] for b in t.slice(at, 80).to_batches()] for s, t in enumerate(tables)]
+        for at in (0, 80)
+    ]
+    estimates, evicted = [], 0.0
+    for seed in range(300):
+        engine = SampledEngine(replace(spec, window=replace(spec.window, seed=seed)))
+        found = [*engine.feed(halves[0])]
+        engine.take_counters()
+        engine.resize(1, 24)
+        counters = engine.take_counters()
+        evicted += counters["evicted"]
+        assert counters["held"] <= 24
+        found += [*engine.feed(halves[1]), *engine.finish()]
+        assert engine.take_counters()["held"] <= 24
+        shares = np.concatenate([b.column(PROBABILITY).to_numpy() for b in found])
+        estimates.append(float((1.0 / shares).sum()))
+    assert evicted > 300 * 5
+    exact = len(exact_pairs(tables, 40))
+    error = np.std(estimates, ddof=1) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - exact) < 3.5 * error
+    assert error * math.sqrt(len(estimates)) < 0.5 * exact
 
 
 @pytest.mark.parametrize("method", ["cluster", "pps"])

@@ -57,6 +57,8 @@ class Case:
     changes: list[list[Change]] = field(default_factory=list)
     clocks: list[tuple[Any, ...]] = field(default_factory=list)
     restarts: set[int] = field(default_factory=set)
+    #: How much may be held from each feed on, as a pool orders it; None leaves it as it is.
+    orders: list[int | None] = field(default_factory=list)
 
 
 def stream_schema(time: pa.DataType, key: str) -> pa.Schema:
@@ -202,6 +204,10 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
     for at, one in enumerate(inputs):
         clocks = case.clocks[at] if case.clocks else None
         given_clocks = None if clocks is None else (*clocks, *([None] * case.spec.dynamic))
+        told = case.orders[at] if case.orders else None
+        if told is not None:
+            engine.resize(at + 1, told)
+            twin.resize(told)
         if case.facts is None:
             twin.facts = history(case, [c for one in case.changes[: at + 1] for c in one])
         mine = found(case.spec, engine.feed(one, given_clocks))
@@ -210,8 +216,8 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
         shed += departures(engine)
         counters.update({k: int(v) for k, v in engine.take_counters().items() if k != "held"})
         assert engine._tables.held == len(twin.held)
-        if case.spec.memory is not None:
-            assert len(twin.held) <= case.spec.memory
+        if twin.memory is not None:
+            assert len(twin.held) <= twin.memory
         if at in case.restarts:
             log = log if at % 3 else []
             log += [engine.changes()] if log else engine.snapshot()
@@ -308,8 +314,10 @@ def cases(draw: st.DrawFn) -> Case:
     feeds = [cells[a:b] for a, b in pairwise(edges)]
     keys = st.tuples(*[st.integers(0, 2)] * n)
     restarts = draw(st.sets(st.integers(0, len(feeds) - 1)))
+    order = st.none() | st.integers(0, 6)
+    orders = [] if spec.memory is None else [draw(order) for _ in feeds]
     if dynamic:
-        return Case(spec, None, feeds, draw(changes_of(spec, feeds, keys)), [], restarts)
+        return Case(spec, None, feeds, draw(changes_of(spec, feeds, keys)), [], restarts, orders)
     rows = draw(st.lists(st.tuples(keys, st.none() | instants, st.none() | instants), max_size=7))
     facts = pa.Table.from_pylist(
         [
@@ -323,7 +331,7 @@ def cases(draw: st.DrawFn) -> Case:
     if not draw(st.booleans()):
         clock = st.none() | instants
         clocks = [tuple(draw(clock) for _ in names) for _ in feeds]
-    return Case(spec, facts, feeds, [], clocks, restarts)
+    return Case(spec, facts, feeds, [], clocks, restarts, orders)
 
 
 @st.composite

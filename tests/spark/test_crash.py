@@ -23,6 +23,7 @@ from tidegate.spark import metrics
 from tidegate.spark.session import session
 from tidegate.streams import cut_by_time, zipf
 
+from . import pooling
 from . import test_constrained as links
 from . import test_sampled as samples
 from . import test_star as facts
@@ -39,8 +40,10 @@ from .workloads import (
     write_files,
 )
 
-#: As many files are there at first, all are in the end; with each in between comes a kill.
-FIRST, BATCHES = 2, 5
+#: Of a pool there are more, as shares change some batches after something is known.
+BATCHES = {"windows": 5, "star": 5, "sample": 5, "links": 5, "pool": 8}
+#: The last files come one at a time: with all but the last, a kill.
+KILLS = 2
 SHARDS = 2
 JOINS: dict[str, dict[str, Any]] = {
     "auto": {"memory": 60},
@@ -124,11 +127,19 @@ def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
     return tg.constrained_join(streams, **links.settings())
 
 
+def pool(spark: SparkSession, folder: Path) -> DataFrame:
+    """Three joins of one memory, whose orders are kept beside what they read."""
+    rows = files(spark, folder, "key long, time long, value double, side string")
+    memory = tg.MemoryPool(memory=pooling.MEMORY, folder=folder.parent / "orders", every=1)
+    return pooling.joined(spark, rows, memory)
+
+
 QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
     "windows": window_joins,
     "star": star_join,
     "sample": estimates,
     "links": constrained_join,
+    "pool": pool,
 }
 
 
@@ -148,6 +159,7 @@ def main(home: str) -> None:
     for name, query in queries.items():
         query.processAllAvailable()
         query.stop()
+        query.awaitTermination()
         counts = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
         rebuilt[name] = [sum(c["rebuilt"] for c in joins.values()) for joins in counts]
     print(json.dumps(rebuilt))
@@ -170,16 +182,17 @@ class Input:
         """By query, what is in each file."""
         tables = {
             "windows": marked({"left": self.left, "right": self.right}, "side"),
+            "pool": marked({"left": self.left, "right": self.right}, "side"),
             "sample": marked({"left": self.sample[0], "right": self.sample[1]}, "side"),
             "star": self.star,
             "links": marked(self.links, "link"),
         }
-        times = {"windows": "time", "sample": "ts", "star": "t", "links": "ts"}
+        times = {"windows": "time", "pool": "time", "sample": "ts", "star": "t", "links": "ts"}
         return {
             name: cut_by_time(
                 table,
                 time=times[name],
-                batches=BATCHES,
+                batches=BATCHES[name],
                 span=(0, links.LAST // 2) if name == "links" else None,
             )
             for name, table in tables.items()
@@ -271,24 +284,28 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     read = Input(left, right, star_input(), samples.streams(), links.packets())
     pieces = read.cut()
 
-    def come(first: int, last: int) -> None:
-        for name, tables in pieces.items():
-            write_files(tables[first:last], home / name / "in", first=first)
+    early = {name: number - KILLS - 1 for name, number in BATCHES.items()}
+    for name, first in early.items():
+        write_files(pieces[name][:first], home / name / "in")
+
+    def come(number: int) -> None:
+        for name, first in early.items():
+            at = first + number
+            write_files(pieces[name][at : at + 1], home / name / "in", first=at)
 
     rng = np.random.default_rng(2026)
-    come(0, FIRST)
     with open(home / "log", "wb") as log:
-        for number in range(FIRST, BATCHES - 1):
+        for number in range(KILLS):
             run = Run(home, log)
             run.taken()
             step = f"{rng.choice(list(QUERIES))}/{rng.choice(STEPS)}"
             before = len(list(home.glob(step)))
-            come(number, number + 1)
+            come(number)
             # The program and its JVM at least; Python workers too, once it has any.
             assert run.die(step, before, float(rng.random() * 0.3)) >= 2
         run = Run(home, log)
         run.taken()
-        come(BATCHES - 1, BATCHES)
+        come(KILLS)
         return Killed(home, read, run.rebuilt())
 
 
@@ -311,6 +328,21 @@ def by_join(table: pa.Table) -> dict[str, Bag]:
         name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
         for name in JOINS
     }
+
+
+@ends_processes
+def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
+    spark: SparkSession, killed: Killed
+) -> None:
+    """As engines do that follow what the checkpoint says, and not what would have been sent now."""
+    home = killed.home / "pool"
+    found = pooling.by_join(delivered(spark, home))
+    # Shares changed while the query ran, and not only at its start.
+    assert any(batch.orders for batch in pooling.batches(home)[1:])
+    expected = pooling.replayed(home)
+    for name in pooling.NAMES:
+        assert expected[name].total() > 300
+        assert found[name] == expected[name]
 
 
 @ends_processes
@@ -353,8 +385,9 @@ def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Ki
 
 @ends_processes
 def test_a_new_process_rebuilds_every_engine_once_from_the_state(killed: Killed) -> None:
-    for name, engines in {"windows": 2 * SHARDS, "links": SHARDS, "star": 1, "sample": 1}.items():
-        assert killed.rebuilt[name][0] == engines
+    engines = {"windows": 2 * SHARDS, "links": SHARDS, "star": 1, "sample": 1, "pool": 3}
+    for name, number in engines.items():
+        assert killed.rebuilt[name][0] == number
         assert not any(killed.rebuilt[name][1:])
 
 

@@ -2,16 +2,17 @@
 
 Recall against memory for any policy, while the join runs (section 5 of paper 2 needs it to divide
 memory). Each copy is a real engine with a memory of its own; one keeps everything, so that the
-others' results can be compared with all there are. Where streams are too much for that, they see a
-sample: some keys (as Waldspurger et al. do for caches, FAST 2015), or where few keys have most
-results some tuples of all keys, or both; and their memories are as much smaller.
+others' results can be compared with all there are. Where streams are too much for that, a sample
+stands for them, and memories are as much smaller: some keys (as Waldspurger et al. do for caches,
+FAST 2015), or where few keys have most results, some tuples of all keys. Of these a copy still sees
+all, so that it learns what the join learns, and holds some.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,46 +20,72 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engines.base import Clocks, Engine
-from tidegate.engines.prepare import KEY, TIE, TIME
+from tidegate.engines.prepare import TIE, TIME
 
 #: Tuples that the copy without a limit may hold, above which a sample is taken; and how many rows
 #: of a batch are taken, the latest. They come in so many parts, so that results count from the
 #: middle of a batch on, where it is longer than a window.
-HELD, ROWS = 1 << 13, 1 << 15
+HELD, ROWS = 1 << 15, 1 << 15
 _PARTS = 4
 #: Of batches that are larger, all but one in so many are passed over.
 _TURNS = 4
 #: A sample of keys must have so many that matter: then the others are much like them.
 KEYS = 300.0
 
-_MIX = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
+#: A memory is tried out between two of which one finds so much more recall; in so many rounds, so
+#: many in each.
+_RISE, _ROUNDS, _MORE = 0.1, 2, 3
+
+#: What draws which keys there are, which tuples are seen, and which of these may be held.
+OF_KIN, OF_SEEN, OF_HELD = (
+    np.uint64(0xC2B2AE3D27D4EB4F),
+    np.uint64(0x165667B19E3779F9),
+    np.uint64(0x27D4EB2F165667C5),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What stands for whole streams: a share of the kin, of their tuples, and of those held."""
+
+    kin: float = 1.0
+    seen: float = 1.0
+    held: float = 1.0
+
+    @property
+    def memory(self) -> float:
+        """How much smaller memories are."""
+        return self.kin * self.seen * self.held
+
+    def results(self, streams: int) -> float:
+        """How many of the results there are: of a combination all are seen, all but one held."""
+        return self.kin * self.seen**streams * self.held ** (streams - 1)
 
 
 class Copied(Protocol):
-    """A job of which there can be copies."""
+    """A join of which there can be copies."""
 
     @property
     def horizon(self) -> float:
         """The longest window: after it, what came first plays no part any more."""
 
     @property
-    def by_key(self) -> bool:
-        """Whether tuples of different keys never meet."""
+    def streams(self) -> int:
+        """How many there are."""
 
     @property
     def unit(self) -> str:
         """The counter that memory is measured by: ``"held"`` or ``"bytes"``."""
 
     @property
-    def least(self) -> int:
-        """The least memory with which a shard holds anything."""
+    def sees_more(self) -> bool:
+        """Whether a copy can see tuples that it never holds."""
 
-    @property
-    def second(self) -> float:
-        """A unit of time in the kernel's numbers."""
+    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+        """What tuples have in common that may meet; None where all may."""
 
-    def copy(self, memory: int | None) -> Engine:
-        """An engine that is as the job's, with this memory or without a limit; it only counts."""
+    def copy(self, memory: int | None, sample: Sample) -> Engine:
+        """An engine like the join's, with this memory or without a limit; it only counts."""
 
     def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a prepared batch that a copy needs."""
@@ -70,6 +97,8 @@ class Found:
 
     Attributes
     ----------
+    sizes
+        The memories of the copies.
     hits
         The importance of the results of each copy (their number where none is asked for), in the
         order of their memories.
@@ -83,11 +112,21 @@ class Found:
         By how much the clock has advanced in all.
     """
 
-    hits: list[float]
+    sizes: tuple[int, ...]
+    hits: list[float] = field(init=False)
     total: float = 0.0
     need: float = 0.0
     span: float = 0.0
     advance: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.hits = [0.0] * len(self.sizes)
+
+    def add(self, hits: Sequence[float], total: float, span: float) -> None:
+        """Count what was found over some more time."""
+        self.hits = [a + b for a, b in zip(self.hits, hits, strict=True)]
+        self.total += total
+        self.span += span
 
 
 class Miniature:
@@ -114,24 +153,20 @@ class Miniature:
         held: int = HELD,
         rows: int = ROWS,
     ) -> None:
-        self.sizes = tuple(sizes)
+        self._sizes = tuple(sizes)
         self._job, self._settle = job, settle
         self._held, self._rows = held, rows
         #: How far the streams have come, and how far what was looked at.
         self._clock: float | None = None
         self._reached: float | None = None
-        self._found = Found([0.0] * len(self.sizes))
+        self._found = Found(self._sizes)
+        self._so_far = Found(self._sizes)
+        self._rounds = 0
         self._large, self._turn = False, -1
         self._since: float | None = None
         self._most = 0
         self._copies: list[Engine] = []
-        self._exact: Engine = job.copy(None)
-        self._restart(1.0, 1.0)
-
-    @property
-    def sample(self) -> tuple[float, float]:
-        """The share of keys, and of their tuples, that is looked at."""
-        return self._keys, self._tuples
+        self._restart(Sample())
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
         """Take a batch as the join itself takes it, or the latest part of a large one."""
@@ -154,7 +189,10 @@ class Miniature:
         if not starts:
             self._feed_part(taken, clocks, self._reached)
         if self._most > self._held:
-            self._thin(taken, self._held / self._most / 2)
+            self._thin(inputs, self._held / self._most / 2)
+        elif self._large and times[-1] - times[first] < 2 * self._job.horizon:
+            span = (times[-1] - times[first]) / (2 * self._job.horizon)
+            self._restart(replace(self.sample, seen=self.sample.seen * _power(max(span, 2**-20))))
 
     def _feed_part(
         self,
@@ -169,16 +207,16 @@ class Miniature:
         settled = not self._settle
         if before is not None and self._since is not None:
             settled |= before - self._since >= self._job.horizon
-        counts = [_fed(engine, inputs, clocks) for engine in (*self._copies, self._exact)]
-        scale, found = self._keys * self._tuples, self._found
+        counts = [_fed(engine, inputs, clocks) for engine in self._copies]
+        found, part = self._found, self.sample.results(self._job.streams)
         self._most = int(counts[-1]["held"])
-        found.need = max(found.need, counts[-1][self._job.unit] / scale)
+        found.need = max(found.need, counts[-1][self._job.unit] / self.sample.memory)
         if settled:
-            worth = [each["importance"] / (scale * self._tuples) for each in counts]
-            found.hits = [a + b for a, b in zip(found.hits, worth[:-1], strict=True)]
-            found.total += worth[-1]
+            *hits, total = (each["importance"] / part for each in counts)
+            span = 0.0
             if before is not None and self._reached is not None:
-                found.span += self._reached - before
+                span = self._reached - before
+            found.add(hits, total, span)
 
     def _hear(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
         """Take note of how far the streams have come, whatever is looked at."""
@@ -192,46 +230,82 @@ class Miniature:
 
     def take(self) -> Found:
         """What was found since the last call."""
-        found, self._found = self._found, Found([0.0] * len(self.sizes))
+        found, self._found = self._found, Found(self._sizes)
+        self._so_far.add(found.hits, found.total, found.span)
+        if self._settle and self._so_far.span >= self._job.horizon:
+            self.refine()
         return found
+
+    def refine(self) -> bool:
+        """Also try out memories between two of which one finds much more, and then begin anew.
+
+        Some joins find next to nothing until they have room for a few tuples, and then a lot: where
+        that is shows in a few rounds.
+        """
+        found, sizes = self._so_far, self._sizes
+        if self._rounds == _ROUNDS or found.total <= 0:
+            return False
+        recall = [hits / found.total for hits in found.hits]
+        rises = [b - a for a, b in itertools.pairwise(recall)]
+        steepest = sorted(range(len(rises)), key=lambda at: -rises[at])[:_MORE]
+        middles = {(sizes[at] + sizes[at + 1]) // 2 for at in steepest if rises[at] > _RISE}
+        self._rounds += 1
+        if middles <= set(sizes):
+            return False
+        self._sizes = tuple(sorted(middles | set(sizes)))
+        self._found = Found(self._sizes)
+        self._restart(self.sample)
+        return True
+
+    def worth(self, counters: Mapping[str, int | float]) -> float:
+        """What the join itself has found, by its counters, to compare with what was foreseen."""
+        return float(counters["importance"])
 
     # ---- the sample ---------------------------------------------------------------------------
 
-    def _restart(self, keys: float, tuples: float) -> None:
-        """Begin anew with these shares of keys and of their tuples."""
-        self._keys, self._tuples = keys, tuples
+    def _restart(self, sample: Sample) -> None:
+        """Begin anew with this sample."""
+        self.sample, job = sample, self._job
         self._since, self._most = None, 0
-        scale = keys * tuples
-        self._copies = [self._job.copy(max(round(size * scale), 1)) for size in self.sizes]
-        self._exact = self._job.copy(None)
+        self._so_far = Found(self._sizes)
+        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
+        self._copies = [job.copy(memory, sample) for memory in (*memories, None)]
 
     def _sampled(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
         return [
-            [self._some(self._job.narrowed(stream, batch)) for batch in batches]
+            [self._some(stream, batch) for batch in batches]
             for stream, batches in enumerate(inputs)
         ]
 
-    def _some(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _some(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = np.ones(batch.num_rows, np.bool_)
-        for name, share, mix in zip((KEY, TIE), self.sample, _MIX, strict=True):
-            if share < 1:
-                kept &= _lot(batch.column(name).to_numpy(), mix) < share
-        return batch if kept.all() else batch.filter(pa.array(kept))
+        if self.sample.kin < 1:
+            kin = self._job.kin(stream, batch)
+            assert kin is not None
+            kept &= lot(kin, OF_KIN) < self.sample.kin
+        if self.sample.seen < 1:
+            kept &= lot(batch.column(TIE).to_numpy(), OF_SEEN) < self.sample.seen
+        narrow = self._job.narrowed(stream, batch)
+        return narrow if kept.all() else narrow.filter(pa.array(kept))
 
-    def _thin(self, taken: Sequence[Sequence[pa.RecordBatch]], share: float) -> None:
+    def _thin(self, inputs: Sequence[Sequence[pa.RecordBatch]], share: float) -> None:
         """Begin anew with a sample that is smaller by this share, or by more.
 
         Keys are left out as long as there remain enough of those that matter; by how many tuples
         a key has, its results go with their square.
         """
-        keys = [b.column(KEY).to_numpy() for stream in taken for b in stream]
-        _, counts = np.unique(np.concatenate(keys), return_counts=True)
-        squares = counts.astype(np.float64) ** 2
-        matter = float(squares.sum() ** 2 / (squares**2).sum()) if len(counts) else 1.0
-        most = min(max(KEYS / matter, share), 1.0) if self._job.by_key else 1.0
-        of_keys = _power(most)
-        of_tuples = min(_power(share / of_keys), 1.0)
-        self._restart(self._keys * of_keys, self._tuples * of_tuples)
+        kin = [self._job.kin(s, b) for s, stream in enumerate(inputs) for b in stream]
+        names = [each for each in kin if each is not None]
+        of_kin = 1.0
+        if names:
+            _, counts = np.unique(np.concatenate(names), return_counts=True)
+            squares = counts.astype(np.float64) ** 2
+            # All kin were counted, and not only those of the sample.
+            matter = self.sample.kin * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
+            of_kin = _power(min(max(KEYS / max(matter, 1.0), share), 1.0))
+        rest, old = min(_power(share / of_kin), 1.0), self.sample
+        more = {"held": old.held * rest} if self._job.sees_more else {"seen": old.seen * rest}
+        self._restart(replace(old, kin=old.kin * of_kin, **more))
 
 
 def _times(batch: pa.RecordBatch) -> NDArray[np.float64]:
@@ -264,7 +338,7 @@ def _fed(
     return engine.take_counters()
 
 
-def _lot(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
+def lot(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
     """A number from 0 to 1 for each hash, from other bits than tables and shards use."""
     mixed = hashes * mix
     mixed ^= mixed >> np.uint64(29)

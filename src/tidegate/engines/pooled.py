@@ -8,7 +8,7 @@ counters which order it has followed, how much it may hold, and what other memor
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engines.base import Clocks, Engine, Job, RoutedJob
-from tidegate.engines.miniature import Copied, Miniature
+from tidegate.engines.miniature import Found
 
 
 class Resizable(Engine, Protocol):
@@ -27,6 +27,42 @@ class Resizable(Engine, Protocol):
 
     def resize(self, number: int, memory: int) -> None:
         """Follow an order, with a number, to hold no more than this."""
+
+
+class Watch(Protocol):
+    """What is beside an engine, to say what other memories would find."""
+
+    def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
+        """Take a batch that the engine has taken."""
+
+    def worth(self, counters: Mapping[str, int | float]) -> float:
+        """What the engine itself has found since the last `take`, by its counters."""
+
+    def take(self) -> Found:
+        """What was foreseen since the last call."""
+
+
+class Foresight(Protocol):
+    """How it is known what a join would find with other memories; settings, not data."""
+
+    @property
+    def measure(self) -> str:
+        """What a join is measured by (`memory.reports`)."""
+
+    @property
+    def unit(self) -> str:
+        """The counter that memory is measured by: ``"held"`` or ``"bytes"``."""
+
+    @property
+    def least(self) -> int:
+        """The least memory with which a shard holds anything."""
+
+    @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers."""
+
+    def watch(self, engine: Any, sizes: Sequence[int], shard: int, shards: int) -> Watch:
+        """What is beside the engine of one of the shards."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +86,20 @@ class Member:
 
 
 class PooledEngine:
-    """An engine that follows orders, and a miniature beside it."""
+    """An engine that follows orders, and beside it what foresees others."""
 
-    def __init__(self, engine: Resizable, copies: Copied, member: Member, shard: int) -> None:
+    def __init__(self, engine: Resizable, watch: Watch, member: Member, shard: int) -> None:
         self._engine, self._member, self._shard = engine, member, shard
-        self._miniature = Miniature(copies, member.sizes)
+        self._watch = watch
         self._counters: dict[str, int | float] = {}
         engine.resize(0, 0)
 
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Have the join take a batch, and then its small copies."""
+        """Have the join take a batch, and then what is beside it."""
         yield from self._engine.feed(inputs, clocks)
-        self._miniature.feed(inputs, clocks)
+        self._watch.feed(inputs, clocks)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """No more input will come."""
@@ -87,7 +123,7 @@ class PooledEngine:
     def report(self) -> str:
         """What the pool needs to know, as JSON; after the counters were taken."""
         number, allowed = self._order
-        found = self._miniature.take()
+        worth, found = self._watch.worth(self._counters), self._watch.take()
         return json.dumps(
             {
                 "pool": self._member.pool,
@@ -97,7 +133,8 @@ class PooledEngine:
                 "allowed": allowed,
                 "held": self._counters["held"],
                 "bytes": self._counters["bytes"],
-                "worth": self._counters["importance"],
+                "worth": worth,
+                "sizes": found.sizes,
                 "hits": found.hits,
                 "total": found.total,
                 "need": found.need,
@@ -111,7 +148,7 @@ class PooledEngine:
         return self._engine.changes()
 
     def snapshot(self) -> list[bytes]:
-        """The whole state; of small copies there is none, they begin anew."""
+        """The whole state; of what is beside it there is none, that begins anew."""
         return self._engine.snapshot()
 
     def restore(self, records: Iterable[bytes]) -> None:
@@ -127,8 +164,8 @@ class PooledEngine:
 class PooledJob:
     """A job with a place in a pool."""
 
-    def __init__(self, job: Any, copies: Copied, member: Member) -> None:
-        self._job, self._copies, self._member = job, copies, member
+    def __init__(self, job: Any, foresight: Foresight, member: Member) -> None:
+        self._job, self._foresight, self._member = job, foresight, member
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -149,7 +186,8 @@ class PooledJob:
         """The engine of one shard."""
         routed = isinstance(self._job, RoutedJob)
         engine = self._job.engine_at(shard, shards) if routed else self._job.engine(shards)
-        return PooledEngine(engine, self._copies, self._member, shard)
+        watch = self._foresight.watch(engine, self._member.sizes, shard, shards)
+        return PooledEngine(engine, watch, self._member, shard)
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on: not how much memory there is."""
@@ -169,7 +207,7 @@ class PooledRoutedJob(PooledJob):
         return routed
 
 
-def pooled(job: Job, copies: Copied, member: Member) -> PooledJob:
+def pooled(job: Job, foresight: Foresight, member: Member) -> PooledJob:
     """The job with a place in a pool."""
     kind = PooledRoutedJob if isinstance(job, RoutedJob) else PooledJob
-    return kind(job, copies, member)
+    return kind(job, foresight, member)

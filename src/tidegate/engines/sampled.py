@@ -88,7 +88,7 @@ class SampledEngine(WindowEngine):
         )
         dtype = spec.window.unit.dtype
         self._tables = Tables(dtype, self._rules)
-        self._logged = ["time", "seq", "rank"] + (["size"] if spec.window.in_bytes else [])
+        self._logged = ["time", "seq"] + (["size"] if spec.window.in_bytes else [])
         self._lots = sampled.Lots(
             ints=np.zeros(sampled.OWN_INTS, np.int64),
             plan=np.zeros(sampled.PLAN),
@@ -196,6 +196,42 @@ class SampledEngine(WindowEngine):
         self._lots.flows[:] = 0.0
         return super().take_counters() | flows
 
+    # ---- another memory -----------------------------------------------------------------------
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+
+        What does not fit is left to lots, so that it is known with which probability the rest is
+        still there: the share that thinning kept. Who stays takes what a plan would have it take.
+        """
+        self._allow(number, memory)
+        core, budget = self._tables.core, float(self._rules.budgets[0, 0])
+        if core.ints[layout.USED] > budget:
+            self._thin(min(self._aim(budget), budget))
+        if core.model[ELAPSED] > 0.0 or self._is_given:
+            self._plan(self.sides())
+        else:
+            self._lots.plan[sampled.RESERVE] = budget / 2
+
+    def _thin(self, memory: float) -> None:
+        """Keep as many as take this memory: those whose lots win by the largest share that fits.
+
+        That share is the first of those with which one more would stay, and so does not depend on
+        what is kept: given it, lots win with just that probability.
+        """
+        self._widen()
+        core, lots = self._tables.core, self._lots
+        slots = np.flatnonzero(core.slots["seq"] >= 0)
+        above = np.empty(len(slots))
+        sampled.thresholds(core, lots, slots, above)
+        order = np.argsort(above, kind="stable")
+        stay = int((np.cumsum(core.slots["size"][slots[order]]) <= memory).sum())
+        out = self._output(0, room=0)
+        core.ints[layout.SHED] = 0
+        sampled.thin(core, self._rules, lots, out, slots, above, float(above[order[stay]]))
+        self._note_shed(out)
+        self._sweep(tight=self._overweight)
+
     # ---- the plan -----------------------------------------------------------------------------
 
     @property
@@ -204,7 +240,7 @@ class SampledEngine(WindowEngine):
         plan = self._lots.plan
         if plan[sampled.METHOD] != sampled.PPS:
             return float(plan[sampled.SHARE])
-        sides = self._sides()
+        sides = self.sides()
         shares = [np.minimum(plan[sampled.CONSTANT] * side.sizes, 1.0) for side in sides]
         total = sum(float(side.tuples @ side.matches) for side in sides)
         kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
@@ -227,8 +263,13 @@ class SampledEngine(WindowEngine):
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
         self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
-        if self._rates(given=True) is not None and not self._rules.learn:
-            self._plan(self._sides())
+        if self._is_given:
+            self._plan(self.sides())
+
+    @property
+    def _is_given(self) -> bool:
+        """Whether all that a plan rests on is known before the streams are."""
+        return self._rates(given=True) is not None and not self._rules.learn
 
     def _replan(self) -> None:
         """Take in what monitors have found, and plan with what is known by now."""
@@ -236,18 +277,18 @@ class SampledEngine(WindowEngine):
         sampled.tidy(core, self._rules, lots)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
         since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
-        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self._span))
-        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self._span))
+        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
+        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
         lots.plan[sampled.PLANNED] = now
         if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
             lots.ints[sampled.THINNED] -= 1
         lots.ints[sampled.REPLAN_AT] = seen + 1
         if core.model[ELAPSED] <= 0.0:
             return
-        sides = self._sides()
+        sides = self.sides()
         self._plan(sides)
         rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
-        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self._span / 16)
+        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
         lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
 
     def _plan(self, sides: list[Side]) -> None:
@@ -256,31 +297,60 @@ class SampledEngine(WindowEngine):
         for at, side in enumerate(sides):
             plan[sampled.MEAN + at] = _rounded(side.mean)
             plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
-        memory = math.inf
+        budget = float(self._rules.budgets[0, 0])
+        memory = self._aim(budget)
         if spec.fraction is None:
-            budget, size = float(self._rules.budgets[0, 0]), self._size
-            memory = sampling.target(budget / size, spec.margin) * size
             plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
-        best = self._best(sides, memory) if spec.method == "auto" else spec.method
-        method = self._draw_by(_METHODS[best])
+        method = self._method(sides, memory)
+        self._draw_by(method)
         if method == sampled.PPS:
             plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
         elif spec.fraction is None:
-            uniform = method == sampled.UNIFORM
-            share = (
-                sampling.uniform_fraction(sides, memory, spec.reach)
-                if uniform
-                else sampling.cluster_fraction(sides, memory)
-            )
-            plan[sampled.SHARE] = _rounded(share)
+            plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
 
-    def _draw_by(self, method: int) -> int:
-        """Draw by a method from now on; but no pairs until it is known how many to foresee."""
-        plan, is_sure = self._lots.plan, self._is_sure()
-        plan[sampled.REACH] = self.sampled.reach if is_sure else _ENDLESS
-        drawn = sampled.CLUSTER if method == sampled.UNIFORM and not is_sure else method
-        plan[sampled.METHOD] = drawn
-        return drawn
+    def _aim(self, budget: float) -> float:
+        """What is to be held on average, so that a budget is seldom too small."""
+        if self.sampled.fraction is not None:
+            return math.inf
+        return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
+
+    def _method(self, sides: list[Side], memory: float) -> int:
+        asked = self.sampled.method
+        return self._possible(_METHODS[self._best(sides, memory) if asked == "auto" else asked])
+
+    def _possible(self, method: int) -> int:
+        """The method; but no pairs are drawn until it is known how many to foresee."""
+        return sampled.CLUSTER if method == sampled.UNIFORM and not self._is_sure() else method
+
+    def _share(self, sides: list[Side], memory: float, method: int) -> float:
+        """The one probability of all pairs, or of all clusters."""
+        if self.sampled.fraction is not None:
+            return self.sampled.fraction
+        if method == sampled.UNIFORM:
+            return sampling.uniform_fraction(sides, memory, self.sampled.reach)
+        return sampling.cluster_fraction(sides, memory)
+
+    def error(self, sides: list[Side], budget: int) -> float:
+        """The relative variance of a count over a window, with a memory like this (section 5)."""
+        total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
+        if total <= 0:
+            return 0.0
+        memory = self._aim(float(self._rules_for(budget).budgets[0, 0]))
+        method = self._method(sides, memory)
+        if method == sampled.PPS:
+            constant = self._constant(sides, memory)
+            shares = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        else:
+            share = self._share(sides, memory, method)
+            shares = [np.full(len(side.tuples), share) for side in sides]
+        alike = None if method == sampled.UNIFORM else (1.0, 1.0)
+        return sampling.variance(sides, shares, alike) / self.mean_size / total**2
+
+    def _draw_by(self, method: int) -> None:
+        """Draw by a method from now on."""
+        plan = self._lots.plan
+        plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
+        plan[sampled.METHOD] = self._possible(method)
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:
@@ -297,10 +367,8 @@ class SampledEngine(WindowEngine):
         found = tallies[sampled.FOUND]
         if found < _EVIDENCE:
             return "pps"
-        pairs = equal = spec.fraction
-        if pairs is None or equal is None:
-            pairs = sampling.uniform_fraction(sides, memory, spec.reach)
-            equal = sampling.cluster_fraction(sides, memory)
+        pairs = self._share(sides, memory, sampled.UNIFORM)
+        equal = self._share(sides, memory, sampled.CLUSTER)
         constant = self._constant(sides, memory)
         one = [np.ones(len(side.tuples)) for side in sides]
         by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
@@ -320,16 +388,27 @@ class SampledEngine(WindowEngine):
         of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
         of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
         equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
-        windows = np.array([self._rules.window_left, self._rules.window_right], np.float64)
-        tuples, sizes = windows @ tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        judged = tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        tuples, sizes = np.array(self.windows) @ judged
         return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
 
     @property
-    def _span(self) -> float:
-        return max(float(self._rules.window_left), float(self._rules.window_right))
+    def windows(self) -> tuple[float, float]:
+        """The left's and the right's, in the kernel's numbers."""
+        return float(self._rules.window_left), float(self._rules.window_right)
 
     @property
-    def _size(self) -> float:
+    def horizon(self) -> float:
+        """The longest window."""
+        return max(self.windows)
+
+    @property
+    def clock(self) -> float | None:
+        """The largest time that was heard of."""
+        return float(self._tables.core.clock[0]) if self._lots.ints[sampled.SEEN] else None
+
+    @property
+    def mean_size(self) -> float:
         """What a tuple takes on average."""
         arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
         return float(sizes / arrived) if arrived > 0 else 1.0
@@ -348,14 +427,13 @@ class SampledEngine(WindowEngine):
         learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
         return learned
 
-    def _sides(self) -> list[Side]:
+    def sides(self) -> list[Side]:
         """What both windows have, by the model."""
         rates = self._rates()
         assert rates is not None
-        windows = (float(self._rules.window_left), float(self._rules.window_right))
         sides = []
-        for at, (rate, window) in enumerate(zip(rates, windows, strict=True)):
-            load = window * self._size
+        for at, (rate, window) in enumerate(zip(rates, self.windows, strict=True)):
+            load = window * self.mean_size
             if self.sampled.by_age:
                 curve = self._curve(at)
                 sides.append(Side(np.array([rate * load]), np.array([curve.sum()]), curve))
@@ -378,7 +456,7 @@ class SampledEngine(WindowEngine):
         own, other = counts[:, side] / elapsed, counts[:, 1 - side]
         unknown = max(rate - float(own.sum()), 0.0)
         own, other = np.append(own, unknown), np.append(other, 0.0)
-        return own, (other + UNSEEN) / (elapsed + 0.125 * self._span) * window
+        return own, (other + UNSEEN) / (elapsed + 0.125 * self.horizon) * window
 
     def _curve(self, side: int) -> NDArray[np.float64]:
         """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
@@ -399,7 +477,7 @@ class SampledEngine(WindowEngine):
         """How many monitored tuples have come by each step of age."""
         lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
         mine = lots.monitors["side"][:number] == side
-        window = float(self._rules.window_left if side == 0 else self._rules.window_right)
+        window = self.windows[side]
         times = lots.monitors["time"][:number][mine]
         lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
         steps = np.arange(sampled.STEPS)
@@ -451,12 +529,13 @@ class SampledEngine(WindowEngine):
         else:
             touched = lots.touched[: lots.ints[sampled.TOUCHED]].astype(np.int64)
             wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
-        tickets = [slots["seq"][wanted], *(lots.tickets[name][wanted] for name in _TICKET)]
+        tickets = [slots[name][wanted] for name in ("seq", "rank")]
+        tickets += [lots.tickets[name][wanted] for name in _TICKET]
         number = int(lots.ints[sampled.MONITORS])
         ages = lots.ages[:number].ravel()
         places = np.flatnonzero(ages)
         return {
-            "tickets": _batch(("seq", *_TICKET), tickets),
+            "tickets": _batch(("seq", "rank", *_TICKET), tickets),
             "monitors": _batch(_MONITOR, [lots.monitors[name][:number] for name in _MONITOR]),
             "ages": _batch(("place", "found"), [places, ages[places]]),
             "tallies": _batch(("value",), [lots.tallies.ravel()]),
@@ -475,10 +554,11 @@ class SampledEngine(WindowEngine):
             head, parts = from_bytes(record)
             if "tickets" not in parts:
                 continue
-            seq, *columns = (column.to_numpy() for column in parts["tickets"].columns)
+            seq, rank, *columns = (column.to_numpy() for column in parts["tickets"].columns)
             at = np.searchsorted(known, seq)
             there = at < len(known)
             there[there] = known[at[there]] == seq[there]
+            core.slots["rank"][held[at[there]]] = rank[there]
             for name, column in zip(_TICKET, columns, strict=True):
                 lots.tickets[name][held[at[there]]] = column[there]
             for name, values in head["lots"].items():

@@ -85,6 +85,8 @@ class StarEngine:
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
+        #: The last order to hold another amount: its number, and how much.
+        self.order: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
 
@@ -110,6 +112,20 @@ class StarEngine:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the tick that is still open."""
         yield from self._run([()] * len(self.spec.streams), close=True)
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this; what does not fit leaves at once."""
+        self._allow(number, memory)
+        tables, out = self._tables, self._output(0)
+        tables.core.ints[star_layout.SHED] = 0
+        none = _no_batch(self.spec.unit.dtype)
+        star.shrink(tables.core, self._index.arrays, tables.rules, none, out)
+        self._note_shed(out)
+        self._sweep()
+
+    def _allow(self, number: int, memory: int) -> None:
+        self._tables.allow(memory)
+        self.order = number, memory
 
     def _change(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in changes of the relation; the loop finds them by their times."""
@@ -288,6 +304,12 @@ class StarEngine:
             payload = self._payload[s]
             payload.trim(first[s], tables.keep_rows(s, first[s], payload.rows))
             payload.join_chunks()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the rows that nobody holds, if they are many."""
+        tables = self._tables
+        for s, payload in enumerate(self._payload):
             if payload.wants_rewrite(int(tables.core.held[s])):
                 payload.rewrite(tables.keep_rows(s, 0, payload.rows))
 
@@ -404,6 +426,7 @@ class StarEngine:
             "heard": core.heard.tolist(),
             "floor": core.floor.tolist(),
             "done": self._done.item(),
+            "order": self.order,
             **scalars,
         }
 
@@ -440,6 +463,8 @@ class StarEngine:
             if self._changing is not None and "facts" in parts:
                 self._changing.load(parts)
         self._done = number(head["done"])
+        if head.get("order") is not None:
+            self._allow(*head["order"])
         core = tables.core
         core.clock[0], core.heard[:], core.floor[:] = head["clock"], head["heard"], head["floor"]
         for name, at in _SCALARS.items():

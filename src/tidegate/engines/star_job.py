@@ -128,11 +128,15 @@ class StarJob:
         """The engine of one shard: with its facts, and its share of the memory."""
         part, memory = None, self.spec.memory
         if self.relation is not None:
-            indexed = self._indexed()
-            part = (indexed.known, *self._part(indexed, shard, shards))
+            part = self.facts_at(shard, shards)
             if memory is not None and shards > 1:
-                memory = _shares(indexed, shards, memory, self.spec.pools)[shard]
+                memory = _shares(self._indexed(), shards, memory, self.spec.pools)[shard]
         return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed)
+
+    def facts_at(self, shard: int, shards: int) -> tuple[Known, FactIndex, NDArray[np.int64]]:
+        """All facts, an index of those of one shard, and their numbers among all."""
+        indexed = self._indexed()
+        return (indexed.known, *self._part(indexed, shard, shards))
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int

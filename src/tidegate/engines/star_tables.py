@@ -84,6 +84,10 @@ class StarTables:
             due=_wider(core.due, 2 * size),
         )
 
+    def allow(self, memory: int) -> None:
+        """Go by another memory from now on."""
+        self.rules = self.rules._replace(budgets=_budgets(memory, self.rules.pools))
+
     def fit(self) -> None:
         """Have a group for each key of the relation."""
         entries = self._index.entries
@@ -193,14 +197,13 @@ def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
     """The settings as the loop takes them."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
-    share, rest = divmod(2**62 if memory is None else memory, spec.pools)
     first = spec.moment == "probe-first"
     return star_layout.Rules(
         kind=star_layout.NOTHING if memory is None else kind_of(spec.policy),
         moment=MOMENTS.index(spec.moment),
         defer=spec.dynamic or not first,
         pools=spec.pools,
-        budgets=np.array([share + (s < rest) for s in range(spec.pools)], np.int64),
+        budgets=_budgets(2**62 if memory is None else memory, spec.pools),
         windows=np.array([window or 0 for window in spec.windows], spec.unit.dtype),
         lateness=number(spec.lateness),
         halflife=number(spec.halflife),
@@ -211,6 +214,11 @@ def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
         never=number(-np.inf if spec.unit.kind == "real number" else layout.NEVER),
         always=number(last),
     )
+
+
+def _budgets(memory: int, pools: int) -> NDArray[np.int64]:
+    share, rest = divmod(memory, pools)
+    return np.array([share + (pool < rest) for pool in range(pools)], np.int64)
 
 
 def kind_of(policy: Policy) -> int:

@@ -160,13 +160,16 @@ class WindowEngine:
 
     def _allow(self, number: int, memory: int) -> None:
         """Go by the rules of another memory, which must do for what is held."""
-        spec = replace(self.spec, budget=(Step(0, max(memory, 1)),))
-        new = rules_of(spec, 1, self._rules.exact_limit)
+        new = self._rules_for(memory)
         budgets = new.budgets if memory else np.zeros_like(new.budgets)
         self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
         self._tables.core.ints[layout.CHANGE] = 0
         self._tables.allow(self._rules)
         self.order = number, memory
+
+    def _rules_for(self, memory: int) -> layout.Rules:
+        spec = replace(self.spec, budget=(Step(0, max(memory, 1)),))
+        return rules_of(spec, 1, self._rules.exact_limit)
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
         """Whether the clock lies after all that is given and all that is waiting."""

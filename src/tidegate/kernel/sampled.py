@@ -41,7 +41,7 @@ from tidegate.kernel.layout import (
 from tidegate.kernel.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
 from tidegate.kernel.ticks import next_tick
 from tidegate.kernel.times import expired, joins, past, step_of
-from tidegate.kernel.tuples import drop, link, overdue, schedule, shed
+from tidegate.kernel.tuples import drop, evict, link, overdue, schedule, shed
 
 #: Besides those of `layout`: the loop stops for the plan to be made anew.
 REPLAN = 4
@@ -78,6 +78,9 @@ STEPS = 32
 WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
 SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
 TALLIES = STEPS + 8
+
+#: Which hash of a lot is drawn from when a sample is thinned.
+THINNING = 0x2545F491
 
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
 #: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are.
@@ -270,6 +273,56 @@ def _decide(lots: Lots, slot: int, p: float) -> bool:
 
 
 @inlined
+def _touch(core: Core, lots: Lots, slot: int) -> None:
+    """Have a ticket that was written down already written again."""
+    if core.slots[slot].seq < core.ints[MARK] and not lots.is_touched[slot]:
+        lots.is_touched[slot] = True
+        lots.touched[lots.ints[TOUCHED]] = slot
+        lots.ints[TOUCHED] += 1
+
+
+@entry_point
+def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
+    """Say of held tuples above which share each stays when the sample is thinned to that share.
+
+    A cluster stays if its new lot wins. Where pairs are drawn, the next chosen match stays chosen
+    if the lot wins; if not, coins are flipped for the matches after it, that much seldomer.
+    """
+    for i in range(slots.shape[0]):
+        ticket = lots.tickets[slots[i]]
+        lot = mixed(ticket.lot, THINNING)
+        found[i] = drawn(lot, 0)
+        if ticket.most > ticket.next:
+            none = drawn(lot, 1) ** (1.0 / float(ticket.most - ticket.next))
+            found[i] = min(found[i], (1.0 - none) / core.slots[slots[i]].rank)
+
+
+@entry_point
+def thin(
+    core: Core,
+    rules: Rules,
+    lots: Lots,
+    out: Output,
+    slots: Array,
+    stays_above: Array,
+    share: float,
+) -> None:
+    """Keep a share of the sample: what is kept is there with a probability that much smaller."""
+    for i in range(slots.shape[0]):
+        slot = slots[i]
+        if stays_above[i] >= share:
+            evict(core, rules, out, slot)
+            continue
+        held, ticket = core.slots[slot], lots.tickets[slot]
+        lot = mixed(ticket.lot, THINNING)
+        held.rank *= share
+        if ticket.most > 0 and drawn(lot, 0) >= share:
+            ticket.next += _skip(drawn(lot, 1), held.rank, ticket.most - ticket.next)
+        ticket.lot = mixed(lot, 2)
+        _touch(core, lots, slot)
+
+
+@inlined
 def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, n: int) -> int:
     """Sampled pairs of newcomer i with held tuples; gives the new length of `out`."""
     ints, pairs = core.ints, out.pairs
@@ -286,10 +339,7 @@ def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: i
                 ticket.passed += 1
                 chosen = ticket.passed == ticket.next
                 unit = mixed(ticket.lot, -ticket.passed)
-                if held.seq < ints[MARK] and not lots.is_touched[slot]:
-                    lots.is_touched[slot] = True
-                    lots.touched[lots.ints[TOUCHED]] = slot
-                    lots.ints[TOUCHED] += 1
+                _touch(core, lots, slot)
             if chosen:
                 pairs.left[n], pairs.right[n] = (row, held.row) if side == 0 else (held.row, row)
                 out.share[n], out.unit[n] = held.rank, unit

@@ -39,6 +39,7 @@ from tidegate.kernel.star_memory import (
     arrive,
     end_facts,
     expire,
+    fit,
     hold,
     link,
     observe,
@@ -173,6 +174,14 @@ def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -
         _hear(core, s, told[s])
     end_facts(core, facts, rules)
     expire(core, facts, rules, batch)
+
+
+@entry_point
+def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
+    """Drop what is too much by rules that have just changed."""
+    core.ints[RATED] += 1
+    for pool in range(rules.pools):
+        fit(core, facts, rules, batch, out, pool, -1)
 
 
 @entry_point

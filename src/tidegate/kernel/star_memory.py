@@ -255,8 +255,16 @@ def admit(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, i: 
     if _expired(core, rules, held.stream, held.until):
         return
     hold(core, facts, rules, slot, True)
-    pool = pool_of(rules, held.stream)
     ints[ADMITTED] += 1
+    fit(core, facts, rules, batch, out, pool_of(rules, held.stream), slot)
+
+
+@inner
+def fit(
+    core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, pool: int, slot: int
+) -> None:
+    """Drop what a pool has no room for: the newcomer in this slot, if there is one, or others."""
+    ints = core.ints
     while core.used[pool] > rules.budgets[pool]:
         least = _overdue(core, rules, pool)
         if least >= 0:

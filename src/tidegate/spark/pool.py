@@ -8,27 +8,25 @@ and a replay follows the same. What is sent is only what is safe at any moment (
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.checks import one_of
 from tidegate.engines.base import Job
-from tidegate.engines.miniature import Copied
-from tidegate.engines.pooled import Member, PooledJob, pooled
+from tidegate.engines.pooled import Foresight, Member, PooledJob, pooled
 from tidegate.errors import TidegateError
-from tidegate.memory.alloc import OBJECTIVES, allocate, check_weight, in_whole
-from tidegate.memory.books import Books, Shares
-from tidegate.memory.curves import Curve, of_earnings, of_points
-from tidegate.memory.split import together
-from tidegate.spark import metrics
+from tidegate.memory.alloc import OBJECTIVES, check_weight
+from tidegate.memory.books import Books
+from tidegate.memory.curves import Curve
+from tidegate.memory.division import Claim, divide
+from tidegate.memory.reports import Reports
+from tidegate.spark import metrics, orders
 from tidegate.spec import memory_of
 
 if TYPE_CHECKING:
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 #: Memories that are tried out, each so much less than the one above: half of it in two.
 _SIZES, _STEP = 10, 2.0**-0.5
-#: New shares must promise so much more recall, or as large a part of all results more.
-_WORTHWHILE = 0.005
 
 
 @dataclass(frozen=True)
@@ -51,10 +47,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Place:
-    """A share of a pool, and how the join that has it can be copied."""
+    """A share of a pool, and how it is known what the join that has it would do with others."""
 
     share: Share
-    copies: Copied
+    foresight: Foresight
 
     def take(self, job: Job, frame: DataFrame, shards: int) -> tuple[PooledJob, DataFrame]:
         """Enter the pool: the job that follows its orders, and the stream of these."""
@@ -73,39 +69,6 @@ def shared(memory: Any) -> tuple[Share | None, Any]:
     return None, memory
 
 
-@dataclass
-class _Seen:
-    """What a shard's reports have said lately; older ones fade."""
-
-    hits: list[float] = field(default_factory=list)
-    total: float = 0.0
-    span: float = 0.0
-    worth: float = 0.0
-    advance: float = 0.0
-    need: float = 0.0
-    held: int = 0
-    bytes: int = 0
-
-    def add(self, report: Mapping[str, Any], fade: float) -> None:
-        self.held, self.bytes = report["held"], report["bytes"]
-        self.need = max(report["need"], fade * self.need)
-        if report["span"] <= 0:
-            return
-        old = self.hits or [0.0] * len(report["hits"])
-        self.hits = [fade * a + b for a, b in zip(old, report["hits"], strict=True)]
-        for name in ("total", "span", "worth", "advance"):
-            setattr(self, name, fade * getattr(self, name) + report[name])
-
-    def curve(self, sizes: Sequence[int]) -> Curve | None:
-        """Recall against memory, once it is known."""
-        if self.span <= 0:
-            return None
-        if self.total <= 0:
-            return of_points([], [], 0.0, need=1.0)
-        recall = [hits / self.total for hits in self.hits]
-        return of_points(sizes, recall, self.total / self.span, max(self.need, 1.0))
-
-
 @dataclass(frozen=True)
 class Standing:
     """How a join stands in its pool.
@@ -118,10 +81,13 @@ class Standing:
         What its shards were last told that they may hold.
     allowed, held
         What they last said that they may hold, and do.
+    measure
+        What it is measured by: ``"recall"``, or of a sample ``"accuracy"``, one less the relative
+        standard error of a count over a window.
     predicted, measured
-        Recall by the curve with that share, and as it was in the last batches; None while unknown.
+        That by the curve with that share, and as it was in the last batches; None while unknown.
     curve
-        Recall against memory; None while unknown.
+        The same against memory; None while unknown.
     tuple_bytes
         What a held tuple takes.
     """
@@ -131,6 +97,7 @@ class Standing:
     share: tuple[int, ...]
     allowed: tuple[int, ...]
     held: int
+    measure: str
     predicted: float | None
     measured: float | None
     curve: Curve | None
@@ -168,7 +135,7 @@ class Governor:
             folder = self._passing.name
         self._folder = Path(folder).resolve()
         self._books = Books(size)
-        self._seen: dict[str, list[_Seen]] = {}
+        self._reports: dict[str, Reports] = {}
         self._targets: dict[str, list[int]] = {}
         self._runs: dict[str, str] = {}
         self._ended: set[str] = set()
@@ -205,12 +172,12 @@ class Governor:
         spark = frame.sparkSession
         member, folder = self.admit(place, shards)
         self._listen(spark)
-        return pooled(job, place.copies, member), spark.readStream.text(f"file://{folder}")
+        return pooled(job, place.foresight, member), spark.readStream.text(f"file://{folder}")
 
     def admit(self, place: Place, shards: int) -> tuple[Member, Path]:
         """Let a join in: what it must know, and the folder in which its orders will be."""
-        name, copies = place.share.name, place.copies
-        if self.in_bytes != (copies.unit == "bytes"):
+        name, foresight = place.share.name, place.foresight
+        if self.in_bytes != (foresight.unit == "bytes"):
             raise TidegateError(
                 f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
                 "the pool a number of tuples"
@@ -221,9 +188,10 @@ class Governor:
                 self._books.leave(name)
                 self._books.close(name)
             folder.mkdir(parents=True, exist_ok=True)
-            self._books.open(name, shards, place.share.weight, copies.least, _read(folder))
-            self._seen[name] = [_Seen() for _ in range(shards)]
-        return Member(self._id, name, self.sizes, copies.second), folder
+            known = orders.read(folder)
+            self._books.open(name, shards, place.share.weight, foresight.least, known)
+            self._reports[name] = Reports(shards, foresight.measure)
+        return Member(self._id, name, self.sizes, foresight.second), folder
 
     def remove(self, name: str) -> None:
         """Take a join out of the pool.
@@ -267,8 +235,9 @@ class Governor:
                 self._runs[name] = at[0]
                 self._books.confirm(name, shard, report["number"], report["allowed"])
                 if name in self._books.names:
-                    self._seen[name][shard].add(report, 0.5 ** (1 / self.every))
-            self._batches += 1
+                    self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
+            # One for each join, as a query may have several.
+            self._batches += len({report["join"] for report in said})
             if self._batches >= self.every * len(self._books.names) or not self._targets:
                 self.rebalance()
             else:
@@ -279,12 +248,18 @@ class Governor:
         with self._lock:
             self._batches = 0
             if self._books.names:
-                self._targets = self._divided()
+                claims = {name: self._claim(name) for name in self._books.names}
+                self._targets = divide(claims, self.size, self.objective)
             self._send()
+
+    def _claim(self, name: str) -> Claim:
+        books = self._books
+        own = self._reports[name]
+        return Claim(books.weight(name), books.least(name), books.ordered(name), own)
 
     def _send(self) -> None:
         for name, (number, shares) in self._books.orders(self._targets).items():
-            _write(self._folder / name, number, shares)
+            orders.write(self._folder / name, number, shares)
 
     def _listen(self, spark: Any) -> None:
         """Hear of every query of a session, from now on."""
@@ -320,126 +295,21 @@ class Governor:
                     self._books.close(name)
             self.rebalance()
 
-    # ---- the division -------------------------------------------------------------------------
-
-    def _divided(self) -> dict[str, list[int]]:
-        """How much each shard should hold.
-
-        Until the curve of a join is known it has a part of the memory by its weight, or what it
-        had when it last ran; what is left is divided between the others.
-        """
-        books, names = self._books, self._books.names
-        curves = {name: self.curve(name) for name in names}
-        unknown = [name for name in names if curves[name] is None]
-        wanted: dict[str, float] = {}
-        if unknown and all(any(books.ordered(name)) for name in names):
-            wanted = {name: float(sum(books.ordered(name))) for name in unknown}
-        elif unknown:
-            weights = sum(books.weight(name) for name in names)
-            wanted = {name: self.size * books.weight(name) / weights for name in unknown}
-        known = {name: curve for name, curve in curves.items() if curve is not None}
-        rest = self.size - sum(wanted.values())
-        if known and rest > 0:
-            weighed = [books.weight(name) for name in known]
-            shares = allocate(list(known.values()), weighed, rest, self.objective)
-            wanted |= dict(zip(known, shares, strict=True))
-        least = [sum(books.least(name)) for name in names]
-        whole = in_whole([wanted.get(name, 0.0) for name in names], self.size, least)
-        found = {name: self._in_shards(name, n) for name, n in zip(names, whole, strict=True)}
-        if not unknown and not self._is_worthwhile(found):
-            return {name: list(books.ordered(name)) for name in names}
-        return found
-
-    def _in_shards(self, name: str, memory: int) -> list[int]:
-        """Divide a join's memory between its shards, for the most results."""
-        least = self._books.least(name)
-        curves = self._shard_curves(name)
-        shares = [memory / len(least)] * len(least)
-        if curves is not None and len(curves) > 1:
-            shares = allocate(curves, [1.0] * len(curves), memory, "sum")
-            # One with nothing worth holding holds nothing; its copies say when there is.
-            least = [0 if each == 1 else each for each in least]
-        elif sum(self._books.ordered(name)) == memory:
-            return list(self._books.ordered(name))
-        return in_whole(shares, memory, least)
-
-    def _is_worthwhile(self, shares: Mapping[str, Sequence[int]]) -> bool:
-        """Whether new shares promise enough more than those that were ordered last."""
-        old = {name: self._books.ordered(name) for name in shares}
-        if any(sum(each) == 0 for each in old.values()):
-            return True
-        before, after = self._promise(old), self._promise(shares)
-        margin = _WORTHWHILE if self.objective == "min" else _WORTHWHILE * before
-        # What is left over when a join has gone is to be had by the others in any case.
-        return after > before + margin or sum(map(sum, old.values())) < self.size
-
-    def _promise(self, shares: Mapping[str, Sequence[int]]) -> float:
-        """What the objective is with these shares, by the curves."""
-        found = []
-        for name, own in shares.items():
-            curves = self._shard_curves(name)
-            assert curves is not None
-            results = sum(c.results for c in curves)
-            kept = sum(c.at(s) * c.results for c, s in zip(curves, own, strict=True))
-            weight = self._books.weight(name)
-            recall = kept / results if results else 1.0
-            found.append(recall / weight if self.objective == "min" else kept * weight)
-        return min(found) if self.objective == "min" else sum(found)
-
-    def _shard_curves(self, name: str) -> list[Curve] | None:
-        curves = [seen.curve(self.sizes) for seen in self._seen[name]]
-        known = [curve for curve in curves if curve is not None]
-        return known if len(known) == len(curves) else None
-
-    def curve(self, name: str) -> Curve | None:
-        """A join's recall against its memory, divided between its shards in the best way."""
-        self._books.check(name)
-        curves = self._shard_curves(name)
-        if curves is None or len(curves) == 1:
-            return None if curves is None else curves[0]
-        return of_earnings(together([curve.hull() for curve in curves]))
-
     def standing(self, name: str) -> Standing:
         """How a join stands."""
         with self._lock:
-            curve, books, seen = self.curve(name), self._books, self._seen[name]
-            share = books.ordered(name)
-            predicted = measured = None
-            curves = self._shard_curves(name)
-            if curve is not None and curves is not None:
-                results = sum(c.results for c in curves)
-                kept = sum(c.at(s) * c.results for c, s in zip(curves, share, strict=True))
-                predicted = kept / results if results else 1.0
-                found = sum(s.worth / s.advance for s in seen if s.advance > 0)
-                measured = min(found / results, 1.0) if results else 1.0
-            held = sum(s.held for s in seen)
+            books = self._books
+            books.check(name)
+            share, reports = books.ordered(name), self._reports[name]
             return Standing(
                 name=name,
                 weight=books.weight(name),
                 share=share,
                 allowed=tuple(books.allowed(name)),
-                held=held,
-                predicted=predicted,
-                measured=measured,
-                curve=curve,
-                tuple_bytes=sum(s.bytes for s in seen) / held if held else 0.0,
+                held=reports.held,
+                measure=reports.measure,
+                predicted=reports.predicted(share),
+                measured=reports.measured,
+                curve=reports.curve,
+                tuple_bytes=reports.tuple_bytes,
             )
-
-
-def latest(folder: Path) -> tuple[int, Shares] | None:
-    """The last order that was sent, and its number."""
-    orders = _read(folder)
-    return (max(orders), orders[max(orders)]) if orders else None
-
-
-def _write(folder: Path, number: int, shares: Shares) -> None:
-    """Send an order: whole, or not at all."""
-    hidden, name = folder / f".{number:08d}", folder / f"{number:08d}.json"
-    hidden.write_text(json.dumps({"number": number, "shares": shares}) + "\n")
-    os.replace(hidden, name)
-
-
-def _read(folder: Path) -> dict[int, Shares]:
-    """The orders that were ever sent."""
-    orders = [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
-    return {order["number"]: tuple(order["shares"]) for order in orders}
