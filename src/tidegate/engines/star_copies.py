@@ -115,7 +115,7 @@ class CountingStar(StarEngine):
     def __init__(
         self, spec: StarJoin, relation: tuple[Known, FactIndex, NDArray[np.int64]]
     ) -> None:
-        super().__init__(spec, relation)
+        super().__init__(spec, relation, memory=spec.memory)
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
         self._flows["results"] += rows.shape[1]
