@@ -384,11 +384,11 @@ def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Ki
 
 
 @ends_processes
-def test_a_new_process_rebuilds_every_engine_once_from_the_state(killed: Killed) -> None:
+def test_a_new_process_rebuilds_every_engine_from_the_state(killed: Killed) -> None:
+    """At first all, and later those of shards that another worker is given."""
     engines = {"windows": 2 * SHARDS, "links": SHARDS, "star": 1, "sample": 1, "pool": 3}
     for name, number in engines.items():
         assert killed.rebuilt[name][0] == number
-        assert not any(killed.rebuilt[name][1:])
 
 
 if __name__ == "__main__":
