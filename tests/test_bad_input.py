@@ -92,7 +92,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"time": "ts", "within": timedelta(-1)}, ["longer than zero", "days=-1"]),
     ({"memory": 0}, ['a positive number of tuples or a size like "64 MB"', "not 0"]),
     ({"memory": -5}, ['a positive number of tuples or a size like "64 MB"', "not -5"]),
-    ({"memory": "100 B"}, ["'100 B'", "less than one tuple takes", "512 B at the least"]),
+    ({"memory": "100 B"}, ["'100 B'", "less than one tuple takes", "1000 B at the least"]),
     ({"within": "infinite"}, ["'infinite'", '"unbounded" is for ever']),
     ({"memory": "lots"}, ['a positive number of tuples or a size like "64 MB"', "not 'lots'"]),
     ({"memory": "0 MB"}, ['a positive number of tuples or a size like "64 MB"', "not '0 MB'"]),
@@ -110,7 +110,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"split": 1}, ["the left's share between 0 and 1", "not 1"]),
     ({"split": 1.5}, ["the left's share between 0 and 1", "not 1.5"]),
     ({"moment": "later"}, ['"probe-first", "evict-first", "shed-first"', "not 'later'"]),
-    ({"combine": "mean"}, ['"min", "max", "sum", "product"', "not 'mean'"]),
+    ({"combine": "mean", "importance": "x"}, ['"min", "max", "sum", "product"', "not 'mean'"]),
+    ({"combine": "sum"}, ["combine='sum'", "give importance, or leave combine out"]),
     ({"importance": "weight"}, ['the left input has no column "weight"', '"x"']),
     ({"importance": "name"}, ["a column of numbers", 'left "name" is string', "cast it"]),
     ({"importance": 3}, ["one column name or a pair", "not 3"]),
@@ -232,6 +233,9 @@ def test_bad_policies() -> None:
         ),
         (lambda: tg.IJoin(recompute="never"), ['"successive", "adaptive" or', "not 'never'"]),  # type: ignore[arg-type]
         (lambda: tg.Prob(keys=0), ["a positive number of keys", "not 0"]),
+        (lambda: tg.Prob("sketch", keys=2**40), ["at most 67,108,864", f"not {2**40}"]),
+        (lambda: tg.Prob(None), ['"learned" (the default)', "not None"]),
+        (lambda: tg.Prob([1, 2]), ["or a table with the key columns", "not [1, 2]"]),
         (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
         (
             lambda: tg.local.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(halflife="soon")),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
@@ -37,6 +38,24 @@ class Moody(Small):
         return np.random.default_rng(len(self.asked)).random(len(arrivals.time))
 
 
+class Whole(Small):
+    """Ranks that are whole numbers."""
+
+    name: ClassVar[str] = "whole"
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        return arrivals.time.astype(np.int64)
+
+
+class Short(Small):
+    """One rank too few."""
+
+    name: ClassVar[str] = "short"
+
+    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
+        return np.zeros(len(arrivals.time) - 1)
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_conforms(name: str) -> None:
     conformance.check(name, seed=3)
@@ -44,6 +63,13 @@ def test_every_policy_conforms(name: str) -> None:
 
 def test_a_policy_of_ones_own_conforms() -> None:
     conformance.check(Small())
+    conformance.check(Whole())
+
+
+def test_a_policy_without_a_rank_for_each_tuple_is_refused() -> None:
+    table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
+    with pytest.raises(tg.TidegateError, match=r"policy short gives ranks of the shape \(\d+,\)"):
+        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=Short())
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def join(
     split: str | float = "shared",
     moment: str = "probe-first",
     importance: str | tuple[str, str] | None = None,
-    combine: str = "min",
+    combine: str | None = None,
     lateness: Any = 0,
     cpu: SlowCPU | None = None,
     shards: int | None = None,

@@ -49,8 +49,8 @@ COMBINE: dict[str, Any] = {
 COMBINES = tuple(COMBINE)
 #: What a shard needs to hold anything worth it, where memory is a size.
 LEAST_BYTES = 4096
-#: What the smallest tuple takes, nearly.
-_ONE_TUPLE = 512
+#: What the smallest tuple takes, nearly, beside what is set aside to learn.
+_ONE_TUPLE = 1000
 
 _SIZES = {
     "b": 1,
@@ -189,7 +189,7 @@ def window_join(
     split: str | float = "shared",
     moment: str = "probe-first",
     importance: str | tuple[str, str] | None = None,
-    combine: str = "min",
+    combine: str | None = None,
     lateness: Any = 0,
     cpu: SlowCPU | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
@@ -240,7 +240,7 @@ def window_join(
         moment=one_of(moment, MOMENTS, "moment"),
         policy=chosen,
         halflife=halflife_of(chosen, lengths, unit),
-        combine=one_of(combine, COMBINES, "combine"),
+        combine=combine_of(combine, importance),
         seed=seed_of(seed),
         names=result_names((left, right), suffixes),
         where=where,
@@ -474,6 +474,17 @@ def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Sched
             f"{memory!r}"
         )
     return tuple(Step(step.start, step.value[0]) for step in found), True in units
+
+
+def combine_of(combine: Any, importance: Any) -> Combine:
+    """How the importance of a result comes about; refused where there is none."""
+    if combine is not None and importance is None:
+        raise TidegateError(
+            f"combine={combine!r} says what importance a result has, and none is given: give "
+            "importance, or leave combine out"
+        )
+    chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
+    return chosen
 
 
 def memory_of(value: Any) -> tuple[int | None, bool]:

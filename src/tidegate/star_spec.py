@@ -30,12 +30,12 @@ from tidegate.errors import TidegateError
 from tidegate.policies import DGL, POLICIES, Auto, DimpProb, Policy, Prob, SimpProb, policy_of
 from tidegate.schedules import Step, is_schedule
 from tidegate.spec import (
-    COMBINES,
     MOMENTS,
     Combine,
     Moment,
     Side,
     check_weights,
+    combine_of,
     halflife_of,
     not_too_large,
     times_of,
@@ -227,7 +227,7 @@ def star_join(
         policy=chosen,
         params=() if held is None else chosen.params(times_of(unit, windows)),
         halflife=halflife_of(chosen, windows, unit),
-        combine=_combine(combine, importance),
+        combine=combine_of(combine, importance),
         importance_limit=_limit(importance_limit, importance),
         seed=seed_of(seed),
         names=result_names(
@@ -421,16 +421,6 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
             f'not {memory!r}; use split="shared" or more memory'
         )
     return held
-
-
-def _combine(combine: Any, importance: Any) -> Combine:
-    if combine is not None and importance is None:
-        raise TidegateError(
-            f"combine={combine!r} says what importance a result has, and none is given: give "
-            "importance, or leave combine out"
-        )
-    chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
-    return chosen
 
 
 def _limit(limit: Any, importance: Any) -> float | None:

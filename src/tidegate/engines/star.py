@@ -18,9 +18,8 @@ from tidegate.engines.payload import Payload, one_batch
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.star_tables import StarTables
-from tidegate.errors import TidegateError
 from tidegate.kernel import layout, star, star_layout
-from tidegate.policies import Arrivals
+from tidegate.policies import Arrivals, ranks_of
 from tidegate.spec import COMBINE
 from tidegate.star_spec import StarJoin
 
@@ -208,12 +207,7 @@ class StarEngine:
         rank = np.zeros(len(order))
         if self._tables.rules.kind == star_layout.FIXED:
             arrivals = Arrivals(time, stream.astype(np.int8), key, tie, weight, self.spec.seed)
-            rank = self.spec.policy.fixed_ranks(arrivals)
-            if not np.isfinite(rank).all():
-                raise TidegateError(
-                    f"policy {self.spec.policy.name} ranks a tuple {rank[~np.isfinite(rank)][0]}; "
-                    "ranks must be finite numbers"
-                )
+            rank = ranks_of(self.spec.policy, arrivals)
         tick = np.diff(np.flatnonzero(np.append(True, time[1:] != time[:-1])), append=len(time))
         self._tables.make_room(len(order), int(tick.max()) + int(probed.sum()))
         newcomers = star_layout.Batch(

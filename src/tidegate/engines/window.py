@@ -22,10 +22,9 @@ from tidegate.engines.rules import (
     TUPLE_OVERHEAD,
     rules_of,
 )
-from tidegate.errors import TidegateError
 from tidegate.kernel import layout, victims, window
 from tidegate.kernel.order import tick_order
-from tidegate.policies import Arrivals
+from tidegate.policies import Arrivals, ranks_of
 from tidegate.predicates import Predicate
 from tidegate.schedules import Step
 from tidegate.spec import COMBINE, WindowJoin
@@ -239,12 +238,7 @@ class WindowEngine:
             weight = np.concatenate([self._weights(s, given[s]) for s in range(2)])[order]
         if self._rules.kind == layout.BY_TUPLE:
             arrivals = Arrivals(time, side, key, tie, weight, self.spec.seed)
-            rank = self.spec.policy.fixed_ranks(arrivals)
-            if not np.isfinite(rank).all():
-                raise TidegateError(
-                    f"policy {self.spec.policy.name} ranks a tuple {rank[~np.isfinite(rank)][0]}; "
-                    "ranks must be finite numbers"
-                )
+            rank = ranks_of(self.spec.policy, arrivals)
         else:
             rank = weight
         newcomers = layout.Batch(time, side, key, entry, row[order], size, rank, probed[order])

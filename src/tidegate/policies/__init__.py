@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
 from tidegate.policies.auto import Auto
-from tidegate.policies.base import Arrivals, ByFrequency, Policy
+from tidegate.policies.base import Arrivals, ByFrequency, Policy, ranks_of
 from tidegate.policies.dgl import DGL
 from tidegate.policies.dimpprob import DimpProb
 from tidegate.policies.fifo import Fifo
@@ -46,6 +46,7 @@ __all__ = [
     "Size",
     "UntilExpiry",
     "policy_of",
+    "ranks_of",
 ]
 
 _ALL: tuple[type[Policy], ...] = (

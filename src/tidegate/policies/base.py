@@ -47,6 +47,9 @@ class Arrivals(NamedTuple):
 
 Ranks = Literal["tuple", "key", "life", "score"]
 
+#: The most keys that may be counted: their table alone takes gigabytes then.
+_MOST_KEYS = 2**26
+
 
 #: Ways to learn frequencies while running.
 _LEARNED = ("learned", "window", "sketch")
@@ -145,6 +148,11 @@ class ByFrequency(Policy):
                 'frequencies must be "learned", "window", "sketch", "whole" or a table with the '
                 f'key columns and "left" and "right", not {self.frequencies!r}'
             )
+        if self.frequencies is None or isinstance(self.frequencies, int | float | list | tuple):
+            raise TidegateError(
+                'frequencies must be "learned" (the default), "window", "sketch", "whole" or a '
+                f'table with the key columns and "left" and "right", not {self.frequencies!r}'
+            )
         if self.counting == "window" and self.halflife is not None:
             raise TidegateError(
                 "an arrival counts for a window and then no more, so that halflife has nothing to "
@@ -152,10 +160,12 @@ class ByFrequency(Policy):
             )
         if self.keys is not None and (
             isinstance(self.keys, bool)
-            or not isinstance(self.keys, int)
-            or not 0 < self.keys < 2**62
+            or not isinstance(self.keys, int | np.integer)
+            or not 0 < self.keys <= _MOST_KEYS
         ):
-            raise TidegateError(f"keys must be a positive number of keys, not {self.keys!r}")
+            raise TidegateError(
+                f"keys must be a positive number of keys, at most {_MOST_KEYS:,}, not {self.keys!r}"
+            )
         if isinstance(self.halflife, int | float) and not self.halflife > 0:
             raise TidegateError(
                 f"halflife must be longer than zero (math.inf never forgets), not {self.halflife!r}"
@@ -195,6 +205,22 @@ class ByFrequency(Policy):
             "frequencies": given,
             "halflife": None if self.halflife is None else str(self.halflife),
         }
+
+
+def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    """What a policy fixes as the ranks of newcomers, once it is clear that these are ranks."""
+    ranks = np.asarray(policy.fixed_ranks(arrivals), np.float64)
+    if ranks.shape != arrivals.time.shape:
+        raise TidegateError(
+            f"policy {policy.name} gives ranks of the shape {ranks.shape} for "
+            f"{len(arrivals.time)} tuples; fixed_ranks must give one number for each"
+        )
+    if not np.isfinite(ranks).all():
+        raise TidegateError(
+            f"policy {policy.name} ranks a tuple {ranks[~np.isfinite(ranks)][0]}; ranks must be "
+            "finite numbers"
+        )
+    return ranks
 
 
 def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
