@@ -222,3 +222,16 @@ def test_state_of_aggregates_can_be_moved() -> None:
 
 def test_examples() -> None:
     assert doctest.testmod(importlib.import_module("tidegate.cql.call")).failed == 0
+
+
+def test_sums_of_groups_do_not_disturb_each_other() -> None:
+    b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
+    c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "g": ["a", "b", "c"], "v": [1e17, 0.25, 0.5]})
+    found = tg.cql(
+        "Select C.g, sum(C.v) From C [Range 5], B [Unbounded] Where C.pid = B.pid Group By C.g",
+        {"C": c, "B": b},
+        time="ts",
+        unique=["B.pid"],
+    )
+    sums = {row["g"]: row["sum_v"] for row in found.table.to_pylist() if row["sum_v"]}
+    assert sums == {"a": 1e17, "b": 0.25, "c": 0.5}

@@ -267,3 +267,24 @@ def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
         # UNIFORM cannot sample what lies beyond its reach: at most a hundredth or two.
         allowed = 0.015 if method == "uniform" else 0.0
         assert abs(np.mean(off[what])) < 3.5 * error + allowed
+
+
+def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
+    """One cluster with values has no error that is known, whatever others there are."""
+    sample = pa.table(
+        {"v": [3.0, None], "sample_probability": [0.1, 0.1], "sample_cluster": [1, 2]}
+    )
+    (found,) = tg.local.estimate(sample, value="v").to_pylist()
+    assert found["avg"] == 3.0
+    assert found["avg_error"] is None
+    (unknown,) = tg.local.estimate(sample.slice(1), value="v").to_pylist()
+    assert unknown["avg"] is None
+    assert unknown["avg_error"] is None
+
+
+def test_windows_that_times_cannot_have() -> None:
+    sample = pa.table({"t": [1], "sample_probability": [0.1], "sample_cluster": [1]})
+    with pytest.raises(tg.TidegateError, match=r"not per=1\.5"):
+        tg.local.estimate(sample, time="t", per=1.5)
+    with pytest.raises(tg.TidegateError, match="by must be a column name or several, not 5"):
+        tg.local.estimate(sample, by=5)

@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 WINDOW = "window"
 #: What is added up of units: how many, how many rows; rows and values over their probabilities;
 #: what they add to variances, and the squares of that.
-SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4")
+SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4", "told")
 _ESTIMATES = ("count", "sum", "avg")
 _PARTS = ("", "_error", "_low", "_high")
 
@@ -112,6 +112,10 @@ def estimation(
             raise TidegateError(f"time must be one column or the two of a pair, not {time!r}")
         sides = ("sampled", "sampled")
         unit = time_unit(schema, schema, of[0], of[-1], sides)
+        if isinstance(per, float) and unit.kind == "whole number" and not per.is_integer():
+            raise TidegateError(
+                f"windows of whole-number times must be whole numbers long too, not per={per!r}"
+            )
         length = duration(per, unit, "per")
     taken = {WINDOW if of else "", *(n + p for n in _ESTIMATES for p in _PARTS), *SUMS[:2]}
     for name in names:
@@ -157,7 +161,7 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     y = np.bincount(unit, np.where(known, values, 0.0), len(start)).astype(np.float64)
     weight = (1.0 - p) / p**2
     nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
-    parts = (np.ones(len(p)), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
+    parts = (np.ones(len(p)), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss, x > 0)
     sums = [pa.array(np.bincount(group[start], part, len(first))) for part in parts]
     columns = [key.take(pa.array(first)) for key in keys]
     return pa.table([*columns, *sums], names=[*spec.keys.names, *SUMS])
@@ -167,7 +171,9 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
     """From sums to estimates, their standard errors and intervals."""
     # By place: a group may have any name, also that of a sum.
     own = len(spec.keys)
-    clusters, rows, n, s, nn, ns, ss, n4, s4 = (as_floats(_one(c)) for c in sums.columns[own:])
+    clusters, rows, n, s, nn, ns, ss, n4, s4, told = (
+        as_floats(_one(c)) for c in sums.columns[own:]
+    )
     columns: list[Any] = list(sums.columns[:own])
     found = [(n, np.sqrt(nn), _equal_units(nn, n4))]
     if spec.value is not None:
@@ -175,9 +181,9 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
         mean = np.divide(s, n, out=np.full(len(n), np.nan), where=known)
         with np.errstate(divide="ignore", invalid="ignore"):  # one cluster, an infinite value
             left = np.maximum(ss - 2.0 * mean * ns + mean**2 * nn, 0.0)
-            error = np.sqrt(left * clusters / (clusters - 1.0)) / n
-        # One unit says nothing of how units differ, unless it is all there is.
-        error = np.where(clusters > 1, error, np.where(nn == 0, 0.0, np.nan))
+            error = np.sqrt(left * told / (told - 1.0)) / n
+        # One unit with values says nothing of how units differ, unless it is all there is.
+        error = np.where(told > 1, error, np.where(known & (nn == 0), 0.0, np.nan))
         found += [(s, np.sqrt(ss), _equal_units(ss, s4)), (mean, error, _equal_units(nn, n4))]
     for estimate, error, units in found:
         wide = student.ppf(0.5 + spec.confidence / 2.0, np.maximum(units - 1.0, 1.0))
@@ -275,10 +281,10 @@ def _check_value(schema: pa.Schema, value: Any) -> None:
 
 
 def _names(given: Any, name: str) -> tuple[str, ...]:
-    names = () if given is None else (given,) if isinstance(given, str) else tuple(given)
-    if not all(isinstance(each, str) for each in names):
+    names = () if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
         raise TidegateError(f"{name} must be a column name or several, not {given!r}")
-    return names
+    return tuple(names)
 
 
 def _groups(spec: Estimation, groups: Any) -> pa.Table:

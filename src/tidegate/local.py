@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -246,7 +246,9 @@ def constrained_join(
     spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
     if keep_shed:
         spec = archived(spec)
-    return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+    found = run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
+    # What was not noted must not be taken for nothing by `repair`.
+    return found if keep_shed else replace(found, shed=found.shed.drop_columns(MARK))
 
 
 def check_streams(streams: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.errors import TidegateError
 from tidegate.memory.reports import ACCURACY
 from tidegate.report.plots import recall_against_memory
 from tidegate.report.tables import percent, whole
@@ -145,6 +146,11 @@ class Explanation:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the curves of all joins, with where they are, as PNG."""
         known = [each for each in self.joins if each.curve is not None]
+        if not known:
+            raise TidegateError(
+                "there is nothing to plot yet: a join's curve is known once a window has passed; "
+                "str() of the explanation says how far each join is"
+            )
         series, points = {}, {}
         for each in known:
             assert each.curve is not None

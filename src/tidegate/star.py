@@ -74,7 +74,9 @@ def star_join(
         ``"update"``, and its time. A change must not come after tuples of its time and later have
         been joined, and has no effect on those that came before it. At one time a fact may have
         one change, or a delete and an insert, which replace it; the same change twice is one, and
-        others are refused, in whatever batches they come. With changes there is one shard, and the
+        others are refused, in whatever batches they come until tuples of their time are joined.
+        After that none is taken, the same again neither: a source that delivers twice has to be
+        freed of repetitions before. With changes there is one shard, and the
         results of a time come once a later one has arrived.
     fact
         The columns that tell facts apart. By default the keys in a stream of changes, and in a

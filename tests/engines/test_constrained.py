@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import naive_constrained as naive
@@ -14,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from naive_constrained import Join, Tup, Window
 
+import tidegate as tg
 from tidegate.constrained_spec import ConstrainedJoin, constrained_join
 from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
@@ -551,3 +553,16 @@ def test_example_f_1() -> None:
     assert example.component("S1", "unknown") == 1  # 7 may still come again, for all OAC says
     example.arrive("S1", (6, 4))
     assert example.component("S1", "unknown") == 1
+
+
+@pytest.mark.parametrize("names", list(permutations(("S0", "S1", "S2", "S3"))))
+def test_a_cycle_above_a_shared_child_gives_each_result_once(names: tuple[str, ...]) -> None:
+    streams = {
+        "S0": pa.table({"a": [1], "t": [1]}),
+        "S1": pa.table({"a": [1], "b": [1], "t": [2]}),
+        "S2": pa.table({"b": [1], "t": [3]}),
+        "S3": pa.table({"b": [1], "t": [0]}),
+    }
+    joins = ["S1.a <-> S0.a", "S1.b -> S2.b", "S3.b -> S2.b"]
+    ordered = {name: streams[name] for name in names}
+    assert tg.local.constrained_join(ordered, joins=joins, time="t").results == 1

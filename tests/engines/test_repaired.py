@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_constrained import Join, Tup
 
+import tidegate as tg
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint
 from tidegate.engines.constrained import ConstrainedJob
@@ -118,3 +120,14 @@ def test_rows_that_are_the_same_are_told_apart(cut: int) -> None:
     found, shed = delivered(case, spec, [cut])
     assert len(shed) == 1
     assert (found.total(), repaired(case, spec, shed).total()) == (2, 4)
+
+
+def test_what_was_not_noted_is_not_taken_for_nothing() -> None:
+    streams = {
+        "C": pa.table({"pid": [1, 2], "ts": [0, 5]}),
+        "B": pa.table({"pid": [1, 2], "ts": [1, 6]}),
+    }
+    through: dict[str, Any] = {"joins": "C.pid -> B.pid", "time": "ts"}
+    found = tg.local.constrained_join(streams, constraints=[tg.RIDS("C -> B", k=0)], **through)
+    with pytest.raises(tg.TidegateError, match="keep_shed=True"):
+        tg.local.repair(streams, found, **through)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -263,10 +264,10 @@ class AggregatedEngine:
 
 def _running(changes: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
     """Sums so far, anew from each start."""
-    total = np.cumsum(changes)
-    before = np.append(0, total)[starts]
-    lengths = np.diff(np.append(starts, len(changes)))
-    result: NDArray[Any] = total - np.repeat(before, lengths)
+    result: NDArray[Any] = np.empty_like(changes)
+    # Each by itself: a sum over all, less what came before, would lose digits to large ones.
+    for first, last in pairwise([*starts.tolist(), len(changes)]):
+        np.cumsum(changes[first:last], out=result[first:last])
     return result
 
 

@@ -88,6 +88,8 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int, write: b
         elif forward:
             child = child_of(core, plan, assign[plan.parent[edge]], edge)
             forward = child != -1 and core.slots[child].status != NO
+            # Only in a cycle is one of the cover below another.
+            forward = forward and _can_join(core, plan, child)
             cursor[at] = forward
             if forward:
                 assign[plan.child[edge]] = child

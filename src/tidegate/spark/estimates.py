@@ -33,7 +33,8 @@ def run(spec: Estimation, sample: DataFrame) -> DataFrame:
     p, x, y = F.col("p"), F.col("x"), F.col("y")
     weight = (1 - p) / (p * p)
     nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
-    parts = (F.lit(1.0), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss)
+    told = F.when(x > 0, 1.0).otherwise(0.0)
+    parts = (F.lit(1.0), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss, told)
     sums = units.groupBy(*keys).agg(
         *(F.sum(part).alias(name) for part, name in zip(parts, SUMS, strict=True))
     )
