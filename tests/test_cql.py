@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import math
 from collections import Counter
 from typing import Any, cast
 
@@ -235,3 +236,31 @@ def test_sums_of_groups_do_not_disturb_each_other() -> None:
     )
     sums = {row["g"]: row["sum_v"] for row in found.table.to_pylist() if row["sum_v"]}
     assert sums == {"a": 1e17, "b": 0.25, "c": 0.5}
+
+
+def test_groups_that_look_alike_are_apart() -> None:
+    numbers, reals = [2**53, 2**53 + 1, None], [math.nan, None, 1.0]
+    b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
+    for group, kind in ((numbers, pa.int64()), (reals, pa.float64())):
+        c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "g": pa.array(group, kind)})
+        found = tg.cql(
+            "Select C.g, count(*) From C [Unbounded], B [Unbounded] Where C.pid = B.pid "
+            "Group By C.g",
+            {"C": c, "B": b},
+            time="ts",
+            unique=["B.pid"],
+        )
+        assert [row["count"] for row in found.table.to_pylist()] == [1, 1, 1]
+
+
+def test_a_comment_in_a_condition_is_none_of_it() -> None:
+    b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
+    c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "size": [10, 20, 30]})
+    found = tg.cql(
+        "Select C.pid From C [Unbounded], B [Unbounded]\n"
+        "Where C.pid = B.pid and C.size > 4 -- 10\n + 1",
+        {"C": c, "B": b},
+        time="ts",
+        unique=["B.pid"],
+    )
+    assert found.table.column(0).to_pylist() == [1, 2, 3]

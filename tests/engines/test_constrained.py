@@ -566,3 +566,16 @@ def test_a_cycle_above_a_shared_child_gives_each_result_once(names: tuple[str, .
     joins = ["S1.a <-> S0.a", "S1.b -> S2.b", "S3.b -> S2.b"]
     ordered = {name: streams[name] for name in names}
     assert tg.local.constrained_join(ordered, joins=joins, time="t").results == 1
+
+
+@pytest.mark.parametrize("constraint", [tg.OAP("P.k", k=0), tg.OAC("Q.k", k=0)])
+def test_attributes_beyond_signed_numbers(constraint: Constraint) -> None:
+    keys = pa.array([1, 2**63, 2**64 - 1], pa.uint64())
+    streams = {
+        "P": pa.table({"k": keys, "t": [0, 2, 4]}),
+        "Q": pa.table({"k": keys, "t": [1, 3, 5]}),
+    }
+    found = tg.local.constrained_join(
+        streams, joins="P.k -> Q.k", time="t", constraints=[constraint]
+    )
+    assert found.results == 3

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from tidegate.cql.tokens import Token, refuse, tokens_of
+from tidegate.cql.tokens import Token, refuse, tokens_of, without_comments
 from tidegate.errors import TidegateError
 
 AGGREGATES = ("count", "sum", "avg")
@@ -68,7 +68,7 @@ def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
     """Read a query over streams of these schemas."""
     if not isinstance(query, str) or not query.strip():
         raise TidegateError(f'a query must be a text such as "Select ... From ...", not {query!r}')
-    return _Parser(query, schemas).query()
+    return _Parser(without_comments(query), schemas).query()
 
 
 class _Parser:

@@ -18,8 +18,8 @@ _TOKEN = re.compile(
 )
 
 
-#: What stands between tokens: space, and comments up to the end of a line.
-_BETWEEN = re.compile(r"(?:\s|--[^\n]*)*")
+#: Comments up to the end of a line; and quoted text and names, in which there are none.
+_COMMENT = re.compile(r"'(?:[^']|'')*'|`[^`]+`|(?P<comment>--[^\n]*)")
 
 
 class Token(NamedTuple):
@@ -52,6 +52,11 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
     )
 
 
+def without_comments(query: str) -> str:
+    """The query with spaces for comments, so that all stands where it did."""
+    return _COMMENT.sub(lambda m: " " * len(m[0]) if m["comment"] else m[0], query)
+
+
 def tokens_of(query: str) -> list[Token]:
     """The tokens of a query, and one for its end, where a semicolon may stand."""
     found: list[Token] = []
@@ -70,5 +75,6 @@ def tokens_of(query: str) -> list[Token]:
 
 
 def _skip(query: str, at: int) -> int:
-    between = _BETWEEN.match(query, at)
-    return between.end() if between is not None else at
+    while at < len(query) and query[at].isspace():
+        at += 1
+    return at

@@ -98,6 +98,8 @@ def order_of(column: pa.Array) -> NDArray[np.int64]:
     if pa.types.is_decimal(kind):
         shift = pa.scalar(10**kind.scale).cast(pa.decimal128(19, 0))
         column = pc.multiply(column, shift).cast(pa.int64(), safe=False)
+    elif pa.types.is_uint64(kind):
+        column = pc.min_element_wise(column, pa.scalar(2**62, kind), skip_nulls=False)
     elif pa.types.is_temporal(kind):
         column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     values = np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
