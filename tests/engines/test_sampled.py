@@ -193,7 +193,7 @@ def cases(draw: st.DrawFn, *, ordered: bool = False) -> Case:
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9] + ([0.5, 2.25] if real else []))
     time = st.integers(-4, 24).map(lambda t: t / 4 if real else t)
-    memory = draw(st.sampled_from([None, 1, 2, 3, 5, 8, 20, "900 B", "2 kB", "5 kB"]))
+    memory = draw(st.sampled_from([None, 1, 2, 3, 5, 8, 20, "1 kB", "2 kB", "5 kB"]))
     fraction = draw(st.sampled_from([0.2, 0.5, 0.9, 1.0] + ([None] * 4 if memory else [])))
     spec = sampled_join(
         schema,
