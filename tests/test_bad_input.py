@@ -234,7 +234,7 @@ def test_bad_policies() -> None:
         (lambda: tg.IJoin(recompute="never"), ['"successive", "adaptive" or', "not 'never'"]),  # type: ignore[arg-type]
         (lambda: tg.Prob(keys=0), ["a positive number of keys", "not 0"]),
         (lambda: tg.Prob("sketch", keys=2**40), ["at most 67,108,864", f"not {2**40}"]),
-        (lambda: tg.Prob(None), ['"learned" (the default)', "not None"]),
+        (lambda: tg.Prob(None), ['"learned", "window", "sketch", "whole" or a table', "not None"]),
         (lambda: tg.Prob([1, 2]), ["or a table with the key columns", "not [1, 2]"]),
         (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
         (

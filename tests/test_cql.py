@@ -225,42 +225,42 @@ def test_examples() -> None:
     assert doctest.testmod(importlib.import_module("tidegate.cql.call")).failed == 0
 
 
-def test_sums_of_groups_do_not_disturb_each_other() -> None:
+def of_two(query: str, **columns: Any) -> list[dict[str, Any]]:
+    """What a query says of C, three rows with these columns, and B, which has all their keys."""
     b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
-    c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "g": ["a", "b", "c"], "v": [1e17, 0.25, 0.5]})
-    found = tg.cql(
+    c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], **columns})
+    found = tg.cql(query, {"C": c, "B": b}, time="ts", unique=["B.pid"])
+    rows: list[dict[str, Any]] = found.table.to_pylist()
+    return rows
+
+
+def test_sums_of_groups_do_not_disturb_each_other() -> None:
+    rows = of_two(
         "Select C.g, sum(C.v) From C [Range 5], B [Unbounded] Where C.pid = B.pid Group By C.g",
-        {"C": c, "B": b},
-        time="ts",
-        unique=["B.pid"],
+        g=["a", "b", "c"],
+        v=[1e17, 0.25, 0.5],
     )
-    sums = {row["g"]: row["sum_v"] for row in found.table.to_pylist() if row["sum_v"]}
+    sums = {row["g"]: row["sum_v"] for row in rows if row["sum_v"]}
     assert sums == {"a": 1e17, "b": 0.25, "c": 0.5}
 
 
-def test_groups_that_look_alike_are_apart() -> None:
-    numbers, reals = [2**53, 2**53 + 1, None], [math.nan, None, 1.0]
-    b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
-    for group, kind in ((numbers, pa.int64()), (reals, pa.float64())):
-        c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "g": pa.array(group, kind)})
-        found = tg.cql(
-            "Select C.g, count(*) From C [Unbounded], B [Unbounded] Where C.pid = B.pid "
-            "Group By C.g",
-            {"C": c, "B": b},
-            time="ts",
-            unique=["B.pid"],
-        )
-        assert [row["count"] for row in found.table.to_pylist()] == [1, 1, 1]
+@pytest.mark.parametrize(
+    "group",
+    [pa.array([2**53, 2**53 + 1, None], pa.int64()), pa.array([math.nan, None, 1.0])],
+    ids=["large", "nothing"],
+)
+def test_groups_that_look_alike_are_apart(group: pa.Array) -> None:
+    rows = of_two(
+        "Select C.g, count(*) From C [Unbounded], B [Unbounded] Where C.pid = B.pid Group By C.g",
+        g=group,
+    )
+    assert [row["count"] for row in rows] == [1, 1, 1]
 
 
 def test_a_comment_in_a_condition_is_none_of_it() -> None:
-    b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
-    c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], "size": [10, 20, 30]})
-    found = tg.cql(
+    rows = of_two(
         "Select C.pid From C [Unbounded], B [Unbounded]\n"
         "Where C.pid = B.pid and C.size > 4 -- 10\n + 1",
-        {"C": c, "B": b},
-        time="ts",
-        unique=["B.pid"],
+        size=[10, 20, 30],
     )
-    assert found.table.column(0).to_pylist() == [1, 2, 3]
+    assert [next(iter(row.values())) for row in rows] == [1, 2, 3]

@@ -164,6 +164,16 @@ def hash_columns(arrays: list[pa.Array], rows: int, *, exact: bool = False) -> N
     return out
 
 
+def numbered(columns: list[pa.Array], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The number of each row's kind, in order of first appearance; and the first of each kind."""
+    hashes = hash_columns(columns, rows)
+    _, first, kind = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[kind], first[order]
+
+
 def row_bytes(array: pa.Array) -> NDArray[np.int64]:
     """How many bytes each value takes in Arrow's layout, without validity bits."""
     array = plain(array)

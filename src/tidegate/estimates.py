@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from tidegate.checks import check_column, check_unique, duration, time_unit
-from tidegate.columns import as_floats, decoded, hash_columns
+from tidegate.columns import as_floats, decoded, numbered
 from tidegate.errors import TidegateError
 from tidegate.policies.base import as_table
 from tidegate.sampled_spec import CLUSTER, PROBABILITY
@@ -144,8 +144,8 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     keys = [_one(sample.column(name)) for name in spec.by]
     if spec.time:
         keys.insert(0, starts(spec, sample))
-    group, first = _numbered(keys, len(sample))
-    unit, start = _numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
+    group, first = numbered(keys, len(sample))
+    unit, start = numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
     p = as_floats(_one(sample.column(PROBABILITY)))[start]
     if not ((p > 0.0) & (p <= 1.0)).all():
         wrong = p[~((p > 0.0) & (p <= 1.0))][0]
@@ -217,7 +217,7 @@ def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
         expected = expected.add_column(0, WINDOW, windows.take(at))
     keys = spec.keys.names
     both = pa.concat_tables([found.select(keys), expected.select(keys)])
-    _, first = _numbered([_one(column) for column in both.columns], len(both))
+    _, first = numbered([_one(column) for column in both.columns], len(both))
     missing = expected.take(pa.array(first[first >= len(found)] - len(found)))
     empty = {
         name: pa.nulls(len(missing), found.schema.field(name).type) for name in found.column_names
@@ -247,16 +247,6 @@ def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
             pa.array(start, pa.int64()).cast(pa.timestamp(finest, kind.tz)).cast(kind, safe=False)
         )
     return pa.array(start).cast(kind)
-
-
-def _numbered(columns: list[pa.Array], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of each row's kind, in order of first appearance; and the first of each kind."""
-    hashes = hash_columns(columns, rows)
-    _, first, kind = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[kind], first[order]
 
 
 def _values(column: pa.Array) -> Floats:
@@ -300,5 +290,5 @@ def _groups(spec: Estimation, groups: Any) -> pa.Table:
         raise TidegateError(
             f"groups must have the types that the sample has: {error}; cast its columns"
         ) from None
-    _, first = _numbered([_one(column) for column in table.columns], len(table))
+    _, first = numbered([_one(column) for column in table.columns], len(table))
     return table.take(pa.array(first))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.columns import hash_columns
+from tidegate.columns import numbered
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import Clocks
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
@@ -179,11 +179,8 @@ class AggregatedEngine:
         if not self._asked.groups:
             return np.zeros(len(row), np.int64), row[:1]
         keys = rows.select([f"c{c}" for c in self._asked.groups]).take(pa.array(row))
-        hashes = hash_columns([_whole(key) for key in keys.columns], len(row))
-        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-        # In the order in which groups come.
-        numbers = np.argsort(np.argsort(first))
-        return numbers[group], row[np.sort(first)]
+        group, first = numbered([_whole(key) for key in keys.columns], len(row))
+        return group, row[first]
 
     def _totals(
         self,

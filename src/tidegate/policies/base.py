@@ -143,15 +143,12 @@ class ByFrequency(Policy):
     keys: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.frequencies, str) and self.frequencies not in (*_LEARNED, "whole"):
+        given = self.frequencies
+        is_table = given is not None and not isinstance(given, str | int | float | list | tuple)
+        if not is_table and given not in (*_LEARNED, "whole"):
             raise TidegateError(
                 'frequencies must be "learned", "window", "sketch", "whole" or a table with the '
-                f'key columns and "left" and "right", not {self.frequencies!r}'
-            )
-        if self.frequencies is None or isinstance(self.frequencies, int | float | list | tuple):
-            raise TidegateError(
-                'frequencies must be "learned" (the default), "window", "sketch", "whole" or a '
-                f'table with the key columns and "left" and "right", not {self.frequencies!r}'
+                f'key columns and "left" and "right", not {given!r}'
             )
         if self.counting == "window" and self.halflife is not None:
             raise TidegateError(
