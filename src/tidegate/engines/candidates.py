@@ -83,12 +83,13 @@ class Candidates:
     def _fill(
         self, core: layout.Core, pool: int, live: NDArray[np.void], rank: float, seq: int
     ) -> None:
-        """What is up to the edge is near: a heap, and what is sorted is one."""
+        """What is up to the edge is near, and a joiner for all we know; sorted, it is a heap."""
         near = (live["rank"] < rank) | ((live["rank"] == rank) & (live["seq"] <= seq))
         close, rest = np.sort(live[near], order=("rank", "seq")), live[~near]
-        core.near[pool, : len(close)] = close
+        core.joiners[pool, : len(close)] = close
         core.far[pool, : len(rest)] = rest
-        core.ints[layout.NEAR + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
+        core.ints[[layout.NEAR_FROM + pool, layout.NEAR_TO + pool]] = 0
+        core.ints[layout.JOINERS + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
         core.edge[pool]["rank"], core.edge[pool]["seq"] = rank, seq
 
     def _sides(self, core: layout.Core, live: NDArray[np.void]) -> NDArray[np.int64]:
@@ -100,7 +101,9 @@ class Candidates:
         """All candidates that still stand for what they were queued for."""
         parts = []
         for pool in range(self._pools):
-            parts.append(core.near[pool, : core.ints[layout.NEAR + pool]])
+            start, stop = core.ints[layout.NEAR_FROM + pool], core.ints[layout.NEAR_TO + pool]
+            parts.append(core.near[pool, start:stop])
+            parts.append(core.joiners[pool, : core.ints[layout.JOINERS + pool]])
             parts.append(core.far[pool, : core.ints[layout.FAR + pool]])
         queued: NDArray[np.void] = np.concatenate(parts)
         if self._of_tuples:

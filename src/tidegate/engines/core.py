@@ -34,6 +34,7 @@ class Tables:
         self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
         scored = rules.kind == layout.BY_SCORE
         self._keeps = scored and rules.formula == scores.IJOIN and rules.params[5] != 0
+        self._interned = 0  # new keys in the last batch
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else layout.NEVER
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -52,6 +53,7 @@ class Tables:
             idle=short,
             edge=np.zeros(2, ranked),
             near=np.empty((rules.pools, 0), ranked),
+            joiners=np.empty((rules.pools, 0), ranked),
             far=np.empty((rules.pools, 0), ranked),
             due=np.empty((2, 0), layout.DUE),
             ends=np.full(2, lowest, time),
@@ -153,7 +155,9 @@ class Tables:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
             self.core = self.core._replace(
-                near=_wider(core.near, queue), far=_wider(core.far, queue)
+                near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 2)),
+                joiners=_wider(core.joiners, queue),
+                far=_wider(core.far, queue),
             )
 
     def _grow_entries(self, size: int) -> None:
@@ -184,6 +188,9 @@ class Tables:
         """The entry of each key; rates of theirs will be taken as changed."""
         entries = np.empty(len(keys), np.int64)
         tries = 0
+        if self._unused() < min(self._interned, len(keys)):
+            self._sweep()  # as many new keys as the last time would not find room
+        before = self._unused()
         while key_table.intern(self.core, keys, entries) < len(keys):
             # What this batch's keys were given so far goes too: nothing refers to it yet.
             self._sweep()
@@ -191,14 +198,19 @@ class Tables:
                 self._grow_entries(len(self.core.hashes) * (5 + tries) // 4 + 1024)
                 self._sweep()
             tries += 1
+            before = self._unused()
+        self._interned = before - self._unused()
         if self._rules.learn:
             self._changed[entries] = True
         return entries
 
-    def _crowded(self) -> bool:
+    def _unused(self) -> int:
+        """How many keys could be given an entry."""
         ints = self.core.ints
-        used = ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES]
-        return bool(4 * used > 3 * len(self.core.hashes))
+        return len(self.core.hashes) - int(ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES])
+
+    def _crowded(self) -> bool:
+        return 4 * self._unused() < len(self.core.hashes)
 
     def _sweep(self) -> None:
         # A sketch knows of keys that hold nothing.
@@ -344,11 +356,9 @@ class Tables:
         return mine[np.argsort(slots["row"][mine], kind="stable")]
 
     def fresh(self) -> NDArray[np.int64]:
-        """The slots that were filled in the last batch and still are."""
-        filled = np.zeros(len(self.core.slots), np.bool_)
-        filled[self.core.fresh[: self.core.ints[layout.FRESH]]] = True
-        slots = np.flatnonzero(filled)
-        return slots[self.core.slots["seq"][slots] >= 0]
+        """The slots that were filled in the last batch, in that order, some of them twice."""
+        filled: NDArray[np.int64] = self.core.fresh[: self.core.ints[layout.FRESH]]
+        return filled
 
     def learned(self) -> pa.RecordBatch:
         """What was learned since the mark of tuples that were held then."""
@@ -452,12 +462,20 @@ class Tables:
 
         A side whose span is empty keeps its numbers.
         """
-        first = np.array([start for start, _ in spans])
-        held = [np.zeros(stop - start, np.bool_) for start, stop in spans]
-        tuples.mark_rows(self.core, slots, first, *held)
-        numbers = [start - 1 + np.cumsum(h) for start, h in zip(first, held, strict=True)]
-        tuples.number_rows(self.core, slots, first, *numbers)
-        return [start + np.flatnonzero(h) for start, h in zip(first, held, strict=True)]
+        lengths = [stop - start for start, stop in spans]
+        places = [0, lengths[0]]
+        first = np.array(
+            [
+                (place if length else -1, start)
+                for place, length, (start, _) in zip(places, lengths, spans, strict=True)
+            ]
+        )
+        at, held = np.empty(len(slots), np.int64), np.zeros(sum(lengths), np.bool_)
+        tuples.mark_rows(self.core, slots, first, at, held)
+        sides = np.split(held, places[1:])
+        numbers = [start - 1 + np.cumsum(h) for (start, _), h in zip(spans, sides, strict=True)]
+        tuples.number_rows(self.core, slots, at, np.concatenate(numbers))
+        return [start + np.flatnonzero(h) for (start, _), h in zip(spans, sides, strict=True)]
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""

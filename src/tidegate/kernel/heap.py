@@ -1,4 +1,4 @@
-"""Heaps of (rank, seq, item): four children a node, ties by sequence number."""
+"""Heaps and lists of (rank, seq, item): four children a node, ties by sequence number."""
 
 from __future__ import annotations
 
@@ -93,3 +93,44 @@ def select(items: Array, n: int, k: int) -> None:
             low = i
         else:
             break
+
+
+#: As many are sorted by inserting one after the other.
+_RUN = 16
+
+
+@inner
+def sort(source: Array, target: Array, n: int) -> None:
+    """Put the first n of one list into another in order; the first one is overwritten."""
+    for start in range(0, n, _RUN):
+        for i in range(start, min(start + _RUN, n)):
+            rank, seq, item, life = source[i].rank, source[i].seq, source[i].item, source[i].life
+            at = i
+            while at > start and before(rank, seq, target[at - 1].rank, target[at - 1].seq):
+                target[at] = target[at - 1]
+                at -= 1
+            put(target, at, rank, seq, item, life)
+    width = _RUN
+    while width < n:
+        # There and back again, so that the last is in the target.
+        _merge_runs(target, source, n, width)
+        _merge_runs(source, target, n, 2 * width)
+        width *= 4
+
+
+@inlined
+def _merge_runs(source: Array, target: Array, n: int, width: int) -> None:
+    """Merge each two sorted runs of a width; a run that is alone is copied."""
+    for start in range(0, n, 2 * width):
+        i, j = start, min(start + width, n)
+        middle, stop = j, min(start + 2 * width, n)
+        for at in range(start, stop):
+            left = j >= stop
+            if i < middle and not left:
+                left = before(source[i].rank, source[i].seq, source[j].rank, source[j].seq)
+            if left:
+                target[at] = source[i]
+                i += 1
+            else:
+                target[at] = source[j]
+                j += 1

@@ -359,28 +359,32 @@ def reload(
 
 
 @entry_point
-def mark_rows(core: Core, slots: Array, first: Array, left: Array, right: Array) -> None:
-    """Say of rows from each side's `first` on which are held by one of the slots given.
+def mark_rows(core: Core, slots: Array, first: Array, at: Array, held: Array) -> None:
+    """Say which rows the slots given hold: each slot's place in `held`, -1 for none, and there.
 
-    Nothing is said of a side whose array is empty.
+    A side's rows begin in `held` at its `first`; those of a side with a negative one are left out.
     """
-    for i in range(slots.shape[0]):
+    n = slots.shape[0]
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(core.slots, slots[i + AHEAD])
         tuple_ = core.slots[slots[i]]
-        side = tuple_.group & 1
-        held = left if side == 0 else right
-        if tuple_.seq >= 0 and held.shape[0] > 0:
-            held[tuple_.row - first[side]] = True
+        start = first[tuple_.group & 1, 0]
+        at[i] = -1
+        if tuple_.seq >= 0 and start >= 0:
+            at[i] = start + tuple_.row - first[tuple_.group & 1, 1]
+            held[at[i]] = True
 
 
 @entry_point
-def number_rows(core: Core, slots: Array, first: Array, left: Array, right: Array) -> None:
-    """Give rows from each side's `first` on new numbers; the rows of these slots are held."""
-    for i in range(slots.shape[0]):
-        tuple_ = core.slots[slots[i]]
-        side = tuple_.group & 1
-        numbers = left if side == 0 else right
-        if tuple_.seq >= 0 and numbers.shape[0] > 0:
-            tuple_.row = numbers[tuple_.row - first[side]]
+def number_rows(core: Core, slots: Array, at: Array, numbers: Array) -> None:
+    """Give the rows of slots new numbers, by their places."""
+    n = slots.shape[0]
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(core.slots, slots[i + AHEAD])
+        if at[i] >= 0:
+            core.slots[slots[i]].row = numbers[at[i]]
 
 
 @entry_point

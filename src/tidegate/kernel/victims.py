@@ -1,10 +1,11 @@
 """Which tuple leaves next.
 
-The queue of candidates has two parts, so that the cost stays flat as the memory grows: `near` is
-a small heap of the lowest ranks, `far` an unsorted rest that is read, in sequence, only when
-`near` runs dry. Ranks that can only rise are looked up again when they surface; for ranks that
-move otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all); above,
-it is at most one refill out of date, and takes the first of `near` though it has risen a little.
+The queue of candidates has parts, so that the cost stays flat as the memory grows: `near` has the
+lowest ranks in order, and `joiners`, a heap, those that came to be as low later; `far` is an
+unsorted rest that is read, in sequence, only when these run dry. Ranks that can only rise are
+looked up again when they surface; for ranks that move otherwise the queue is exact up to
+`Rules.exact_limit` candidates (by reading them all); above, it is at most one refill out of date,
+and takes the first that is near though it has risen a little.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
-from tidegate.kernel.heap import before, drop_top, heapify, put, select, sift_down, sift_up
+from tidegate.kernel.heap import before, drop_top, heapify, put, select, sift_down, sift_up, sort
 from tidegate.kernel.layout import (
     BY_KEY,
     BY_LIFE,
@@ -25,7 +26,9 @@ from tidegate.kernel.layout import (
     FAR,
     HELD,
     JOINED,
-    NEAR,
+    JOINERS,
+    NEAR_FROM,
+    NEAR_TO,
     SMALL_HEAP,
     Core,
     Rules,
@@ -36,7 +39,7 @@ from tidegate.kernel.times import window_of
 
 #: Candidates that are sorted at once, at the least, where ranks move.
 _FEW = 32
-#: How much is a little: this part of how far ranks in `near` lie apart.
+#: How much is a little: this part of how far ranks that are near lie apart.
 _SLACK = 0.125
 
 
@@ -108,6 +111,16 @@ def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
 
 
 @inlined
+def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have fetched what that leads to: of a tuple its group, of a group its oldest tuple."""
+    if i < n:
+        if of_tuples(rules):
+            fetch_group(core, core.slots[queue[i].item].group)
+        else:
+            prefetch(core.slots, core.groups[queue[i].item].head)
+
+
+@inlined
 def fetch_group(core: Core, group: int) -> None:
     """Have what is known of a group's key fetched from memory."""
     prefetch(core.groups, group)
@@ -126,23 +139,27 @@ def held_in(core: Core, rules: Rules, pool: int) -> int:
 
 @inner
 def spread(core: Core, pool: int) -> None:
-    """Move all of `near` to `far`."""
+    """Move all that is near to `far`."""
     ints = core.ints
-    far = ints[FAR + pool]
-    for i in range(ints[NEAR + pool]):
-        core.far[pool, far + i] = core.near[pool, i]
-    ints[FAR + pool] = far + ints[NEAR + pool]
-    ints[NEAR + pool] = 0
-    ints[JOINED + pool] = 0
+    n, far = ints[FAR + pool], core.far[pool]
+    for i in range(ints[NEAR_FROM + pool], ints[NEAR_TO + pool]):
+        far[n] = core.near[pool, i]
+        n += 1
+    for i in range(ints[JOINERS + pool]):
+        far[n] = core.joiners[pool, i]
+        n += 1
+    ints[FAR + pool] = n
+    ints[NEAR_FROM + pool] = ints[NEAR_TO + pool] = 0
+    ints[JOINERS + pool] = ints[JOINED + pool] = 0
     core.edge[pool].rank = -np.inf
 
 
 @inlined
-def _living(core: Core, rules: Rules, queue: Array, n: int) -> int:
-    """Drop the dead from a list of n: how many are left."""
-    kept = 0
-    for i in range(n):
-        fetch(core, rules, queue, i + AHEAD, n)
+def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> int:
+    """Drop the dead from a list's [start, stop): where it stops then."""
+    kept = start
+    for i in range(start, stop):
+        fetch(core, rules, queue, i + AHEAD, stop)
         if alive(core, rules, queue[i]):
             queue[kept] = queue[i]
             kept += 1
@@ -153,9 +170,11 @@ def _living(core: Core, rules: Rules, queue: Array, n: int) -> int:
 def prune(core: Core, rules: Rules, pool: int) -> None:
     """Drop the dead: which of the others is next stays as it is, so any time will do."""
     ints = core.ints
-    ints[FAR + pool] = _living(core, rules, core.far[pool], ints[FAR + pool])
-    ints[NEAR + pool] = _living(core, rules, core.near[pool], ints[NEAR + pool])
-    heapify(core.near[pool], ints[NEAR + pool])
+    start, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
+    ints[NEAR_TO + pool] = _living(core, rules, core.near[pool], start, stop)
+    ints[FAR + pool] = _living(core, rules, core.far[pool], 0, ints[FAR + pool])
+    ints[JOINERS + pool] = _living(core, rules, core.joiners[pool], 0, ints[JOINERS + pool])
+    heapify(core.joiners[pool], ints[JOINERS + pool])
 
 
 @inner
@@ -166,11 +185,8 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
     total = core.ints[FAR + pool]
     for i in range(total):
         fetch(core, rules, far, i + AHEAD, total)
-        if moves(rules) and i + AHEAD // 2 < total:
-            if of_tuples(rules):
-                fetch_group(core, core.slots[far[i + AHEAD // 2].item].group)
-            else:
-                prefetch(core.slots, core.groups[far[i + AHEAD // 2].item].head)
+        if moves(rules):
+            fetch_behind(core, rules, far, i + AHEAD // 2, total)
         if alive(core, rules, far[i]):
             item, life = far[i].item, far[i].life
             rank, seq = rank_of(core, rules, item)
@@ -195,21 +211,24 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
     k = min(n, max(_FEW, n >> 2) if moves(rules) else max(SMALL_HEAP, n >> 3))
     if k < n:
         select(far, n, k)
+    sort(far, near, k)
     core.edge[pool].rank = np.inf
-    for i in range(k):
-        near[i] = far[i]
     if k < n:
-        top = 0
-        for i in range(1, k):
-            if before(near[top].rank, near[top].seq, near[i].rank, near[i].seq):
-                top = i
-        core.edge[pool] = near[top]
-    heapify(near, k)
+        core.edge[pool] = near[k - 1]
     for i in range(k, n):
         far[i - k] = far[i]
-    ints[NEAR + pool] = k
+    ints[NEAR_FROM + pool], ints[NEAR_TO + pool] = 0, k
     ints[FAR + pool] = n - k
     ints[JOINED + pool] = 0
+
+
+@inlined
+def _join(core: Core, pool: int, rank: float, seq: int, item: int, life: int) -> None:
+    """Take a candidate among the joiners."""
+    joiners, n = core.joiners[pool], core.ints[JOINERS + pool]
+    put(joiners, n, rank, seq, item, life)
+    sift_up(joiners, n)
+    core.ints[JOINERS + pool] = n + 1
 
 
 @inlined
@@ -220,7 +239,8 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     other times after a restart.
     """
     ints = core.ints
-    if ints[NEAR + pool] + ints[FAR + pool] + 1 >= core.far.shape[1]:
+    near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool] + ints[JOINERS + pool]
+    if near + ints[FAR + pool] + 1 >= core.far.shape[1]:
         prune(core, rules, pool)
     if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
@@ -232,9 +252,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
         ints[FAR + pool] += 1
     else:
-        put(core.near[pool], ints[NEAR + pool], rank, seq, item, life)
-        sift_up(core.near[pool], ints[NEAR + pool])
-        ints[NEAR + pool] += 1
+        _join(core, pool, rank, seq, item, life)
         ints[JOINED + pool] += 1
 
 
@@ -264,9 +282,9 @@ def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 
 @inlined
-def _slack(core: Core, pool: int) -> float:
-    """By how much the first of `near` may have risen and still be taken, where ranks move."""
-    span = core.edge[pool].rank - core.near[pool, 0].rank
+def _slack(core: Core, pool: int, lowest: float) -> float:
+    """By how much the first that is near may have risen and still be taken, where ranks move."""
+    span = core.edge[pool].rank - lowest
     return _SLACK * span if np.isfinite(span) else 0.0
 
 
@@ -274,50 +292,45 @@ def _slack(core: Core, pool: int) -> float:
 def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
     ints = core.ints
-    near = core.near[pool]
+    near, joiners = core.near[pool], core.joiners[pool]
     if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
         determine_all(core, rules, pool)
     if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
         best, lowest = scan(core, rules, pool)
         return slot_of(core, rules, best), lowest
     while True:
-        n = ints[NEAR + pool]
-        if n == 0:
+        at, stop, n = ints[NEAR_FROM + pool], ints[NEAR_TO + pool], ints[JOINERS + pool]
+        if at == stop and n == 0:
             refill(core, rules, pool)
             continue
-        top = near[0].item
-        # One of the first four comes next, the others soon: in a queue that outgrows the cache,
-        # have fetched what they lead to.
-        if n <= 2 * SMALL_HEAP:
-            pass
-        elif of_tuples(rules):
-            for i in range(5, min(n, 21)):
-                prefetch(core.slots, near[i].item)
-            for i in range(1, min(n, 5)):
-                fetch_group(core, core.slots[near[i].item].group)
-        else:
-            for i in range(5, min(n, 21)):
-                prefetch(core.groups, near[i].item)
-            for i in range(1, min(n, 5)):
-                prefetch(core.slots, core.groups[near[i].item].head)
-        drop = not alive(core, rules, near[0])
-        if not drop and rules.kind == BY_TUPLE:
-            return int(top), near[0].rank
-        if not drop:
-            rank, seq = rank_of(core, rules, top)
-            fallen = moves(rules) and rank <= near[0].rank + _slack(core, pool)
-            if seq == near[0].seq and (rank == near[0].rank or fallen):
-                return slot_of(core, rules, top), rank
-            drop = before(core.edge[pool].rank, core.edge[pool].seq, rank, seq)
-            if drop:
-                put(core.far[pool], ints[FAR + pool], rank, seq, top, near[0].life)
+        joined = at == stop or (
+            n > 0 and before(joiners[0].rank, joiners[0].seq, near[at].rank, near[at].seq)
+        )
+        first = joiners[0] if joined else near[at]
+        seen, known, item, life = first.rank, first.seq, first.item, first.life
+        if alive(core, rules, first):
+            if rules.kind == BY_TUPLE:
+                return int(item), seen
+            rank, seq = rank_of(core, rules, item)
+            fallen = moves(rules) and rank <= seen + _slack(core, pool, seen)
+            if seq == known and (rank == seen or fallen):
+                return slot_of(core, rules, item), rank
+            if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+                put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
                 ints[FAR + pool] += 1
+            elif joined:
+                put(joiners, 0, rank, seq, item, life)
+                sift_down(joiners, 0, n)
+                continue
             else:
-                put(near, 0, rank, seq, top, near[0].life)
-                sift_down(near, 0, n)
-        if drop:
-            drop_top(near, n)
-            ints[NEAR + pool] = n - 1
+                _join(core, pool, rank, seq, item, life)
+        if joined:
+            drop_top(joiners, n)
+            ints[JOINERS + pool] = n - 1
+        else:
+            fetch(core, rules, near, at + AHEAD, stop)
+            fetch_behind(core, rules, near, at + AHEAD // 2, stop)
+            ints[NEAR_FROM + pool] = at + 1
 
 
 @entry_point
