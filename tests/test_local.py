@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -214,3 +215,9 @@ def test_pandas_columns_that_arrow_has_not() -> None:
         odd = pd.DataFrame({"k": [1], "t": [1], "odd": column})
         with pytest.raises(tg.TidegateError, match="does not fit into Arrow"):
             tg.local.join(odd, good, on="k", time="t", within=10)
+
+
+def test_a_total_beyond_all_numbers_is_infinite() -> None:
+    table = pa.table({"k": [1, 1], "t": [1, 2], "w": [1e308, 1e308]})
+    found = tg.local.join(table, table, on="k", time="t", within=5, memory=4, importance="w")
+    assert (found.results, found.importance) == (4, math.inf)

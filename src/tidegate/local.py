@@ -53,7 +53,7 @@ class Result:
     shed
         The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
         ``why`` (``"evicted"``, ``"rejected"`` on arrival, ``"queue full"``, or the constraint that
-        dropped it) and the tuple.
+        dropped it) and the tuple, a struct in column ``left`` or ``right``; the other is null.
     """
 
     table: pa.Table

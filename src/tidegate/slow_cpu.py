@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
+
 from tidegate.errors import TidegateError
 
 MODES = ("modular", "integrated")
@@ -39,13 +41,18 @@ class SlowCPU:
     mode: Literal["modular", "integrated"] = "modular"
 
     def __post_init__(self) -> None:
-        rate, queue = self.rate, self.queue
-        number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        rate: Any = self.rate
+        queue: Any = self.queue
+        number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
         if not number or not math.isfinite(rate) or rate <= 0:
             raise TidegateError(
                 f"rate must be a number of tuples above 0 in a unit of time, not {rate!r}"
             )
-        if isinstance(queue, bool) or not isinstance(queue, int) or not 0 < queue < 2**62:
+        if (
+            isinstance(queue, bool)
+            or not isinstance(queue, int | np.integer)
+            or not 0 < queue < 2**62
+        ):
             raise TidegateError(f"queue must be a positive number of tuples, not {queue!r}")
         if self.mode not in MODES:
             raise TidegateError(
@@ -59,4 +66,4 @@ class SlowCPU:
 
     def settings(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {"rate": self.rate, "queue": self.queue, "mode": self.mode}
+        return {"rate": float(self.rate), "queue": int(self.queue), "mode": self.mode}

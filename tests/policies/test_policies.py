@@ -29,6 +29,28 @@ def test_every_policy_is_known_by_its_name() -> None:
         tg.Age("steep")
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (lambda: tg.Age([1.0, 1e308]), r"between 0 and 1e\+150 everywhere, not \[1.0, 1e\+308\]"),
+        (lambda: tg.Age([1.0, -1.0]), "everywhere, not"),
+        (lambda: tg.Heeb(alpha=0), "alpha must be above 0, not 0; None has it learned"),
+    ],
+)
+def test_settings_that_rank_nothing_are_refused(policy: Any, said: str) -> None:
+    table = pa.table({"k": [1], "t": [1]})
+    with pytest.raises(tg.TidegateError, match=said):
+        tg.local.join(table, table, on="k", time="t", within=1, memory=1, policy=policy())
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert tg.IJoin(recompute=3) == tg.IJoin(recompute=np.int64(3))  # type: ignore[arg-type]
+    given: Any = np.float32(0.5)
+    assert tg.IJoin(penalty=given).settings() == tg.IJoin(penalty=0.5).settings()
+    queue: Any = np.int64(4)
+    assert tg.SlowCPU(given, queue).settings() == tg.SlowCPU(0.5, 4).settings()
+
+
 def test_lots_are_uniform_and_follow_the_seed() -> None:
     one, same, other = (arrivals(20_000, seed).uniform() for seed in (1, 1, 2))
     assert (one == same).all()

@@ -297,7 +297,8 @@ class WindowEngine:
                 result.column(len(left.schema) + right.schema.get_field_index(right.importance))
             ),
         ]
-        return float(COMBINE[self.spec.combine](*columns).sum())
+        with np.errstate(over="ignore"):  # what is beyond all numbers is infinite
+            return float(COMBINE[self.spec.combine](*columns).sum())
 
     def _settle(
         self,

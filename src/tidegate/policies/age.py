@@ -19,6 +19,8 @@ _STEPS = 32
 #: Steps at the least of a curve that is given: inside one, all tuples have one rank, and the
 #: youngest stay, so that a memory smaller than a step's tuples would have none grow older.
 _FINE = 256
+#: The largest value of a curve: the sum of all is still a number.
+_LARGEST = 1e150
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,10 @@ class Age(Policy):
                 values = np.empty(0)
             if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
                 raise TidegateError(f"an age curve must be a row of finite numbers, not {curve!r}")
-            if (values < 0).any():
-                raise TidegateError(f"an age curve must not be negative, not {curve!r}")
-
+            if (values < 0).any() or (values > _LARGEST).any():
+                raise TidegateError(
+                    f"an age curve must be between 0 and {_LARGEST:g} everywhere, not {curve!r}"
+                )
         if self.rates is not None:
             if isinstance(self.rates, tuple | list) and len(self.rates) != 2:
                 raise TidegateError(

@@ -103,8 +103,9 @@ class Policy:
     def settings(self) -> dict[str, Any]:
         """What tells this policy from others, as plain JSON values."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in chosen.items()}
         return {"policy": self.name} | {
-            k: v if isinstance(v, int | float | str | None) else str(v) for k, v in chosen.items()
+            k: v if isinstance(v, int | float | str | None) else str(v) for k, v in plain.items()
         }
 
 
@@ -222,7 +223,11 @@ def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
 
 def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
     """Refuse what is not a number, or is too small."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
     if not good or value < least or (above and value == least):
         wanted = f"a number {'above' if above else 'of at least'} {least:g}"
         raise TidegateError(f"{name} must be {wanted}, not {value!r}")

@@ -13,7 +13,8 @@ from tidegate.policies.base import Policy, Ranks
 class DimpProb(Policy):
     """Rank a tuple by its importance times how many partners are in memory now.
 
-    Of equal ranks the less important leaves, then the older.
+    Of equal ranks the less important leaves, then the older. A newcomer is ranked in
+    the same way, by the partners that are there when it comes.
 
     References
     ----------

@@ -14,7 +14,8 @@ class GreedyDual(ByFrequency):
     """Rank a tuple by its key's rate on top of the largest rank evicted so far.
 
     The sum is made when the tuple comes and again at each of its results, so that a tuple whose
-    key has fallen silent is overtaken by those that are active.
+    key has fallen silent is overtaken by those that are active. Each side has a floor of its own
+    where the memory is split; a newcomer that is turned away raises it too.
 
     References
     ----------

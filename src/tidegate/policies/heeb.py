@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tidegate.errors import TidegateError
 from tidegate.kernel import scores
 from tidegate.policies.base import ByFrequency, Ranks, Times
 
@@ -34,4 +35,10 @@ class Heeb(ByFrequency):
 
     def params(self, times: Times) -> tuple[float, ...]:
         """Alpha, or 0 to have it learned."""
-        return (0.0 if self.alpha is None else times.read(self.alpha, "alpha"),)
+        alpha = 0.0 if self.alpha is None else times.read(self.alpha, "alpha")
+        if self.alpha is not None and not alpha > 0:
+            raise TidegateError(
+                f"alpha must be above 0, not {self.alpha!r}; None has it learned from how long "
+                "tuples stay"
+            )
+        return (alpha,)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
 from tidegate.policies.base import Policy, Ranks, Times, at_least
@@ -67,9 +69,10 @@ class IJoin(Policy):
     def __post_init__(self) -> None:
         for name in ("penalty", "decay", "p_init"):
             at_least(getattr(self, name), 0, name)
-        given = self.recompute
-        times = isinstance(given, int) and not isinstance(given, bool) and given > 0
-        if not times and given not in ("successive", "adaptive"):
+        given: Any = self.recompute
+        if isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 0:
+            object.__setattr__(self, "recompute", int(given))
+        elif given not in ("successive", "adaptive"):
             raise TidegateError(
                 'recompute must be "successive", "adaptive" or a number of drops of at least 1, '
                 f"not {given!r}"
