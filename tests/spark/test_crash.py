@@ -43,7 +43,7 @@ from .workloads import (
 )
 
 #: Of a pool there are more, as shares change some batches after something is known.
-BATCHES = {"windows": 5, "star": 5, "sample": 5, "links": 5, "pool": 8}
+BATCHES = {"windows": 4, "star": 4, "sample": 4, "links": 4, "pool": 7}
 #: The last files come one at a time: with all but the last, a kill.
 KILLS = 2
 SHARDS = 2

@@ -183,7 +183,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch),
         "TMPDIR": str(scratch),
-        "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={scratch}",
+        "JDK_JAVA_OPTIONS": f"{os.environ['JDK_JAVA_OPTIONS']} -Djava.io.tmpdir={scratch}",
     }
 
 
