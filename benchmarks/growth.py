@@ -232,7 +232,7 @@ def run(scale: Scale, step: Step) -> Section:
             f"One core, uniform keys, {2 * scale.ticks:,} tuples a batch, {scale.rounds} batches "
             "once memory and window are full, all sizes in turns. With memory M the window is 4 M "
             "tuples, there are 5 M keys, and up to M that hold nothing are counted, so that every "
-            "tuple competes for its place in the same way and finds as many partners at every size. "
+            "tuple competes for its place in the same way and finds as many partners everywhere. "
             "What `auto` learns from costs a tuple most where windows are small: all leave a ghost."
         ),
         figures=tuple(figures),
