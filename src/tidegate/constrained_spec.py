@@ -22,7 +22,7 @@ from tidegate.checks import (
 from tidegate.constraints import CA, DETECT, OAC, OAP, RIDS, Constraint, Monitor, Rows
 from tidegate.errors import TidegateError
 from tidegate.join_graph import Edge, Graph
-from tidegate.predicates import Predicate
+from tidegate.predicates import Filter
 from tidegate.times import TimeUnit
 
 #: Streams in one join: a bound on the graph's walks, not on what is sensible.
@@ -30,15 +30,6 @@ MOST_STREAMS = 16
 _NAME = r"(?:\w+|`[^`]+`)"
 _ATTRIBUTE = re.compile(rf"\s*({_NAME})\s*\.\s*({_NAME})\s*")
 _JOIN = re.compile(r"(.*?)(<->|->|<-|=)(.*)", re.DOTALL)
-_FILTER = re.compile(
-    rf"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
-    | (?P<stream>{_NAME})\s*\.\s*(?P<column>{_NAME})
-    | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)
-    | (?P<name>{_NAME})(?P<call>\s*\()?
-    | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_WORDS = ("and", "or", "not", "true", "false")
 
 
 @dataclass(frozen=True)
@@ -312,30 +303,9 @@ def _stream(
         or (isinstance(windows, str) and windows.strip().lower() == "unbounded")
     ):
         length = int(duration(windows, unit, "windows"))
-    text = None if where is None else _filter_text(where, name)
-    if text is not None:
-        Predicate(text, schema, pa.schema([]))
-    return Stream(name, schema, time, rows, by, length, text)
-
-
-def _filter_text(where: Any, name: str) -> str:
-    """A filter with its columns as `Predicate` writes them."""
-    if not isinstance(where, str) or not where.strip():
-        raise TidegateError(f'a filter must be a condition such as "x < 8", not {where!r}')
-    out = []
-    for token in _FILTER.finditer(where):
-        if token["column"] is not None:
-            if _plain(token["stream"]) != name:
-                raise TidegateError(
-                    f"the filter of {name} may name only its own columns, not {token[0]!r}"
-                )
-            out.append(f"l.`{_plain(token['column'])}`")
-        elif token["name"] is not None and not token["call"]:
-            word = token["name"]
-            out.append(word if word.lower() in _WORDS else f"l.`{_plain(word)}`")
-        else:
-            out.append(token[0])
-    return "".join(out)
+    if where is not None:
+        Filter(where, schema, name)
+    return Stream(name, schema, time, rows, by, length, where)
 
 
 def _plain(name: str) -> str:

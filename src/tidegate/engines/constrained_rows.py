@@ -14,7 +14,7 @@ from tidegate.constrained_spec import ConstrainedJoin, Stream
 from tidegate.engines.constrained_tables import sample_threshold
 from tidegate.engines.prepare import KEY, TIE, TIME
 from tidegate.kernel import constrained_layout as layout
-from tidegate.predicates import Predicate
+from tidegate.predicates import Filter
 from tidegate.times import times
 
 BITS = "bits"
@@ -80,9 +80,7 @@ def prepare(
 def _passing(stream: Stream, batch: pa.RecordBatch) -> NDArray[np.bool_]:
     if stream.filter is None:
         return np.ones(batch.num_rows, np.bool_)
-    empty = pa.schema([])
-    nothing = pa.RecordBatch.from_pylist([], empty)
-    return Predicate(stream.filter, stream.schema, empty).mask(batch, nothing)
+    return Filter(stream.filter, stream.schema, stream.name).passing(batch)
 
 
 def order_of(column: pa.Array) -> NDArray[np.int64]:
