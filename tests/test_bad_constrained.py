@@ -48,6 +48,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"filters": ["a"]}, ["a mapping by stream"]),
     ({"select": ["S1.q"]}, ['no column "q"']),
     ({"select": []}, ["at least one"]),
+    ({"constraints": 5}, ["constraints must be a list", "not 5"]),
+    ({"constraints": "RIDS"}, ["constraints must be a list", "not 'RIDS'"]),
     ({"constraints": [5]}, ["a constraint must be one of", "not 5"]),
     ({"constraints": tg.RIDS("S2 -> S1", k=1)}, ["a join that there is not"]),
     ({"constraints": tg.RIDS("S1.a", k=1)}, ['a join such as "S1 -> S2"']),
@@ -123,6 +125,11 @@ def test_other_bad_input() -> None:
         tg.local.constrained_join(
             {"A": words, "B": words}, joins="A.a -> B.a", time="t", constraints=tg.OAC("B.a", k=1)
         )
+
+
+def test_no_constraints() -> None:
+    spec = constrained_join(SCHEMAS, **GOOD, constraints=None)
+    assert spec.settings() == constrained_join(SCHEMAS, **GOOD, constraints=[]).settings()
 
 
 def test_nulls_and_other_types() -> None:

@@ -53,7 +53,7 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
     assert bag(tg.local.repair(tables, lines, **settings(constraints=())).table) == missing
     assert set(lines["why"].to_pylist()) <= {'RIDS("C -> B")', 'RIDS("B -> O")'}
 
-    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*streams: .*200.*100"):
+    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*window of .*: 200 -> 100"):
         tg.repair(frames, folder, **{**more, "windows": 100})
     with pytest.raises(tg.TidegateError, match="is no archive of a join with shed_to"):
         tg.repair(frames, str(tmp_path / "nowhere"), **more)

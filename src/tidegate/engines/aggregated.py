@@ -201,7 +201,7 @@ class AggregatedEngine:
         count = changes.sums(there.astype(np.int64))
         if function == "count":
             return pa.array(count)
-        taken = taken.fill_null(pa.scalar(0).cast(taken.type))
+        taken = taken.fill_null(pa.scalar(0, taken.type))
         if function == "avg":
             return pa.array(reals(taken, changes) / np.maximum(count, 1), mask=count == 0)
         total = sums(taken, changes)

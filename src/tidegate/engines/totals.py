@@ -35,7 +35,8 @@ class Changes(NamedTuple):
     def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sums of whole numbers that are small enough for this."""
         so_far = np.concatenate([[0], np.cumsum(self.sign * values)])
-        return so_far[self.wanted + 1] - so_far[self.begins]
+        found: NDArray[np.int64] = so_far[self.wanted + 1] - so_far[self.begins]
+        return found
 
 
 def sum_type(kind: pa.DataType) -> pa.DataType | None:
@@ -171,5 +172,5 @@ def _rounded(totals: list[NDArray[np.int64]], power: int) -> NDArray[np.float64]
     digits |= below.astype(np.uint64)
     exponent = power + _BITS * (top - 3) - shift.astype(np.int64)
     with np.errstate(over="ignore"):
-        result = np.ldexp(digits.astype(np.float64), exponent)
+        result: NDArray[np.float64] = np.ldexp(digits.astype(np.float64), exponent)
     return np.where(negative, -result, result)

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidegate.checks import differences
 from tidegate.engines.base import Engine
 from tidegate.errors import TidegateError
 
@@ -198,16 +199,3 @@ def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
             + "\n".join(differing)
             + "\nUse the old settings, or start with a new checkpoint location."
         )
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The settings that differ, a line each."""
-    return [
-        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) or (name in old) != (name in new)
-    ]
-
-
-def _shown(settings: dict[str, Any], name: str) -> str:
-    return json.dumps(settings[name]) if name in settings else "(none)"
