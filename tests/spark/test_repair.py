@@ -67,6 +67,28 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
         tg.constrained_join(frames, joins=JOINS, time="ts", eliminate=False, shed_to="x")
 
 
+def test_a_query_as_text_is_repaired_by_its_text(spark: SparkSession, tmp_path: Path) -> None:
+    tables = packets()
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    text = (
+        "Select C.pid, O.ts From C [Range 200], B [Range 200], O [Range 200] "
+        "Where C.pid = B.pid and B.pid = O.pid"
+    )
+    given: dict[str, Any] = {"time": "ts", "unique": ["C.pid", "B.pid", "O.pid"], "shards": 2}
+    exact = bag(tg.cql(text, frames, **given).toArrow())
+    folder = str(tmp_path / "shed")
+    hasty = tg.cql(text, frames, **given, constraints=TOO_SMALL, lag=0, shed_to=folder)
+    online = bag(hasty.toArrow())
+    assert 0 < online.total() < exact.total()
+    assert online + bag(tg.repair(frames, folder, query=text, **given).toArrow()) == exact
+    with pytest.raises(tg.TidegateError, match=r"window of C: 200 -> 100"):
+        tg.repair(frames, folder, query=text.replace("200", "100", 1), **given)
+    with pytest.raises(tg.TidegateError, match="give shed_to=, a folder, with DataFrames"):
+        tg.cql(text, frames, **given, keep_shed=True)
+    with pytest.raises(tg.TidegateError, match="an aggregate has no shed_to"):
+        tg.cql(text.replace("C.pid, O.ts", "count(*)"), frames, **given, shed_to=folder)
+
+
 def test_an_archive_is_written_whole_and_belongs_to_one_query(tmp_path: Path) -> None:
     first = archive(tmp_path / "a b" / "shed", {"windows": 5})
     many, few = pa.table({"side": ["A"] * 3}), pa.table({"side": ["B"]})

@@ -64,10 +64,12 @@ def prepare(
     bits = np.where(keyed, layout.KEYED, 0).astype(np.uint8)
     bits[_passing(stream, batch) & keyed] |= layout.PASSES
     ties = hash_columns(batch.columns, rows, exact=True)
-    if spec.watched:
-        bits[ties < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     shards = spec.shard_columns
     key = ties if shards is None else hash_columns([batch.column(shards[at])], rows)
+    if spec.watched:
+        # By the key that all joins share, if there is one: so the tuples of a result are drawn
+        # together, and it counts once, however many constraints would have cost it.
+        bits[key < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     when = times(batch.column(stream.time), spec.unit)
     columns = [pa.array(key), pa.array(when), pa.array(ties), pa.array(bits)]
     for names in side.keys:
