@@ -231,6 +231,7 @@ BAD: list[tuple[str, str]] = [
     (f"Select * {J} and A.name @is null", "is is outside this subset"),
     ("Select * From A@; Select * From B", "';' is not known"),
     ("Select * From A a @b, B", "expected Where, Group By, a comma and a stream or the end"),
+    ("Select * From A, B Where A.x = @? -- what", "'?' is not known"),
     # Tabs, wide letters, comments and line ends before the place.
     ("Select\t*\tFrom\tA,\t@C", "no stream 'C'"),
     (f"Select * {J} and A.name = '日本' and A.x = @q", "no stream has a column 'q'"),

@@ -272,13 +272,18 @@ def check_names(
             )
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings that differ, a line each."""
-    return [
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
+    """Refuse what was written with other settings: say which differ, and what to do instead."""
+    differing = [
         f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]
+    if differing:
+        lines = "\n".join(differing)
+        raise TidegateError(
+            f"this {what} was written with other settings (old -> new):\n{lines}\n{instead}"
+        )
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:

@@ -364,6 +364,13 @@ def _other_end(edge: Edge, known: Known) -> tuple[int, str]:
     return edge.parent, next(a for a, b in pairs if b == known.column)
 
 
+def _texts(value: Any) -> Sequence[str]:
+    """A text or several as a list; nothing if it is something else."""
+    listed = [value] if isinstance(value, str) else value
+    right = isinstance(listed, Sequence) and all(isinstance(each, str) for each in listed)
+    return listed if right else ()
+
+
 # ---- joins ------------------------------------------------------------------------------------
 
 
@@ -386,12 +393,8 @@ def attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[
 
 def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple[Edge, ...]:
     """The joins; many-many ones too, if nothing is to be concluded from what they are."""
-    listed = [joins] if isinstance(joins, str) else joins
-    if (
-        not isinstance(listed, Sequence)
-        or not listed
-        or not all(isinstance(join, str) for join in listed)
-    ):
+    listed = _texts(joins)
+    if not listed:
         raise TidegateError(
             f'joins must be texts such as "S1.a -> S2.a", many-one from S1 to S2, not {joins!r}'
         )
@@ -560,12 +563,8 @@ def flag(value: Any, name: str) -> bool:
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:
     if select is None:
         return tuple((at, name) for at, s in enumerate(streams) for name in s.schema.names)
-    listed = [select] if isinstance(select, str) else select
-    if (
-        not isinstance(listed, Sequence)
-        or not listed
-        or not all(isinstance(each, str) for each in listed)
-    ):
+    listed = _texts(select)
+    if not listed:
         raise TidegateError(
             f'select must list result columns such as "S1.a", at least one, not {select!r}'
         )

@@ -118,7 +118,7 @@ class _Parser:
     def __init__(self, query: str, schemas: Mapping[str, pa.Schema]) -> None:
         self._text = query
         self._query = without_comments(query)
-        self._tokens = tokens_of(self._query)
+        self._tokens = tokens_of(query)
         self._at = 0
         self._known = schemas
         self._schemas: dict[str, pa.Schema] = {}

@@ -74,8 +74,9 @@ _NOT_CLOSED = {
 }
 
 
-def tokens_of(query: str) -> list[Token]:
+def tokens_of(text: str) -> list[Token]:
     """The tokens of a query, and one for its end, where a semicolon may stand."""
+    query = without_comments(text)
     found: list[Token] = []
     at = _skip(query, 0)
     while at < len(query):
@@ -83,7 +84,7 @@ def tokens_of(query: str) -> list[Token]:
         if match is None:
             if query[at] == ";" and _skip(query, at + 1) == len(query):
                 break
-            refuse(query, at, _NOT_CLOSED.get(query[at], f"{query[at]!r} is not known"))
+            refuse(text, at, _NOT_CLOSED.get(query[at], f"{query[at]!r} is not known"))
         kind = str(match.lastgroup)
         found.append(Token(kind, match[kind], match.start(kind), match.end()))
         at = _skip(query, match.end())

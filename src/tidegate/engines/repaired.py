@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.checks import differences
+from tidegate.checks import check_same
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.constrained import ConstrainedEngine, JoinFrame
@@ -90,13 +90,7 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
 
 def check_archive(written: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse an archive of a join with other settings."""
-    differing = differences(written, now)
-    if differing:
-        raise TidegateError(
-            "this archive was written with other settings (old -> new):\n"
-            + "\n".join(differing)
-            + "\nGive repair the settings of the join that wrote it."
-        )
+    check_same(written, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
 class _Missing(ConstrainedEngine):

@@ -24,9 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.checks import differences
+from tidegate.checks import check_same
 from tidegate.engines.base import Engine
-from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -192,10 +191,5 @@ class Opened:
 
 def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse a checkpoint that was written with other settings, and say which."""
-    differing = differences(old, new)
-    if differing:
-        raise TidegateError(
-            "this checkpoint was written with other settings (old -> new):\n"
-            + "\n".join(differing)
-            + "\nUse the old settings, or start with a new checkpoint location."
-        )
+    instead = "Use the old settings, or start with a new checkpoint location."
+    check_same(old, new, "checkpoint", instead)
