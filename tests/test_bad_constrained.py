@@ -38,13 +38,18 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"windows": {"S9": 5}}, ["windows names a stream 'S9'"]),
     ({"windows": {"S1": tg.Rows(5, "zz")}}, ['no column "zz"']),
     ({"filters": {"S9": "a < 1"}}, ["filters names a stream 'S9'"]),
-    ({"filters": {"S1": "S2.a < 1"}}, ["only its own columns", "'S2.a'"]),
-    ({"filters": {"S1": "q < 1"}}, ["q"]),
+    ({"filters": {"S1": "S2.a < 1"}}, ["only its own stream's", "'S2.a'"]),
+    ({"filters": {"S1": "q < 1"}}, ["the filter 'q < 1' of S1: 'q' is no column"]),
+    ({"filters": {"S1": "S1.s + 1.5 < 1"}}, ["'S1.s + 1.5' needs numbers", "of S1:"]),
+    ({"filters": {"S1": "sqrt(a) < 1"}}, ["'sqrt' is neither", "Columns are written by name"]),
+    ({"filters": {"S1": 5}}, ['a condition such as "x < 8"', "not 5"]),
     ({"filters": {"S1": "a +"}}, ["cannot be read"]),
     ({"filters": {"S1": ""}}, ['a condition such as "x < 8"']),
     ({"filters": ["a"]}, ["a mapping by stream"]),
     ({"select": ["S1.q"]}, ['no column "q"']),
     ({"select": []}, ["at least one"]),
+    ({"constraints": 5}, ["constraints must be a list", "not 5"]),
+    ({"constraints": "RIDS"}, ["constraints must be a list", "not 'RIDS'"]),
     ({"constraints": [5]}, ["a constraint must be one of", "not 5"]),
     ({"constraints": tg.RIDS("S2 -> S1", k=1)}, ["a join that there is not"]),
     ({"constraints": tg.RIDS("S1.a", k=1)}, ['a join such as "S1 -> S2"']),
@@ -120,6 +125,11 @@ def test_other_bad_input() -> None:
         tg.local.constrained_join(
             {"A": words, "B": words}, joins="A.a -> B.a", time="t", constraints=tg.OAC("B.a", k=1)
         )
+
+
+def test_no_constraints() -> None:
+    spec = constrained_join(SCHEMAS, **GOOD, constraints=None)
+    assert spec.settings() == constrained_join(SCHEMAS, **GOOD, constraints=[]).settings()
 
 
 def test_nulls_and_other_types() -> None:

@@ -84,7 +84,7 @@ def test_conditions(where: str, passes: list[int]) -> None:
         ("abs(l.x > r.x) <= 1", "needs numbers or times, not bool"),
         ("l.s < 1", "does not work on these columns"),
         ("l.x + r.x", "gives double, and must be true or false"),
-        ("sqrt(l.x) < 1", "'sqrt' is neither a column .* nor a known function"),
+        ("sqrt(l.x) < 1", "'sqrt' is neither a column nor a known function"),
         ("__import__('os').system('x')", "is neither a column"),
         ("abs(l.ts - r.ts) < 'soon'", "'soon' is no duration"),
         ("[1 for l in r]", "cannot be read"),

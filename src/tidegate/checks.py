@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any
@@ -24,6 +26,13 @@ def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
         listed = ", ".join(f'"{c}"' for c in choices)
         raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
     return value
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """A hint at the known name that an unknown one may stand for; nothing if none is like it."""
+    by_letters = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(str(name).lower(), by_letters, n=1)
+    return f'; did you mean "{by_letters[near[0]]}"?' if near else ""
 
 
 def input_of(side: str) -> str:
@@ -62,7 +71,10 @@ def check_column(schema: pa.Schema, name: str, where: str) -> None:
     """Refuse the name of a column that there is not."""
     if name not in schema.names:
         listed = ", ".join(f'"{n}"' for n in schema.names)
-        raise TidegateError(f'{where} has no column "{name}"; it has {listed or "no columns"}')
+        hint = nearest(name, schema.names)
+        raise TidegateError(
+            f'{where} has no column "{name}"; it has {listed or "no columns"}{hint}'
+        )
 
 
 def key_columns(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -104,7 +116,8 @@ def check_key(
         raise TidegateError(
             f'key column "{a}" is a {kind}, which has no equality; join on one of its entries'
         )
-    if kind in (pa.float16(), pa.month_day_nano_interval()):
+    coarse = pa.types.is_decimal(kind) and kind.scale < 0
+    if coarse or kind in (pa.float16(), pa.month_day_nano_interval()):
         raise TidegateError(
             f'key column "{a}" is a {kind}, which cannot be compared; cast it to a string'
         )
@@ -125,7 +138,7 @@ def _unit_of(kind: pa.DataType) -> TimeUnit | None:
         return TimeUnit("whole number", Fraction(1))
     if pa.types.is_floating(kind):
         return TimeUnit("real number", Fraction(1))
-    if pa.types.is_decimal(kind) and kind.precision <= 18:
+    if pa.types.is_decimal(kind) and kind.precision <= 18 and kind.scale >= 0:
         return TimeUnit("decimal", Fraction(10**kind.scale))
     return None
 
@@ -249,13 +262,32 @@ def check_names(
     for name in settings:
         if name not in known:
             listed = ", ".join([*known, *mine])
-            raise TidegateError(f"there is no setting {name!r}; there are {listed}")
+            hint = nearest(name, [*known, *mine])
+            raise TidegateError(f"there is no setting {name!r}; there are {listed}{hint}")
     needed = [name for name, parameter in wanted.items() if parameter.default is parameter.empty]
     for name in needed:
         if name in known and name not in settings:
             raise TidegateError(
                 f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
             )
+
+
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
+    """Refuse what was written with other settings: say which differ, and what to do instead."""
+    differing = [
+        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    ]
+    if differing:
+        lines = "\n".join(differing)
+        raise TidegateError(
+            f"this {what} was written with other settings (old -> new):\n{lines}\n{instead}"
+        )
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return json.dumps(settings[name]) if name in settings else "(none)"
 
 
 def _keywords(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -28,7 +28,7 @@ def constrained_join(
     windows: Any = None,
     filters: Mapping[str, str] | None = None,
     select: Sequence[str] | None = None,
-    constraints: Constraint | Sequence[Constraint] = (),
+    constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
     lateness: Any = 0,
     lag: Any = None,

@@ -16,13 +16,14 @@ from tidegate.checks import (
     check_key,
     check_unique,
     duration,
+    nearest,
     result_names,
     time_unit,
 )
 from tidegate.constraints import CA, DETECT, OAC, OAP, RIDS, Constraint, Monitor, Rows
 from tidegate.errors import TidegateError
 from tidegate.join_graph import Edge, Graph
-from tidegate.predicates import Predicate
+from tidegate.predicates import Filter
 from tidegate.times import TimeUnit
 
 #: Streams in one join: a bound on the graph's walks, not on what is sensible.
@@ -30,15 +31,6 @@ MOST_STREAMS = 16
 _NAME = r"(?:\w+|`[^`]+`)"
 _ATTRIBUTE = re.compile(rf"\s*({_NAME})\s*\.\s*({_NAME})\s*")
 _JOIN = re.compile(r"(.*?)(<->|->|<-|=)(.*)", re.DOTALL)
-_FILTER = re.compile(
-    rf"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
-    | (?P<stream>{_NAME})\s*\.\s*(?P<column>{_NAME})
-    | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)
-    | (?P<name>{_NAME})(?P<call>\s*\()?
-    | (?P<other>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_WORDS = ("and", "or", "not", "true", "false")
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ def constrained_join(
     windows: Any = None,
     filters: Mapping[str, str] | None = None,
     select: Sequence[str] | None = None,
-    constraints: Constraint | Sequence[Constraint] = (),
+    constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
     lateness: Any = 0,
     lag: Any = None,
@@ -196,13 +188,13 @@ def constrained_join(
     for name, schema in schemas.items():
         check_unique(schema, name)
         check_carried(schema, name)
-    times = _by_stream(time, names, "time", str, "a column name")
-    unit = _unit(schemas, times)
+    times = by_stream(time, names, "time", str, "a column name")
+    unit = unit_of(schemas, times)
     graph = Graph(len(names), _edges(joins, schemas, many=eliminate is False))
     if not graph.connected:
         raise TidegateError(_apart(graph, names))
     wheres = {} if filters is None else filters
-    _known_streams(wheres, names, "filters")
+    known_streams(wheres, names, "filters")
     streams = tuple(
         _stream(name, schemas[name], times[name], windows, wheres.get(name), unit, names)
         for name in names
@@ -211,8 +203,7 @@ def constrained_join(
         raise TidegateError(
             "constraints are for a join that eliminates tuples; leave out eliminate=False, or them"
         )
-    listed = (constraints,) if isinstance(constraints, Constraint) else tuple(constraints)
-    known = tuple(_known(c, graph, streams, unit) for c in listed)
+    known = tuple(_known(c, graph, streams, unit) for c in _listed(constraints))
     for i, one in enumerate(known):
         if any((o.kind, o.stream, o.column, o.edges) == _place(one) for o in known[:i]):
             raise TidegateError(f"{one.text} is given twice; leave one out")
@@ -237,8 +228,8 @@ def constrained_join(
         constraints=known,
         monitor=monitor or Monitor(),
         watched=monitor is not None or any(c.k is None for c in known),
-        choose=_flag(choose, "choose"),
-        eliminate=_flag(eliminate, "eliminate"),
+        choose=flag(choose, "choose"),
+        eliminate=flag(eliminate, "eliminate"),
         selected=selected,
         names=tuple(by_column[each] for each in selected),
     )
@@ -247,10 +238,10 @@ def constrained_join(
 # ---- streams ----------------------------------------------------------------------------------
 
 
-def _by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) -> dict[str, Any]:
+def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) -> dict[str, Any]:
     """One value for every stream, from one for all or one by name."""
     if isinstance(value, Mapping):
-        _known_streams(value, names, what)
+        known_streams(value, names, what)
         missing = [name for name in names if name not in value]
         if missing:
             raise TidegateError(f"{what} has nothing for the stream {missing[0]!r}")
@@ -265,17 +256,20 @@ def _by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str)
     return found
 
 
-def _known_streams(value: Any, names: list[str], what: str) -> None:
+def known_streams(value: Any, names: Sequence[str], what: str) -> None:
+    """Refuse a mapping by stream that names others than there are."""
     if not isinstance(value, Mapping):
         raise TidegateError(f"{what} must be a mapping by stream, not {value!r}")
     for name in value:
         if name not in names:
             raise TidegateError(
                 f"{what} names a stream {name!r} that there is not; there are {', '.join(names)}"
+                f"{nearest(name, names)}"
             )
 
 
-def _unit(schemas: Mapping[str, pa.Schema], times: dict[str, str]) -> TimeUnit:
+def unit_of(schemas: Mapping[str, pa.Schema], times: Mapping[str, str]) -> TimeUnit:
+    """What the times of all streams are measured in."""
     first, *others = schemas
     units = [
         time_unit(schemas[first], schemas[name], times[first], times[name], (first, name))
@@ -300,42 +294,28 @@ def _stream(
     names: list[str],
 ) -> Stream:
     if isinstance(windows, Mapping):
-        _known_streams(windows, names, "windows")
+        known_streams(windows, names, "windows")
         windows = windows.get(name)
-    rows, by, length = None, None, None
-    if isinstance(windows, Rows):
-        rows, by = windows.n, windows.by
-        if by is not None:
-            check_column(schema, by, f"the {name} input")
-    elif windows is not None and not (
-        (isinstance(windows, float) and windows == math.inf)
-        or (isinstance(windows, str) and windows.strip().lower() == "unbounded")
-    ):
-        length = int(duration(windows, unit, "windows"))
-    text = None if where is None else _filter_text(where, name)
-    if text is not None:
-        Predicate(text, schema, pa.schema([]))
-    return Stream(name, schema, time, rows, by, length, text)
+    rows, by, length = window_of(windows, unit, schema, name)
+    if where is not None:
+        Filter(where, schema, name)
+    return Stream(name, schema, time, rows, by, length, where)
 
 
-def _filter_text(where: Any, name: str) -> str:
-    """A filter with its columns as `Predicate` writes them."""
-    if not isinstance(where, str) or not where.strip():
-        raise TidegateError(f'a filter must be a condition such as "x < 8", not {where!r}')
-    out = []
-    for token in _FILTER.finditer(where):
-        if token["column"] is not None:
-            if _plain(token["stream"]) != name:
-                raise TidegateError(
-                    f"the filter of {name} may name only its own columns, not {token[0]!r}"
-                )
-            out.append(f"l.`{_plain(token['column'])}`")
-        elif token["name"] is not None and not token["call"]:
-            word = token["name"]
-            out.append(word if word.lower() in _WORDS else f"l.`{_plain(word)}`")
-        else:
-            out.append(token[0])
-    return "".join(out)
+def window_of(
+    window: Any, unit: TimeUnit, schema: pa.Schema, name: str
+) -> tuple[int | None, str | None, int | None]:
+    """A stream's window: how many rows, by which column, or how long; nothing is without end."""
+    if isinstance(window, Rows):
+        if window.by is not None:
+            check_column(schema, window.by, f"the {name} input")
+        return window.n, window.by, None
+    endless = (isinstance(window, float) and window == math.inf) or (
+        isinstance(window, str) and window.strip().lower() == "unbounded"
+    )
+    if window is None or endless:
+        return None, None, None
+    return None, None, int(duration(window, unit, "windows"))
 
 
 def _plain(name: str) -> str:
@@ -384,10 +364,18 @@ def _other_end(edge: Edge, known: Known) -> tuple[int, str]:
     return edge.parent, next(a for a, b in pairs if b == known.column)
 
 
+def _texts(value: Any) -> Sequence[str]:
+    """A text or several as a list; nothing if it is something else."""
+    listed = [value] if isinstance(value, str) else value
+    right = isinstance(listed, Sequence) and all(isinstance(each, str) for each in listed)
+    return listed if right else ()
+
+
 # ---- joins ------------------------------------------------------------------------------------
 
 
-def _attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[int, str]:
+def attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[int, str]:
+    """The number of a stream, and its column, from "S1.a" as a part of something."""
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
         raise TidegateError(
@@ -397,6 +385,7 @@ def _attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple
     if stream not in schemas:
         raise TidegateError(
             f"{whole!r} names a stream {stream!r} that there is not; there are {', '.join(schemas)}"
+            f"{nearest(stream, schemas)}"
         )
     check_column(schemas[stream], column, f"the stream {stream}")
     return list(schemas).index(stream), column
@@ -404,12 +393,8 @@ def _attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple
 
 def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple[Edge, ...]:
     """The joins; many-many ones too, if nothing is to be concluded from what they are."""
-    listed = [joins] if isinstance(joins, str) else joins
-    if (
-        not isinstance(listed, Sequence)
-        or not listed
-        or not all(isinstance(join, str) for join in listed)
-    ):
+    listed = _texts(joins)
+    if not listed:
         raise TidegateError(
             f'joins must be texts such as "S1.a -> S2.a", many-one from S1 to S2, not {joins!r}'
         )
@@ -428,8 +413,8 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple
                 "constraints: tidegate.join takes it, two streams at a time, and here "
                 "eliminate=False does, which holds every tuple for its window"
             )
-        one = _attribute(parts[1], schemas, join)
-        other = _attribute(parts[3], schemas, join)
+        one = attribute(parts[1], schemas, join)
+        other = attribute(parts[3], schemas, join)
         if one[0] == other[0]:
             raise TidegateError(
                 f"the join {join!r} joins a stream with itself; give the stream two names"
@@ -473,6 +458,19 @@ def _apart(graph: Graph, names: list[str]) -> str:
 # ---- constraints ------------------------------------------------------------------------------
 
 
+def _listed(constraints: Any) -> Sequence[Any]:
+    if constraints is None:
+        return ()
+    if isinstance(constraints, Constraint):
+        return (constraints,)
+    if not isinstance(constraints, Sequence) or isinstance(constraints, str):
+        raise TidegateError(
+            f'constraints must be a list such as [tg.RIDS("S1 -> S2", k=10)], one of them, or None '
+            f"for none, not {constraints!r}"
+        )
+    return constraints
+
+
 def _known(given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit) -> Known:
     if not isinstance(given, RIDS | CA | OAP | OAC):
         raise TidegateError(
@@ -484,7 +482,7 @@ def _known(given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit
     if isinstance(given, RIDS):
         stream, column, edges = _rids(given, graph, streams)
     else:
-        stream, column = _attribute(given.on, schemas, text)
+        stream, column = attribute(given.on, schemas, text)
         child = isinstance(given, OAC)
         edges = tuple(
             i
@@ -546,7 +544,7 @@ def _check_order(column: pa.Field, text: str) -> None:
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_temporal(kind)
-        or (pa.types.is_decimal(kind) and kind.precision <= 18)
+        or (pa.types.is_decimal(kind) and kind.precision <= 18 and kind.scale >= 0)
     )
     if not ordered or pa.types.is_interval(kind):
         raise TidegateError(
@@ -555,7 +553,8 @@ def _check_order(column: pa.Field, text: str) -> None:
         )
 
 
-def _flag(value: Any, name: str) -> bool:
+def flag(value: Any, name: str) -> bool:
+    """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
         raise TidegateError(f"{name} must be True or False, not {value!r}")
     return value
@@ -564,14 +563,10 @@ def _flag(value: Any, name: str) -> bool:
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:
     if select is None:
         return tuple((at, name) for at, s in enumerate(streams) for name in s.schema.names)
-    listed = [select] if isinstance(select, str) else select
-    if (
-        not isinstance(listed, Sequence)
-        or not listed
-        or not all(isinstance(each, str) for each in listed)
-    ):
+    listed = _texts(select)
+    if not listed:
         raise TidegateError(
             f'select must list result columns such as "S1.a", at least one, not {select!r}'
         )
     schemas = {s.name: s.schema for s in streams}
-    return tuple(_attribute(each, schemas, f"select={each}") for each in listed)
+    return tuple(attribute(each, schemas, f"select={each}") for each in listed)

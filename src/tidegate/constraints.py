@@ -127,7 +127,8 @@ class Monitor:
         State is kept as if k were `c` times what was seen, so that a rise within it costs nothing.
     p
         The share of values whose tuples are kept to the end of their window whatever k is: they
-        show a rise beyond that, and how many results were missed.
+        show a rise beyond that, and how many results were missed. Where joins share no key, results
+        that several constraints cost are hardly seen, and ``missed`` is too low by these.
     window
         A smaller k is adopted after so many tuples of a stream. A larger one is never: the
         constraint is left unused until the next such window ends.

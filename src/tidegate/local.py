@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from tidegate.checks import check_names
 from tidegate.columns import decoded, hash_columns
 from tidegate.constrained_spec import constrained_join as spec_of_constrained
+from tidegate.constrained_spec import flag
+from tidegate.cql.plan import repaired_spec
 from tidegate.engines.aggregated import AggregatedJob
 from tidegate.engines.base import Archiving, Job
 from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.departures import MARK, archived, shed_schema
 from tidegate.engines.job import WindowJob
-from tidegate.engines.repaired import RepairJob
+from tidegate.engines.repaired import MADE_BY, RepairJob, archive_settings, check_archive
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.errors import TidegateError
@@ -239,16 +242,13 @@ def constrained_join(
     _check_batch(batch_rows)
     check_names(settings, spec_of_constrained)
     check_streams(streams)
-    if not isinstance(keep_shed, bool):
-        raise TidegateError(f"keep_shed must be True or False, not {keep_shed!r}")
+    flag(keep_shed, "keep_shed")
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = spec_of_constrained(schemas, **{"lag": 0, **settings})
     if keep_shed:
         spec = archived(spec)
-    found = run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
-    # What was not noted must not be taken for nothing by `repair`.
-    return found if keep_shed else replace(found, shed=found.shed.drop_columns(MARK))
+    return run_streams(ConstrainedJob(spec), list(tables.values()), batch_rows)
 
 
 def check_streams(streams: Any) -> None:
@@ -270,26 +270,28 @@ def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
     shed
         What it gave with ``keep_shed=True``, or ``shed`` of that.
     **settings
-        As it took them.
+        As it took them; those of `tidegate.cql`, with the text as `query`, for a query.
 
     Returns
     -------
     Result
         The missing results: with those that the join gave, they are the exact ones.
     """
-    check_names(settings, spec_of_constrained)
     check_streams(streams)
     tables = {name: decoded(as_table(data)) for name, data in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
-    spec = archived(spec_of_constrained(schemas, **settings))
+    names, spec = repaired_spec(schemas, settings)
     lines = shed.shed if isinstance(shed, Result) else as_table(shed)
+    made_by = (lines.schema.metadata or {}).get(MADE_BY.encode())
+    if made_by is not None:
+        check_archive(json.loads(made_by)["settings"], archive_settings(spec))
     if not lines.schema.equals(shed_schema(spec)):
         raise TidegateError(
             "shed must be what tidegate.local.constrained_join gave, with the same settings and "
             f"keep_shed=True, with the columns {', '.join(shed_schema(spec).names)}"
         )
     job = RepairJob(spec)
-    inputs = [*tables.values(), lines.select(["side", MARK])]
+    inputs = [*(tables[name] for name in names), lines.select(["side", MARK])]
     engine = job.engine(1)
     found = list(engine.feed([[job.prepare(s, _single(t))[0]] for s, t in enumerate(inputs)]))
     found += engine.finish()
@@ -321,13 +323,21 @@ def run_streams(
     for text, k in engine.adherence.items():
         counters[f"k of {text}"] = math.inf if k is None else k
     table = pa.Table.from_batches(found, job.result_schema)
-    nothing = pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())})
+    shed = pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())})
+    if isinstance(job, ConstrainedJob) and isinstance(engine, Archiving):
+        shed = engine.take_shed()
+        if job.spec.archive:
+            made_by = json.dumps({"settings": archive_settings(job.spec)})
+            shed = shed.replace_schema_metadata({MADE_BY: made_by})
+        else:
+            # What was not noted must not be taken for nothing by `repair`.
+            shed = shed.drop_columns(MARK)
     return Result(
         table=table,
         results=table.num_rows,
         importance=float(table.num_rows),
         counters=counters,
-        shed=engine.take_shed() if isinstance(engine, Archiving) else nothing,
+        shed=shed,
     )
 
 

@@ -27,15 +27,20 @@ from tidegate.errors import TidegateError
 
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _WORDS = {"and": "and", "or": "or", "not": "not", "true": "True", "false": "False"}
-_TOKENS = re.compile(
-    r"""\s*(?:
-      (?P<side>[lrLR])\s*\.\s*(?:(?P<name>\w+)|`(?P<quoted>[^`]+)`)
-    | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)
-    | (?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")
-    | (?P<word>[A-Za-z_]\w*)
-    | (?P<sign><>|<=|>=|!=|==|[-=<>+*/(),])
-    )""",
+_NUMBER = r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)"
+_STRING = r"""(?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")"""
+_SIGN = r"(?P<sign><>|<=|>=|!=|==|[-=<>+*/(),])"
+_COLUMN = r"(?:(?P<name>\w+)|`(?P<quoted>[^`]+)`)"
+_OF_SIDES = re.compile(
+    rf"""\s*(?:(?P<side>[lrLR])\s*\.\s*{_COLUMN}
+    | {_NUMBER} | {_STRING} | (?P<word>[A-Za-z_]\w*) | {_SIGN})""",
     re.VERBOSE,
+)
+_OF_ONE = re.compile(
+    rf"""\s*(?:{_NUMBER} | {_STRING}
+    | (?P<word>(?:and|or|not|true|false)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
+    | (?:(?P<side>\w+|`[^`]+`)\s*\.\s*)?{_COLUMN} | {_SIGN})""",
+    re.VERBOSE | re.IGNORECASE,
 )
 _SIGNS = {"=": "==", "<>": "!="}
 _PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -44,6 +49,24 @@ _PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 class _Column(NamedTuple):
     side: str
     name: str
+
+
+class ConditionError(TidegateError):
+    """What is wrong with a condition (`why`), and where in its text (`at`)."""
+
+    def __init__(self, condition: str, why: str, at: int) -> None:
+        super().__init__(f"{condition}: {why}")
+        self.why = why
+        self.at = at
+
+
+class _Span(NamedTuple):
+    """Where a token is: in Python's spelling, and in the user's."""
+
+    start: int
+    end: int
+    own_start: int
+    own_end: int
 
 
 class Predicate:
@@ -60,8 +83,12 @@ class Predicate:
         The schemas of both sides.
     """
 
+    _tokens = _OF_SIDES
+    _written = "Columns are written l.name and r.name (l.`a name` where it is no word)"
+
     def __init__(self, where: str, left: pa.Schema, right: pa.Schema) -> None:
         self._where = where
+        self._spans: list[_Span] = []
         self._schemas = {"l": left, "r": right}
         self._columns: list[_Column] = []
         if not isinstance(where, str) or not where.strip():
@@ -73,7 +100,9 @@ class Predicate:
             values = self._eval(self._tree, {"l": left.empty_table(), "r": right.empty_table()})
         except TidegateError:
             raise
-        except (SyntaxError, ValueError):
+        except SyntaxError as error:
+            raise self._error("cannot be read", where, self._own(error.offset or 1)) from None
+        except ValueError:
             raise self._error("cannot be read", where) from None
         except (RecursionError, MemoryError):
             raise self._error("is too long", where[:40] + "...") from None
@@ -87,47 +116,69 @@ class Predicate:
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
-    def _error(self, what: str, part: str) -> TidegateError:
-        return TidegateError(
-            f"where={self._where[:200]!r}: {part!r} {what}. Columns are written l.name and r.name "
-            "(l.`a name` where it is no word), and there are + - * / = <> < <= > >= AND OR NOT "
+    @property
+    def _condition(self) -> str:
+        """How errors call it."""
+        return f"where={self._where[:200]!r}"
+
+    def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
+        why = (
+            f"{part!r} {what}. {self._written}, and there are + - * / = <> < <= > >= AND OR NOT "
             f"and {', '.join(_FUNCTIONS)}"
         )
+        return ConditionError(self._condition, why, at)
+
+    def _wrong(self, what: str, node: ast.AST, part: str | None = None) -> ConditionError:
+        """The same about a part, which is quoted as it was written."""
+        start = self._own(getattr(node, "col_offset", 0) + 1)
+        return self._error(what, part or self._shown(node), start)
+
+    def _own(self, column: int) -> int:
+        """The place in the text of a column of Python's, which counts from 1."""
+        return next((s.own_start for s in self._spans if s.end >= column), len(self._where))
 
     def _translated(self) -> str:
         """The condition in Python's spelling, with columns under names of our own."""
         out: list[str] = []
-        text, at, before = self._where.strip(), 0, ""
+        text, at, before, length = self._where.rstrip(), 0, "", 0
         while at < len(text):
-            token = _TOKENS.match(text, at)
+            token = self._tokens.match(text, at)
             if token is None:
-                raise self._error("cannot be read", text[at : at + 40])
-            at = token.end()
+                start = at + len(text[at:]) - len(text[at:].lstrip())
+                raise self._error("cannot be read", text[start : start + 40], start)
             kind = str(token.lastgroup)
+            start, at = token.start() + len(token[0]) - len(token[0].lstrip()), token.end()
             if kind == "string" and before == "string":
-                raise self._error("cannot be read: two texts side by side", token["string"])
+                raise self._error("cannot be read: two texts side by side", token["string"], start)
             before = kind
             if kind in ("name", "quoted"):
-                out.append(self._column(token["side"].lower(), token["name"] or token["quoted"]))
+                out.append(self._column(token, start))
             elif kind == "string":
                 quote = token["string"][0]
-                out.append(repr(token["string"][1:-1].replace(quote * 2, quote)))
+                out.append(ascii(token["string"][1:-1].replace(quote * 2, quote)))
             elif kind == "word":
-                out.append(self._word(token["word"]))
+                out.append(self._word(token["word"], start))
             else:
                 out.append(_SIGNS.get(token[kind], token[kind]))
+            self._spans.append(_Span(length, length + len(out[-1]), start, at))
+            length += len(out[-1]) + 1
         return " ".join(out)
 
-    def _word(self, word: str) -> str:
+    def _word(self, word: str, at: int) -> str:
         known = _WORDS.get(word.lower()) or (word.lower() if word.lower() in _FUNCTIONS else None)
         if known is None:
-            raise self._error("is neither a column (l. or r.) nor a known function", word)
+            raise self._error("is neither a column nor a known function", word, at)
         return known
 
-    def _column(self, side: str, name: str) -> str:
+    def _side(self, token: re.Match[str], at: int) -> str:
+        """Of which side a column is."""
+        return token["side"].lower()
+
+    def _column(self, token: re.Match[str], at: int) -> str:
+        side, name = self._side(token, at), token["name"] or token["quoted"]
         if name not in self._schemas[side].names:
             listed = ", ".join(self._schemas[side].names)
-            raise self._error(f"is no column; there are {listed}", name)
+            raise self._error(f"is no column; there are {listed}", name, at)
         self._columns.append(_Column(side, name))
         return f"column_{len(self._columns) - 1}"
 
@@ -136,15 +187,13 @@ class Predicate:
             return self._value(node, sides)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             reason = str(error).splitlines()[0]
-            part = self._shown(node)
-            raise self._error(f"does not work on these columns ({reason})", part) from None
+            raise self._wrong(f"does not work on these columns ({reason})", node) from None
 
     def _shown(self, node: ast.AST) -> str:
         """A part of the condition, as it was written."""
-        text = ast.unparse(node)
-        for at in reversed(range(len(self._columns))):
-            text = text.replace(f"column_{at}", ".".join(self._columns[at]))
-        return text
+        start, end = (getattr(node, name, 0) for name in ("col_offset", "end_col_offset"))
+        inside = [span for span in self._spans if start <= span.start and span.end <= end]
+        return self._where[inside[0].own_start : inside[-1].own_end]
 
     def _value(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
         if isinstance(node, ast.Constant):
@@ -177,14 +226,17 @@ class Predicate:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             one, other = (self._eval(n, sides) for n in (node.left, node.comparators[0]))
             return _compared(
-                type(node.ops[0]), self._alike(one, other), self._alike(other, one), self._error
+                type(node.ops[0]),
+                self._alike(one, other, node.left),
+                self._alike(other, one, node.comparators[0]),
+                self._wrong("is not known", node),
             )
-        raise self._error("is not known; join comparisons with AND", self._shown(node))
+        raise self._wrong("is not known; join comparisons with AND", node)
 
     def _call(self, node: ast.Call, values: list[Any]) -> Any:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if len(values) != 1 or node.keywords or name not in _FUNCTIONS:
-            raise self._error("takes one value", self._shown(node))
+            raise self._wrong("takes one value", node)
         if name == "abs":
             self._check_numbers(node, values[0])
             if pa.types.is_duration(values[0].type):
@@ -204,9 +256,9 @@ class Predicate:
                 or pa.types.is_floating(kind)
                 or pa.types.is_decimal(kind)
             ):
-                raise self._error(f"needs numbers or times, not {kind}: cast it", self._shown(node))
+                raise self._wrong(f"needs numbers or times, not {kind}: cast it", node)
 
-    def _alike(self, value: Any, other: Any) -> Any:
+    def _alike(self, value: Any, other: Any, node: ast.AST) -> Any:
         """What compares as a number: a difference of times, and the duration beside it."""
         if pa.types.is_duration(value.type) and isinstance(other, pa.StringScalar):
             return value.cast(pa.int64())
@@ -214,10 +266,45 @@ class Predicate:
             return value
         length = nanoseconds(value.as_py())
         if length is None:
-            raise self._error("is no duration such as '5 s'", value.as_py())
+            raise self._wrong("is no duration such as '5 s'", node, value.as_py())
         units = Fraction(length) / _PER_UNIT[other.type.unit]
         whole_units = units.denominator == 1 and units < 2**63
         return pa.scalar(int(units) if whole_units else float(units))
+
+
+class Filter(Predicate):
+    """A condition on the rows of one stream: columns stand alone, or behind its name.
+
+    Parameters
+    ----------
+    where
+        The condition, ``"x < 8 and name <> 'none'"``.
+    schema, stream
+        The stream's schema and name.
+    """
+
+    _tokens = _OF_ONE
+    _written = "Columns are written by name (`a name` where it is no word)"
+
+    def __init__(self, where: str, schema: pa.Schema, stream: str) -> None:
+        self._stream = stream
+        if not isinstance(where, str) or not where.strip():
+            raise TidegateError(f'a filter must be a condition such as "x < 8", not {where!r}')
+        super().__init__(where, schema, pa.schema([]))
+
+    def passing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows the condition lets pass."""
+        return self.mask(rows, pa.RecordBatch.from_pylist([], pa.schema([])))
+
+    @property
+    def _condition(self) -> str:
+        return f"the filter {self._where[:200]!r} of {self._stream}"
+
+    def _side(self, token: re.Match[str], at: int) -> str:
+        if token["side"] is not None and token["side"].strip("`") != self._stream:
+            what = f"is no column of {self._stream}: a filter may name only its own stream's"
+            raise self._error(what, token[0].strip(), at)
+        return "l"
 
 
 _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
@@ -248,9 +335,7 @@ def _divided(one: Any, other: Any) -> Any:
     return pc.divide(one, pc.if_else(pc.equal(other, 0.0), pa.scalar(None, pa.float64()), other))
 
 
-def _compared(
-    op: type[ast.AST], one: Any, other: Any, error: Callable[[str, str], TidegateError]
-) -> Any:
+def _compared(op: type[ast.AST], one: Any, other: Any, unknown: TidegateError) -> Any:
     """A comparison, in which NaN equals itself and is larger than any number."""
     if pa.types.is_floating(one.type) != pa.types.is_floating(other.type):
         numbers = [v for v in (one, other) if not pa.types.is_floating(v.type)]
@@ -271,6 +356,6 @@ def _compared(
         ast.GtE: (more, equal),
     }
     if op not in wanted:
-        raise error("is not known", op.__name__)
+        raise unknown
     result, *rest = wanted[op]
     return pc.or_(result, rest[0]) if rest else result

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidegate.checks import check_names
 from tidegate.constrained import result_schema
-from tidegate.constrained_spec import constrained_join as checked
-from tidegate.engines.departures import MARK, archived
+from tidegate.cql.plan import repaired_spec
+from tidegate.engines.departures import MARK
 from tidegate.engines.repaired import RepairJob, archive_settings
 from tidegate.errors import TidegateError
 
@@ -34,7 +33,8 @@ def repair(
     shards
         In how many parts to do it; by default as the join does.
     **settings
-        The settings of the join. Constraints and how they were watched play no part.
+        The settings of the join, or those of `tidegate.cql` with the text as `query`. Constraints
+        and how they were watched play no part.
     """
     from tidegate.spark import operator, packing
     from tidegate.spark.archive import departures
@@ -49,10 +49,9 @@ def repair(
                 f"the stream {name} must be a batch Spark DataFrame (spark.read) with all rows "
                 "that were joined; tidegate.local.repair takes Arrow tables and pandas"
             )
-    check_names(settings, checked)
     schemas = {name: packing.arrow_schema(frame.schema) for name, frame in streams.items()}
-    spec = archived(checked(schemas, **settings))
-    frames = list(streams.values())
+    names, spec = repaired_spec(schemas, settings)
+    frames = [streams[name] for name in names]
     lines = departures(frames[0].sparkSession, archive, archive_settings(spec))
     inputs = [*frames, lines.select("side", MARK)]
     most = 1 if spec.shard_columns is None or _counts_rows(spec.streams) else None

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from naive_constrained import Join, Tup, Window
@@ -113,6 +115,26 @@ def test_what_was_missed_is_estimated() -> None:
     assert missing > 1_000
     spread = 3 * math.sqrt(missing * 0.8 / 0.2)
     assert abs(counters["missed"] - missing) < spread
+
+
+def test_a_result_that_several_constraints_cost_is_estimated_once() -> None:
+    """All joins share a key, by which is drawn: its tuples are kept together, or none of them."""
+    at = np.arange(4_000) * 3
+    late = np.where(np.arange(4_000) % 2, 40, 4_000)
+    streams = {
+        name: pa.table({"key": np.arange(4_000), "t": at + i * late + i}).sort_by("t")
+        for i, name in enumerate("CBO")
+    }
+    settings: dict[str, Any] = {"joins": ["C.key -> B.key", "B.key -> O.key"], "time": "t"}
+    exact = local.constrained_join(streams, **settings).results
+    hasty = [RIDS("C -> B", within=200), RIDS("B -> O", within=200)]
+    for share in (0.05, 0.5):
+        monitor = Monitor(c=1.0, p=share)
+        found = local.constrained_join(streams, constraints=hasty, monitor=monitor, **settings)
+        missing = exact - found.results
+        assert missing > 900
+        spread = 3 * math.sqrt(missing / share)
+        assert abs(found.counters["missed"] - missing) < spread
 
 
 def test_a_constraint_that_makes_the_state_larger_is_not_used() -> None:

@@ -53,7 +53,7 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
     assert bag(tg.local.repair(tables, lines, **settings(constraints=())).table) == missing
     assert set(lines["why"].to_pylist()) <= {'RIDS("C -> B")', 'RIDS("B -> O")'}
 
-    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*streams: .*200.*100"):
+    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*window of .*: 200 -> 100"):
         tg.repair(frames, folder, **{**more, "windows": 100})
     with pytest.raises(tg.TidegateError, match="is no archive of a join with shed_to"):
         tg.repair(frames, str(tmp_path / "nowhere"), **more)
@@ -65,6 +65,28 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
         tg.local.repair(tables, lines.drop_columns(["mark"]), **more)
     with pytest.raises(tg.TidegateError, match="nothing is shed with eliminate=False"):
         tg.constrained_join(frames, joins=JOINS, time="ts", eliminate=False, shed_to="x")
+
+
+def test_a_query_as_text_is_repaired_by_its_text(spark: SparkSession, tmp_path: Path) -> None:
+    tables = packets()
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    text = (
+        "Select C.pid, O.ts From C [Range 200], B [Range 200], O [Range 200] "
+        "Where C.pid = B.pid and B.pid = O.pid"
+    )
+    given: dict[str, Any] = {"time": "ts", "unique": ["C.pid", "B.pid", "O.pid"], "shards": 2}
+    exact = bag(tg.cql(text, frames, **given).toArrow())
+    folder = str(tmp_path / "shed")
+    hasty = tg.cql(text, frames, **given, constraints=TOO_SMALL, lag=0, shed_to=folder)
+    online = bag(hasty.toArrow())
+    assert 0 < online.total() < exact.total()
+    assert online + bag(tg.repair(frames, folder, query=text, **given).toArrow()) == exact
+    with pytest.raises(tg.TidegateError, match=r"window of C: 200 -> 100"):
+        tg.repair(frames, folder, query=text.replace("200", "100", 1), **given)
+    with pytest.raises(tg.TidegateError, match="give shed_to=, a folder, with DataFrames"):
+        tg.cql(text, frames, **given, keep_shed=True)
+    with pytest.raises(tg.TidegateError, match="an aggregate has no shed_to"):
+        tg.cql(text.replace("C.pid, O.ts", "count(*)"), frames, **given, shed_to=folder)
 
 
 def test_an_archive_is_written_whole_and_belongs_to_one_query(tmp_path: Path) -> None:

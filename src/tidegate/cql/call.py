@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tidegate import local
 from tidegate.checks import check_names
 from tidegate.columns import decoded
 from tidegate.constrained import on_frames
-from tidegate.constrained_spec import ConstrainedJoin, constrained_join
-from tidegate.constraints import Rows
-from tidegate.cql.parser import Attribute, Query, Source, parse
-from tidegate.engines.aggregated import AT, AggregatedJob, Aggregates
-from tidegate.engines.constrained import ConstrainedJob
+from tidegate.constrained_spec import ConstrainedJoin, constrained_join, flag
+from tidegate.cql.plan import SAID, Plan, planned
+from tidegate.engines.departures import archived
 from tidegate.errors import TidegateError
 from tidegate.policies.base import as_table
 
@@ -26,6 +23,8 @@ def cql(
     time: str | Mapping[str, str],
     unique: str | Sequence[str],
     shards: int | None = None,
+    shed_to: str | None = None,
+    keep_shed: bool = False,
     **settings: Any,
 ) -> Any:
     """Run a continuous query, written in a subset of CQL.
@@ -46,6 +45,10 @@ def cql(
         both together are. They say which joins are many-one: each needs one such side.
     shards, **settings
         As `tidegate.constrained_join` takes them: constraints, monitor, lateness, lag, choose.
+    shed_to, keep_shed
+        Where tuples go that a constraint drops: a folder with DataFrames, ``shed`` of the result
+        with tables. `repair` takes the query and these settings, and finds the results that this
+        has cost. Not for aggregates, as those would change rows that were given.
 
     Returns
     -------
@@ -62,10 +65,9 @@ def cql(
     >>> cql(text, {"C": c, "B": b}, time="ts", unique=["C.pid", "B.pid"]).table.to_pylist()
     [{'at': 1, 'sum_size': 10}, {'at': 6, 'sum_size': 30}]
     """
-    check_names(
-        settings, constrained_join, own=cql, without=("joins", "windows", "filters", "select")
-    )
+    check_names(settings, constrained_join, own=cql, without=SAID)
     local.check_streams(streams)
+    flag(keep_shed, "keep_shed")
     on_spark = {hasattr(data, "mapInArrow") for data in streams.values()}
     if on_spark == {True, False}:
         kinds = ", ".join(type(data).__name__ for data in streams.values())
@@ -79,143 +81,29 @@ def cql(
         inputs = {name: decoded(as_table(data)) for name, data in streams.items()}
         schemas = {name: table.schema for name, table in inputs.items()}
         settings = {"lag": 0, **settings}
-    read = parse(query, schemas)
-    if isinstance(time, Mapping):
-        times = {source.name: time.get(source.stream, "") for source in read.sources}
-    else:
-        times = dict.fromkeys((source.name for source in read.sources), time)
-    spec = constrained_join(
-        {source.name: schemas[source.stream] for source in read.sources},
-        joins=_joins(read, unique),
-        time=times,
-        windows={source.name: _window(source) for source in read.sources},
-        filters=dict(read.filters),
-        select=_selected(read, times),
-        **settings,
-    )
-    if read.items and not read.aggregates:
-        spec = replace(spec, names=_names(read))
-    job = _aggregated(read, spec) if read.aggregates else ConstrainedJob(spec)
-    given = [inputs[source.stream] for source in read.sources]
+    plan = planned(query, schemas, time=time, unique=unique, **settings)
+    spec = plan.spec
+    if shed_to is not None or keep_shed:
+        spec = _archived(plan, on_spark == {True}, shed_to, keep_shed)
+    job = plan._replace(spec=spec).job()
+    given = [inputs[name] for name in plan.inputs]
     if on_spark == {True}:
-        return on_frames(job, spec, given, shards)
+        return on_frames(job, spec, given, shards, shed_to)
     if shards not in (None, 1):
         raise TidegateError(f"shards={shards!r} is for Spark DataFrames; leave it out")
     return local.run_streams(job, given)
 
 
-def _quoted(attribute: Attribute) -> str:
-    return f"`{attribute.stream}`.`{attribute.column}`"
-
-
-def _window(source: Source) -> Any:
-    if source.rows is not None:
-        return Rows(source.rows, source.by)
-    text = source.window
-    return int(text.replace(",", "")) if text and text.replace(",", "").isdigit() else text
-
-
-def _joins(read: Query, unique: Any) -> list[str]:
-    """The joins with their directions: from the many to the one."""
-    keys = _unique(unique)
-    between: dict[frozenset[str], list[tuple[Attribute, Attribute]]] = {}
-    for one, other in read.joins:
-        between.setdefault(frozenset((one.stream, other.stream)), []).append((one, other))
-    joins = []
-    for pairs in between.values():
-        first = pairs[0][0].stream
-        one_first, one_second = (
-            _is_one(stream, pairs, read, keys) for stream in (first, pairs[0][1].stream)
-        )
-        arrows = {(False, True): "->", (True, False): "<-", (True, True): "<->"}
-        arrow = arrows.get((one_first, one_second))
-        if arrow is None:
-            shown = " and ".join(f"{a.stream}.{a.column} = {b.stream}.{b.column}" for a, b in pairs)
-            raise TidegateError(
-                f"the join {shown} is many-many, because neither side is in unique; if one is, "
-                f'give unique=["{pairs[0][1].stream}.{pairs[0][1].column}"]. tidegate.join takes '
-                "many-many joins of two streams"
-            )
-        for pair in pairs:
-            a, b = pair if pair[0].stream == first else pair[::-1]
-            joins.append(f"{_quoted(a)} {arrow} {_quoted(b)}")
-    if not joins:
-        raise TidegateError("a query needs joins that connect its streams: Where S1.a = S2.a")
-    return joins
-
-
-def _is_one(
-    stream: str,
-    pairs: Sequence[tuple[Attribute, Attribute]],
-    read: Query,
-    keys: Sequence[tuple[str, set[str]]],
-) -> bool:
-    """Whether what a stream is joined by is unique in it."""
-    mine = {a.column for pair in pairs for a in pair if a.stream == stream}
-    names = {source.stream for source in read.sources if source.name == stream} | {stream}
-    return any(name in names and columns <= mine for name, columns in keys)
-
-
-def _unique(unique: Any) -> list[tuple[str, set[str]]]:
-    listed = [unique] if isinstance(unique, str) else unique
-    if not isinstance(listed, Sequence):
-        raise TidegateError(f'unique must list attributes such as "S2.a", not {unique!r}')
-    found = []
-    for text in listed:
-        parts = [part.strip().split(".") for part in str(text).split(",")]
-        if any(len(part) != 2 for part in parts) or len({part[0] for part in parts}) != 1:
-            raise TidegateError(
-                f'unique must list attributes such as "S2.a" (or "S2.a, S2.b"), not {text!r}'
-            )
-        found.append((parts[0][0], {part[1] for part in parts}))
-    return found
-
-
-def _selected(read: Query, times: Mapping[str, str]) -> list[str] | None:
-    if not read.items:
-        return None
-    wanted = [item.attribute for item in read.items if item.attribute is not None]
-    if read.aggregates:
-        wanted += [
-            *read.groups,
-            *(Attribute(source.name, times[source.name]) for source in read.sources),
-        ]
-        wanted = list(dict.fromkeys(wanted))
-    return [_quoted(attribute) for attribute in wanted]
-
-
-def _names(read: Query) -> tuple[str, ...]:
-    names = tuple(item.name for item in read.items)
-    for name in names:
-        if names.count(name) > 1:
-            raise TidegateError(f'two selected columns are named "{name}"; name one with as')
-    return names
-
-
-def _aggregated(read: Query, spec: ConstrainedJoin) -> AggregatedJob:
-    for stream in spec.streams:
-        if stream.rows is not None:
-            raise TidegateError(
-                f"aggregates need windows in time, because they change when a tuple drops out, and "
-                f"{stream.name} has a window of rows; use Range, or select Istream(*)"
-            )
-    if spec.unit.kind in ("date", "decimal"):
+def _archived(plan: Plan, on_spark: bool, shed_to: Any, keep_shed: Any) -> ConstrainedJoin:
+    """The join with what constraints drop noted, if that can be repaired."""
+    if plan.aggregates is not None:
         raise TidegateError(
-            f"aggregates need times that are timestamps or whole numbers, not a {spec.unit.kind}; "
-            "cast the time columns"
+            "an aggregate has no shed_to or keep_shed: a result that is found later would change "
+            "rows that were given already. Select Istream(*) or columns, repair them, and "
+            "aggregate what you have then"
         )
-    at = {Attribute(spec.streams[s].name, column): i for i, (s, column) in enumerate(spec.selected)}
-    names = [AT, *_names(read)]
-    if len(set(names)) < len(names):
-        raise TidegateError(f'"{AT}" is the column that says when; name the other with as')
-    return AggregatedJob(
-        spec,
-        Aggregates(
-            groups=tuple(at[group] for group in read.groups),
-            items=tuple(
-                (item.name, item.aggregate, None if item.attribute is None else at[item.attribute])
-                for item in read.items
-            ),
-            times=tuple(at[Attribute(stream.name, stream.time)] for stream in spec.streams),
-        ),
-    )
+    if on_spark and keep_shed:
+        raise TidegateError("keep_shed is for tables; give shed_to=, a folder, with DataFrames")
+    if not on_spark and shed_to is not None:
+        raise TidegateError("shed_to is for Spark DataFrames; give keep_shed=True with tables")
+    return archived(plan.spec)

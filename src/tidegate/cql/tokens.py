@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import NamedTuple, NoReturn
 
 from tidegate.errors import TidegateError
@@ -10,7 +11,7 @@ from tidegate.errors import TidegateError
 _TOKEN = re.compile(
     r"""(?:
       (?P<name>[A-Za-z_]\w*|`[^`]+`)
-    | (?P<number>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)
+    | (?P<number>(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)
     | (?P<text>'(?:[^']|'')*')
     | (?P<sign><>|<=|>=|!=|[-=<>+*/(),.\[\]])
     )""",
@@ -44,12 +45,21 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
     """Say what is wrong with a query, and where."""
     start = query.rfind("\n", 0, at) + 1
     end = query.find("\n", at)
-    line = query[start : end if end >= 0 else len(query)]
+    line = query[start : end if end >= 0 else len(query)].rstrip("\r")
     row, column = query.count("\n", 0, at) + 1, at - start + 1
+    below = "".join(map(_blank, query[start:at]))
     raise TidegateError(
-        f"the query cannot be read at line {row}, column {column}: {why}\n"
-        f"  {line}\n  {' ' * (column - 1)}^"
+        f"the query cannot be read at line {row}, column {column}: {why}\n  {line}\n  {below}^"
     )
+
+
+def _blank(letter: str) -> str:
+    """What is as wide as a letter."""
+    if letter == "\t":
+        return letter
+    if unicodedata.combining(letter):
+        return ""
+    return "  " if unicodedata.east_asian_width(letter) in ("W", "F") else " "
 
 
 def without_comments(query: str) -> str:
@@ -57,8 +67,16 @@ def without_comments(query: str) -> str:
     return _COMMENT.sub(lambda m: " " * len(m[0]) if m["comment"] else m[0], query)
 
 
-def tokens_of(query: str) -> list[Token]:
+_NOT_CLOSED = {
+    "'": "a text is opened here and not closed: write 'text', and two quotes for one inside",
+    "`": "a name is opened here and not closed: write `a name`",
+    '"': "texts are written 'text', and names that are no words `a name`",
+}
+
+
+def tokens_of(text: str) -> list[Token]:
     """The tokens of a query, and one for its end, where a semicolon may stand."""
+    query = without_comments(text)
     found: list[Token] = []
     at = _skip(query, 0)
     while at < len(query):
@@ -66,7 +84,7 @@ def tokens_of(query: str) -> list[Token]:
         if match is None:
             if query[at] == ";" and _skip(query, at + 1) == len(query):
                 break
-            refuse(query, at, f"{query[at]!r} is not known")
+            refuse(text, at, _NOT_CLOSED.get(query[at], f"{query[at]!r} is not known"))
         kind = str(match.lastgroup)
         found.append(Token(kind, match[kind], match.start(kind), match.end()))
         at = _skip(query, match.end())

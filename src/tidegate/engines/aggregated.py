@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,8 @@ from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import Clocks
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
 from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.engines.totals import Changes, reals, sum_type, sums
+from tidegate.errors import TidegateError
 from tidegate.kernel.constrained_layout import NEVER
 from tidegate.times import times
 
@@ -62,8 +63,8 @@ class AggregatedJob:
                 fields.append(pa.field(name, pa.int64()))
             else:
                 assert column is not None
-                whole = function == "sum" and pa.types.is_integer(source.field(column).type)
-                fields.append(pa.field(name, pa.int64() if whole else pa.float64()))
+                kind = sum_type(source.field(column).type) if function == "sum" else pa.float64()
+                fields.append(pa.field(name, kind))
         return pa.schema(fields)
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -160,13 +161,15 @@ class AggregatedEngine:
         last = np.append((group[1:] != group[:-1]) | (when[1:] != when[:-1]), True)
         told = np.flatnonzero(last & (when > -NEVER))
         starts = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+        lengths = np.diff(np.append(starts, len(group)))
+        changes = Changes(sign, np.repeat(starts, lengths)[told], told)
         columns: list[Any] = [pa.array(when[told]).cast(at_type(self._job.join.spec))]
         for _, function, column in self._asked.items:
             if function is None:
                 source = rows.column(f"c{column}")
                 columns.append(source.take(pa.array(first[group[told]])))
             else:
-                columns.append(self._totals(rows, function, column, row, sign, starts, told))
+                columns.append(self._totals(rows, function, column, row, changes))
         by_time = np.argsort(when[told], kind="stable")
         schema = self._job.result_schema
         made = pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
@@ -188,25 +191,33 @@ class AggregatedEngine:
         function: str,
         column: int | None,
         row: NDArray[np.int64],
-        sign: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        told: NDArray[np.int64],
+        changes: Changes,
     ) -> pa.Array:
         """An aggregate after each event that is told."""
-        there = np.ones(len(row), np.bool_)
-        values: NDArray[Any] = np.ones(len(row), np.int64)
-        if column is not None:
-            taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
-            there = taken.is_valid().to_numpy(zero_copy_only=False)
-            if function != "count":
-                values = np.asarray(taken.fill_null(0).to_numpy(zero_copy_only=False))
-        count = _running(sign * there, starts)[told]
+        if column is None:
+            return pa.array(changes.sums(np.ones(len(row), np.int64)))
+        taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
+        there = taken.is_valid().to_numpy(zero_copy_only=False)
+        count = changes.sums(there.astype(np.int64))
         if function == "count":
             return pa.array(count)
-        total = _running(sign * np.where(there, values, 0), starts)[told]
+        taken = taken.fill_null(pa.scalar(0, taken.type))
         if function == "avg":
-            total = total / np.maximum(count, 1)
-        return pa.array(total, mask=count == 0)
+            return pa.array(reals(taken, changes) / np.maximum(count, 1), mask=count == 0)
+        total = sums(taken, changes)
+        if total is None:
+            raise self._too_large(column)
+        return pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
+
+    def _too_large(self, column: int) -> TidegateError:
+        spec = self._job.join.spec
+        stream, name = spec.selected[column]
+        kind = sum_type(spec.result_schema.field(column).type)
+        return TidegateError(
+            f"sum({spec.streams[stream].name}.{name}) has become larger than its type, {kind}, can "
+            "hold; cast the column to a decimal of more digits or to a floating point number, or "
+            "take shorter windows"
+        )
 
     # ---- counters and state -------------------------------------------------------------------
 
@@ -259,15 +270,6 @@ class AggregatedEngine:
         self._join.restore(inner)
         every = pa.concat_tables(rows)
         self._rows = every.filter(pc.greater_equal(every.column("until"), self._told))
-
-
-def _running(changes: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
-    """Sums so far, anew from each start."""
-    result: NDArray[Any] = np.empty_like(changes)
-    # Each by itself: a sum over all, less what came before, would lose digits to large ones.
-    for first, last in pairwise([*starts.tolist(), len(changes)]):
-        np.cumsum(changes[first:last], out=result[first:last])
-    return result
 
 
 def _whole(column: Any) -> pa.Array:

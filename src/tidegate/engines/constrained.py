@@ -42,8 +42,8 @@ _COUNTED = {
 }
 
 
-class ConstrainedJob:
-    """A constrained join as something to send to where it runs."""
+class JoinFrame:
+    """What a constrained join and its repair have in common, as something to send."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
@@ -59,6 +59,10 @@ class ConstrainedJob:
         Rows that pass none are not dropped: windows and constraints count all of a stream.
         """
         return prepare(self.spec, stream, batch)
+
+
+class ConstrainedJob(JoinFrame):
+    """A constrained join as something to send to where it runs."""
 
     def engine(self, shards: int) -> ConstrainedEngine:
         """The engine of one shard."""

@@ -14,7 +14,7 @@ from tidegate.constrained_spec import ConstrainedJoin, Stream
 from tidegate.engines.constrained_tables import sample_threshold
 from tidegate.engines.prepare import KEY, TIE, TIME
 from tidegate.kernel import constrained_layout as layout
-from tidegate.predicates import Predicate
+from tidegate.predicates import Filter
 from tidegate.times import times
 
 BITS = "bits"
@@ -64,10 +64,12 @@ def prepare(
     bits = np.where(keyed, layout.KEYED, 0).astype(np.uint8)
     bits[_passing(stream, batch) & keyed] |= layout.PASSES
     ties = hash_columns(batch.columns, rows, exact=True)
-    if spec.watched:
-        bits[ties < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     shards = spec.shard_columns
     key = ties if shards is None else hash_columns([batch.column(shards[at])], rows)
+    if spec.watched:
+        # By the key that all joins share, if there is one: so the tuples of a result are drawn
+        # together, and it counts once, however many constraints would have cost it.
+        bits[key < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     when = times(batch.column(stream.time), spec.unit)
     columns = [pa.array(key), pa.array(when), pa.array(ties), pa.array(bits)]
     for names in side.keys:
@@ -80,9 +82,7 @@ def prepare(
 def _passing(stream: Stream, batch: pa.RecordBatch) -> NDArray[np.bool_]:
     if stream.filter is None:
         return np.ones(batch.num_rows, np.bool_)
-    empty = pa.schema([])
-    nothing = pa.RecordBatch.from_pylist([], empty)
-    return Predicate(stream.filter, stream.schema, empty).mask(batch, nothing)
+    return Filter(stream.filter, stream.schema, stream.name).passing(batch)
 
 
 def order_of(column: pa.Array) -> NDArray[np.int64]:

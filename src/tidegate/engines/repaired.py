@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.checks import check_same
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import FLOWS, Clocks
-from tidegate.engines.constrained import ConstrainedEngine
-from tidegate.engines.constrained_rows import BITS, Side, prepare
+from tidegate.engines.constrained import ConstrainedEngine, JoinFrame
+from tidegate.engines.constrained_rows import BITS, Side
 from tidegate.engines.departures import MARK, MARK_TYPE, Places, contents, places
 from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIE, TIME
@@ -46,23 +47,17 @@ _ARCHIVED = pa.schema(
     ]
 )
 _SEEN = ("seen_time", "seen_tie", "seen_number")
+#: Under this name an archive says with which settings it was written.
+MADE_BY = "made_by"
 
 
-class RepairJob:
+class RepairJob(JoinFrame):
     """A repair as something to send to where it runs: the join's streams, and then its archive."""
-
-    def __init__(self, spec: ConstrainedJoin) -> None:
-        self.spec = spec
-
-    @property
-    def result_schema(self) -> pa.Schema:
-        """That of the join."""
-        return self.spec.result_schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """As the join does; of the archive, the columns `side` and `mark`."""
         if stream < len(self.spec.streams):
-            return prepare(self.spec, stream, batch)
+            return super().prepare(stream, batch)
         names = [field.name for field in MARK_TYPE]
         mark = dict(zip(names, batch.column(MARK).flatten(), strict=True))
         key = pa.array(mark["key"].to_numpy(zero_copy_only=False).view(np.uint64))
@@ -83,7 +78,19 @@ class RepairJob:
 def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
     """The settings that an archive depends on, as plain JSON values."""
     every = spec.settings()
-    return {name: every[name] for name in ("streams", "joins", "select")}
+    streams = {
+        f"{setting} of {stream['name']}": value
+        for stream in every["streams"]
+        for setting, value in stream.items()
+        if setting != "name"
+    }
+    names = [stream["name"] for stream in every["streams"]]
+    return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
+
+
+def check_archive(written: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse an archive of a join with other settings."""
+    check_same(written, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
 class _Missing(ConstrainedEngine):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
+from tidegate.checks import nearest
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
 from tidegate.policies.auto import Auto
@@ -82,7 +82,6 @@ def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> P
             f"policy must be one of {names} or a policy such as tg.Prob(), not {choice!r}"
         )
     if choice not in known:
-        near = difflib.get_close_matches(choice.lower(), known, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
+        hint = nearest(choice, known)
         raise TidegateError(f"policy must be one of {names}, not {choice!r}{hint}")
     return known[choice]()

@@ -18,14 +18,11 @@ from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
+from tidegate.engines.repaired import MADE_BY, check_archive
 from tidegate.errors import TidegateError
-from tidegate.spark.state import differences
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: The column that says of which query a line is.
-MADE_BY = "made_by"
 
 
 @dataclass(frozen=True)
@@ -91,13 +88,7 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
             "of its own"
         )
     for made in made_by:
-        differing = differences(json.loads(made)["settings"], settings)
-        if differing:
-            raise TidegateError(
-                "this archive was written with other settings (old -> new):\n"
-                + "\n".join(differing)
-                + "\nGive repair the settings of the join that wrote it."
-            )
+        check_archive(json.loads(made)["settings"], settings)
     return lines
 
 

@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidegate.checks import check_same
 from tidegate.engines.base import Engine
-from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -191,23 +191,5 @@ class Opened:
 
 def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse a checkpoint that was written with other settings, and say which."""
-    differing = differences(old, new)
-    if differing:
-        raise TidegateError(
-            "this checkpoint was written with other settings (old -> new):\n"
-            + "\n".join(differing)
-            + "\nUse the old settings, or start with a new checkpoint location."
-        )
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The settings that differ, a line each."""
-    return [
-        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) or (name in old) != (name in new)
-    ]
-
-
-def _shown(settings: dict[str, Any], name: str) -> str:
-    return json.dumps(settings[name]) if name in settings else "(none)"
+    instead = "Use the old settings, or start with a new checkpoint location."
+    check_same(old, new, "checkpoint", instead)
