@@ -155,12 +155,12 @@ def _check_known(window: WindowJoin) -> None:
             "model must have the arrivals of each key in a unit of time, and its table has "
             f'{rows}; give arrivals above 0, or model="frequency" to learn them'
         )
-    if isinstance(policy, Age) and policy.curve is not None:
-        if not any(any(curve) for curve in policy.both_curves):
-            raise TidegateError(
-                f"model must have results at some age, not Age({policy.curve!r}); give numbers "
-                'above 0, or model="age" to learn them'
-            )
+    curves = policy.both_curves if isinstance(policy, Age) and policy.curve is not None else [[1]]
+    if not any(any(curve) for curve in curves):
+        raise TidegateError(
+            f"model must have results at some age, not {policy!r}; give numbers above 0, or "
+            'model="age" to learn them'
+        )
 
 
 def _in_time(window: WindowJoin) -> WindowJoin:
