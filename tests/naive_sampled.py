@@ -73,6 +73,7 @@ class Held:
     most: int = 0
     passed: int = 0
     next: int = 0
+    thinned: int = 0
 
 
 @dataclass
@@ -145,6 +146,8 @@ class NaiveSample:
         self.constant = 0.0
         self.means, self.floors = [1.0, 1.0], [0.0, 0.0]
         self.reserve = budget / 2 if fraction is None else 0.0
+        self.brake = 1.0
+        self.again = [math.inf, math.inf]
         self.replan_at = min(16, max(budget // 8, 1))
         if given is not None or (curves is not None and rates is not None):
             self._plan()
@@ -183,7 +186,8 @@ class NaiveSample:
                 self._hear(row.side, row.time)
             self._expire()
             self._pass_time()
-            if self.seq >= self.replan_at:
+            more = any(self.arrived[side][0] >= self.again[side] for side in range(2))
+            if more or self.seq >= self.replan_at:
                 self._replan()
             for row in tick:
                 epoch = math.floor(self.clock / self.halflife) if self.halflife else 0
@@ -266,7 +270,7 @@ class NaiveSample:
         seq, self.seq = self.seq, self.seq + 1
         size = self._size(row)
         self.arrived[row.side][0] += 1
-        self.arrived[row.side][1] += size
+        self.arrived[row.side][1] += size if size <= self.budget else 0
         if self._past(row, self.heard[1 - row.side]):
             return
         n = self.foreseen(row)
@@ -276,6 +280,7 @@ class NaiveSample:
         if self.drawing == "pps":
             everything = math.isinf(self.constant)
             p = 1.0 if everything else min(self.constant * max(n, self.floors[row.side]), 1.0)
+        p *= self.brake
         while size > self.free:
             overdue = [h for h in self.held if self._past(h.row, self.clock)]
             if not overdue:
@@ -288,13 +293,16 @@ class NaiveSample:
         first = self._skip(u, p, most)
         if not (first <= most if self.drawing == "uniform" else u < p):
             return
-        if not fits:
+        if size > self.budget:
             self.rejected.append(row.uid)
             return
         held = Held(row, seq, lot, p)
         if self.drawing == "uniform":
             held.most, held.next = most, first
         self.held.append(held)
+        if not fits:
+            self.brake *= self._thin(self.budget * 15 / 16)
+            self.replan_at = min(self.replan_at, self.seq + max(16, self.seq // 8))
 
     @property
     def free(self) -> int:
@@ -307,37 +315,48 @@ class NaiveSample:
         """Have another memory from now on, and thin what is held if it is too much."""
         self.budget = memory
         if self.free < 0:
-            self._thin(min(self._aim(), memory))
+            self._thin(memory)
         if self.elapsed > 0 or self.given is not None or (self.curves and self.rates):
             self._plan()
         else:
             self.reserve = memory / 2
 
-    def _thin(self, memory: float) -> None:
+    def _thin(self, memory: float) -> float:
         """Lower the share that is kept until the rest fits: the largest with which it does."""
+        largest = max(self._size(h.row) for h in self.held)
+        wanted = max(min(self._aim(), memory), min(largest, self.budget))
         shares = sorted(self._stays_above(held) for held in self.held)
         fits = 0.0
         for share in shares:
             some = [h for h in self.held if self._stays_above(h) < share]
-            if sum(self._size(h.row) for h in some) <= memory:
+            if sum(self._size(h.row) for h in some) <= wanted * (1 + 1e-9):
                 fits = share
         kept = []
         for held in self.held:
             if self._stays_above(held) >= fits:
                 self.evicted.append(held.row.uid)
                 continue
-            lot = split_mix(held.lot, THINNING)
+            lot = self._fate(held)
             held.share *= fits
             if held.most and drawn(lot, 0) >= fits:
                 left = held.most - held.next
                 held.next += self._skip(drawn(lot, 1), held.share, left)
-            held.lot = split_mix(lot, 2)
+            if held.most:
+                held.lot = split_mix(lot, 2)
+            else:
+                held.thinned += 1
             kept.append(held)
         self.held = kept
+        return fits
+
+    @staticmethod
+    def _fate(held: Held) -> int:
+        """Draw another lot, which decides whether a tuple stays."""
+        return split_mix(held.lot, THINNING + held.thinned)
 
     def _stays_above(self, held: Held) -> float:
         """Say to which share the sample must be thinned at the least for a tuple to go."""
-        lot = split_mix(held.lot, THINNING)
+        lot = self._fate(held)
         lowest = drawn(lot, 0)
         if held.most > held.next:
             # No coin of those that are left shows heads with a probability of (1 - p) ** left.
@@ -399,8 +418,12 @@ class NaiveSample:
         self.planned = self.clock
         self.replan_at = self.seq + 1
         if self.elapsed > 0:
+            part = max(self._aim() / max(self.budget - self.free, 1), 1)
+            self.brake = min(rounded(self.brake * part ** min(since / self.span, 1)), 1.0)
             self._plan()
             self.replan_at = self.seq + max(self.seq, 16)
+            came = [number for number, _ in self.arrived]
+            self.again = [max(2 * number, number + 1) for number in came]
 
     @property
     def _ages_to_learn(self) -> bool:
@@ -428,7 +451,7 @@ class NaiveSample:
     def _classes(self) -> list[list[tuple[float, float]]]:
         """By side: how much memory a window's tuples of each key would take, and their partners."""
         number, size = (sum(side[i] for side in self.arrived) for i in range(2))
-        mean = size / number if number else 1.0
+        mean = size / number if size else 1.0
         sides = []
         for side in range(2):
             load = mean * self.windows[side]
@@ -453,14 +476,15 @@ class NaiveSample:
         sides = self._classes()
         for at, side in enumerate(sides):
             total = sum(tuples for tuples, _ in side)
-            mean = sum(tuples * n for tuples, n in side) / total if total else 0.0
+            mean = side[0][1] if self.by_age else 0.0
+            if total:
+                mean = sum(tuples * n for tuples, n in side) / total
             self.means[at], self.floors[at] = rounded(mean), rounded(0.05 * mean)
         memory = self._aim()
         self.drawing = "pps" if self.method == "auto" else self.method
-        sides_seen = [side for side in range(2) if self.arrived[side][0] > 0]
         if self.drawing == "uniform" and self._ages_to_learn:
-            known = [min(self._seen_at(s, step) for step in range(STEPS)) for s in sides_seen]
-            if not known or min(known) < 7.5:
+            known = [self._seen_at(side, step) for side in range(2) for step in range(STEPS)]
+            if min(known) < 7.5:
                 self.drawing = "cluster"
         if self.fraction is None:
             self.reserve = rounded((self.budget - memory) / 2)
@@ -478,7 +502,7 @@ class NaiveSample:
     def _aim(self) -> float:
         """Say how much is to be held on average."""
         number, size = (sum(side[i] for side in self.arrived) for i in range(2))
-        each = size / number if number else 1.0
+        each = size / number if size else 1.0
         places = self.budget / each
         return each * halved(0, places, lambda m: m + self.margin * math.sqrt(m) < places)
 

@@ -189,6 +189,7 @@ def test_a_whole_sample_is_exact() -> None:
         ({"by": "s", "groups": {"t": [1]}}, ['the table of groups has no column "s"']),
         ({"by": "t", "groups": {"t": ["x"]}}, ["the types that the sample has"]),
         ({"speed": 9}, ["no setting 'speed'", "confidence"]),
+        ({"lateness": 5}, ["give time and per", "lateness=5"]),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) -> None:
@@ -288,3 +289,29 @@ def test_windows_that_times_cannot_have() -> None:
         tg.local.estimate(sample, time="t", per=1.5)
     with pytest.raises(tg.TidegateError, match="by must be a column name or several, not 5"):
         tg.local.estimate(sample, by=5)
+
+
+def test_clusters_must_be_numbers() -> None:
+    with pytest.raises(tg.TidegateError, match="numbers of clusters.*not string"):
+        tg.local.estimate(sample(**{CLUSTER: list("abcd")}))
+    with pytest.raises(tg.TidegateError, match="must not be null, and is in 2 rows"):
+        tg.local.estimate(sample(**{CLUSTER: [7, None, 8, None]}))
+
+
+def test_times_that_are_in_no_window() -> None:
+    for times in ([1, None, 3, 4], [1.0, math.nan, 3.0, 4.0]):
+        with pytest.raises(tg.TidegateError, match='"t" is null or NaN in 1 rows'):
+            tg.local.estimate(sample(t=times), time="t", per=10)
+    narrow = pa.array([-5, 1, 2, 3], pa.int8())
+    with pytest.raises(tg.TidegateError, match="-1000 to 0 is more than .* of int8 can hold"):
+        tg.local.estimate(sample(t=narrow), time="t", per=1_000)
+
+
+def test_a_cluster_of_a_thinned_sample() -> None:
+    """Its later rows have a smaller probability: each counts with its own, and all together."""
+    table = sample(**{CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.25, 0.25, 1.0]})
+    [found] = tg.local.estimate(table, value="v").to_pylist()
+    assert found["count"] == 2 + 4 + 4 + 1
+    assert found["sum"] == 1 * 2 + 3 * 4 + 10 * 4 + 4
+    assert found["count_error"] == pytest.approx(math.sqrt(0.75 * (2 + 4) ** 2 + 0.75 * 4**2))
+    assert found["clusters"] == 3

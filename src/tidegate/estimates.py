@@ -3,9 +3,12 @@
 Every sample of `tidegate.sample_join` is a Poisson sample of *units*: a cluster, or where pairs are
 drawn one by one, a pair. A unit is there with a probability of its own, independently of all
 others. So a total is estimated by the units' totals, each over its probability p, and its variance
-by ``sum((1 - p) / p**2 * total**2)`` (Horvitz and Thompson; Cochran, *Sampling Techniques*; section
+by ``sum((1 - p) * (total / p)**2)`` (Horvitz and Thompson; Cochran, *Sampling Techniques*; section
 4.3.1 of paper 2). That rows of one cluster are alike is in it, as they are added up first. An
 average is a ratio of two such totals, with the variance of what its units leave unexplained.
+
+Where a sample was thinned, a cluster's later rows have a smaller p. Each row counts with its own,
+and the smallest of a cluster stands for the variance, which is then a little too large.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
@@ -94,6 +98,11 @@ def estimation(
             f'column "{PROBABILITY}" must have probabilities, as sample_join gives them, not '
             f"{schema.field(PROBABILITY).type}"
         )
+    if not pa.types.is_integer(schema.field(CLUSTER).type):
+        raise TidegateError(
+            f'column "{CLUSTER}" must have the numbers of clusters, as sample_join gives them, not '
+            f"{schema.field(CLUSTER).type}"
+        )
     if value is not None:
         _check_value(schema, value)
     names = _names(by, "by")
@@ -129,6 +138,11 @@ def estimation(
         or not 0 < confidence < 1
     ):
         raise TidegateError(f"confidence must be between 0 and 1, such as 0.95, not {confidence!r}")
+    if unit is None and lateness != 0:
+        raise TidegateError(
+            f"lateness is how long a window waits for late rows, and there is none: give time and "
+            f"per, or leave lateness={lateness!r} out"
+        )
     late = 0 if unit is None else duration(lateness, unit, "lateness", zero=True)
     found = Estimation(schema, value, of, length, unit, names, float(confidence), late)
     return found if groups is None else replace(found, groups=_groups(found, groups))
@@ -141,12 +155,17 @@ def estimated(spec: Estimation, sample: pa.Table) -> pa.Table:
 
 def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     """By key: what `SUMS` says of the units in it."""
+    if sample.column(CLUSTER).null_count:
+        raise TidegateError(
+            f'column "{CLUSTER}" must not be null, and is in {sample.column(CLUSTER).null_count:,} '
+            "rows: rows of a cluster are not independent, so take them as sample_join gave them"
+        )
     keys = [_one(sample.column(name)) for name in spec.by]
     if spec.time:
         keys.insert(0, starts(spec, sample))
     group, first = numbered(keys, len(sample))
     unit, start = numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
-    p = as_floats(_one(sample.column(PROBABILITY)))[start]
+    p = as_floats(_one(sample.column(PROBABILITY)))
     if not ((p > 0.0) & (p <= 1.0)).all():
         wrong = p[~((p > 0.0) & (p <= 1.0))][0]
         raise TidegateError(
@@ -157,11 +176,14 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
     if spec.value is not None:
         values = _values(_one(sample.column(spec.value)))
     known = ~np.isnan(values)
-    x = np.bincount(unit, known, len(start)).astype(np.float64)
-    y = np.bincount(unit, np.where(known, values, 0.0), len(start)).astype(np.float64)
-    weight = (1.0 - p) / p**2
-    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
-    parts = (np.ones(len(p)), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss, x > 0)
+    rows, n, s = (
+        np.bincount(unit, part, len(start)).astype(np.float64)
+        for part in (known, known / p, np.where(known, values, 0.0) / p)
+    )
+    least = np.ones(len(start))
+    np.minimum.at(least, unit, p)
+    nn, ns, ss = ((1.0 - least) * part for part in (n * n, n * s, s * s))
+    parts = (np.ones(len(start)), rows, n, s, nn, ns, ss, nn * nn, ss * ss, rows > 0)
     sums = [pa.array(np.bincount(group[start], part, len(first))) for part in parts]
     columns = [key.take(pa.array(first)) for key in keys]
     return pa.table([*columns, *sums], names=[*spec.keys.names, *SUMS])
@@ -231,16 +253,34 @@ def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
     """When the window of each row begins, as the time column has it."""
     assert spec.unit is not None
     assert spec.per is not None
+    for name in spec.time:
+        unknown = sample.column(name).is_null(nan_is_null=True)
+        if pc.any(unknown).as_py():
+            raise TidegateError(
+                f'column "{name}" is null or NaN in {pc.sum(unknown).as_py():,} rows, which are in '
+                "no window; leave them out"
+            )
     every = [times(_one(sample.column(name)), spec.unit) for name in spec.time]
     number = np.maximum(every[0], every[-1])
     start = np.floor_divide(number, spec.per) * spec.per
     kind = spec.keys.field(WINDOW).type
-    if spec.unit.kind == "decimal":
+    try:
+        return _as_times(spec.unit, start, kind)
+    except (pa.ArrowInvalid, InvalidOperation):
+        raise TidegateError(
+            f"windows begin at a multiple of their length, and {start.min()!s} to {start.max()!s} "
+            f'is more than column "{spec.time[0]}" of {kind} can hold; cast it to a wider type'
+        ) from None
+
+
+def _as_times(unit: TimeUnit, start: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Times as a column has them."""
+    if unit.kind == "decimal":
         places = [Decimal(number).scaleb(-kind.scale) for number in start.tolist()]
         return pa.array(places, kind)
-    if spec.unit.is_time:
+    if unit.is_time:
         per = {10**9: "s", 10**6: "ms", 10**3: "us", 1: "ns"}
-        finest = per[spec.unit.per_unit.denominator]
+        finest = per[unit.per_unit.denominator]
         if pa.types.is_date(kind):
             return pa.array(start, pa.int64()).cast(pa.timestamp("us")).cast(kind, safe=False)
         return (

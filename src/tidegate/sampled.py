@@ -54,8 +54,7 @@ def sample_join(
         that falls, lots decide what leaves, and ``sample_probability`` is smaller from then on.
     fraction
         How much of the result is sampled, above 0 and at most 1. With a memory that is too small
-        for it, tuples that find no room are lost to the sample: the counters ``rejected`` and
-        ``missed`` say so.
+        for it less is, and ``sample_probability`` says how much less.
     method
         ``"uniform"`` draws pairs, each with the same probability and independently of all others.
         ``"cluster"`` draws clusters with the same probability (EQ-CLUSTER), ``"pps"`` with one
@@ -70,7 +69,10 @@ def sample_join(
         The column of the result that will be aggregated, by which ``"auto"`` decides; None to
         count.
     margin
-        By how many standard deviations of what is held the memory lies above its mean.
+        By how many standard deviations of what is held the memory lies above its mean. When it
+        overflows all the same, lots decide what leaves (the counter ``evicted``), and
+        ``sample_probability`` is smaller from then on. Only rows larger than the memory cannot be
+        drawn; the counter ``missed`` over ``foreseen`` says which share of results that costs.
     reach
         For how many matches of a tuple ``"uniform"`` flips coins: so many standard deviations
         above the number that is foreseen. Pairs beyond are never sampled; the counter ``beyond``

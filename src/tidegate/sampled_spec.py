@@ -23,6 +23,8 @@ MODELS = ("frequency", "age")
 #: Columns of the result beside those of the inputs.
 PROBABILITY, CLUSTER = "sample_probability", "sample_cluster"
 
+#: So many standard deviations are as good as all.
+_MOST_DEVIATIONS = 100
 #: A memory that nothing fills.
 _NO_BOUND = 2**60
 
@@ -125,8 +127,14 @@ def sampled_join(
             raise TidegateError(
                 f'the result has a column "{name}" of its own, and so has an input; rename that one'
             )
-    at_least(margin, 0, "margin")
-    at_least(reach, 0, "reach")
+    for number, name in ((margin, "margin"), (reach, "reach")):
+        at_least(number, 0, name)
+        if number > _MOST_DEVIATIONS:
+            raise TidegateError(
+                f"{name} is a number of standard deviations, of which {_MOST_DEVIATIONS} are more "
+                f"than enough, not {number!r}; 3 is the default"
+            )
+    _check_known(window)
     return SampledJoin(
         window=_in_time(window),
         method=one_of(method, METHODS, "method"),
@@ -136,6 +144,23 @@ def sampled_join(
         alike=_alike(window, value),
         bounded=memory is not None,
     )
+
+
+def _check_known(window: WindowJoin) -> None:
+    """A model that foresees no result says nothing of which tuples to draw."""
+    given, policy = window.frequencies, window.policy
+    if given is not None and not (given.left.any() or given.right.any()):
+        rows = f"{len(given.keys):,} keys, all with 0" if len(given.keys) else "no rows"
+        raise TidegateError(
+            "model must have the arrivals of each key in a unit of time, and its table has "
+            f'{rows}; give arrivals above 0, or model="frequency" to learn them'
+        )
+    curves = policy.both_curves if isinstance(policy, Age) and policy.curve is not None else [[1]]
+    if not any(any(curve) for curve in curves):
+        raise TidegateError(
+            f"model must have results at some age, not {policy!r}; give numbers above 0, or "
+            'model="age" to learn them'
+        )
 
 
 def _in_time(window: WindowJoin) -> WindowJoin:

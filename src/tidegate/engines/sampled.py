@@ -38,6 +38,8 @@ _MONITORS = 512
 _HALFLIFE, _JUDGED = 8.0, 2.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
+#: When the memory overflows, at the most this part of it is kept. Sums are equal up to this factor.
+_FULL, _ABOUT = 15 / 16, 1.0 + 1e-9
 #: An age at which so many tuples were seen is known. Until then no match is beyond reach.
 _SURE, _ENDLESS = 7.5, 2.0**40
 #: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
@@ -129,6 +131,9 @@ class SampledEngine(WindowEngine):
             if why == sampled.REPLAN:
                 self._replan()
                 continue
+            if why == sampled.OVERFULL:
+                self._brake(out.pairs)
+                continue
             if why == layout.TOO_MANY_KEYS:
                 self._tables.forget()
                 continue
@@ -207,30 +212,44 @@ class SampledEngine(WindowEngine):
         self._allow(number, memory)
         core, budget = self._tables.core, float(self._rules.budgets[0, 0])
         if core.ints[layout.USED] > budget:
-            self._thin(min(self._aim(budget), budget))
+            self._widen()
+            out = self._output(0, room=0)
+            core.ints[layout.SHED] = 0
+            self._thin(budget, out)
+            self._note_shed(out)
+            self._sweep(tight=self._overweight)
         if core.model[ELAPSED] > 0.0 or self._is_given:
             self._plan(self.sides())
         else:
             self._lots.plan[sampled.RESERVE] = budget / 2
 
-    def _thin(self, memory: float) -> None:
-        """Keep as many as take this memory: those whose lots win by the largest share that fits.
+    def _brake(self, out: layout.Output) -> None:
+        """More came than was planned for: thin what is held, and draw as much less from now on."""
+        lots, seen = self._lots, int(self._tables.core.ints[layout.SEQ])
+        share = self._thin(_FULL * float(self._rules.budgets[0, 0]), out)
+        lots.plan[sampled.BRAKE] *= share
+        soon = seen + max(_FIRST, seen // 8)
+        lots.ints[sampled.REPLAN_AT] = min(int(lots.ints[sampled.REPLAN_AT]), soon)
 
-        That share is the first of those with which one more would stay, and so does not depend on
-        what is kept: given it, lots win with just that probability.
+    def _thin(self, memory: float, out: layout.Output) -> float:
+        """Keep what a plan would have held, and no more than a memory: the share that is kept.
+
+        It is the largest that fits: the first of those with which one more would stay, and so does
+        not depend on what is kept. Given it, lots win with just that probability. One tuple can
+        always stay, as long as it fits.
         """
-        self._widen()
         core, lots = self._tables.core, self._lots
+        budget = float(self._rules.budgets[0, 0])
         slots = np.flatnonzero(core.slots["seq"] >= 0)
+        size = core.slots["size"][slots].astype(np.float64)
+        wanted = max(min(self._room(budget), memory), min(float(size.max()), budget))
         above = np.empty(len(slots))
         sampled.thresholds(core, lots, slots, above)
         order = np.argsort(above, kind="stable")
-        stay = int((np.cumsum(core.slots["size"][slots[order]]) <= memory).sum())
-        out = self._output(0, room=0)
-        core.ints[layout.SHED] = 0
-        sampled.thin(core, self._rules, lots, out, slots, above, float(above[order[stay]]))
-        self._note_shed(out)
-        self._sweep(tight=self._overweight)
+        stay = int((np.cumsum(size[order]) <= wanted * _ABOUT).sum())
+        share = float(above[order[stay]])
+        sampled.thin(core, self._rules, lots, out, slots, above, share)
+        return share
 
     # ---- the plan -----------------------------------------------------------------------------
 
@@ -258,6 +277,8 @@ class SampledEngine(WindowEngine):
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
         plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
+        plan[sampled.BRAKE] = 1.0
+        plan[sampled.AGAIN : sampled.AGAIN + 2] = math.inf
         plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
         self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
         if spec.fraction is None:
@@ -285,11 +306,20 @@ class SampledEngine(WindowEngine):
         lots.ints[sampled.REPLAN_AT] = seen + 1
         if core.model[ELAPSED] <= 0.0:
             return
-        sides = self.sides()
-        self._plan(sides)
+        self._release(since)
+        self._plan(self.sides())
+        arrived = lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        lots.plan[sampled.AGAIN : sampled.AGAIN + 2] = np.maximum(2.0 * arrived, arrived + 1.0)
         rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
         apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
         lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
+
+    def _release(self, since: float) -> None:
+        """Draw more again, as far as less is held than could be; within about a window."""
+        plan, held = self._lots.plan, float(self._tables.core.ints[layout.USED])
+        more = max(self._room(float(self._rules.budgets[0, 0])) / max(held, 1.0), 1.0)
+        part = more ** min(since / self.horizon, 1.0)
+        plan[sampled.BRAKE] = min(_rounded(plan[sampled.BRAKE] * part), 1.0)
 
     def _plan(self, sides: list[Side]) -> None:
         """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
@@ -309,9 +339,11 @@ class SampledEngine(WindowEngine):
             plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
 
     def _aim(self, budget: float) -> float:
-        """What is to be held on average, so that a budget is seldom too small."""
-        if self.sampled.fraction is not None:
-            return math.inf
+        """What is to be held on average; no matter how much, where a fraction is given."""
+        return self._room(budget) if self.sampled.fraction is None else math.inf
+
+    def _room(self, budget: float) -> float:
+        """What can be held on average, so that a budget is seldom too small."""
         return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
 
     def _method(self, sides: list[Side], memory: float) -> int:
@@ -411,7 +443,7 @@ class SampledEngine(WindowEngine):
     def mean_size(self) -> float:
         """What a tuple takes on average."""
         arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
-        return float(sizes / arrived) if arrived > 0 else 1.0
+        return float(sizes / arrived) if sizes > 0 else 1.0
 
     def _rates(self, *, given: bool = False) -> list[float] | None:
         """Arrivals in a unit of time, by side; None if only those that were given count."""
@@ -493,9 +525,7 @@ class SampledEngine(WindowEngine):
         policy = self.spec.policy
         if not isinstance(policy, Age) or policy.curve is not None:
             return True
-        arrived = self._lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
-        known = [self._watched(side).min() >= _SURE for side in range(2) if arrived[side] > 0]
-        return bool(known) and all(known)
+        return all(self._watched(side).min() >= _SURE for side in range(2))
 
     # ---- state --------------------------------------------------------------------------------
 

@@ -43,8 +43,9 @@ from tidegate.kernel.ticks import next_tick
 from tidegate.kernel.times import expired, joins, past, step_of
 from tidegate.kernel.tuples import drop, evict, link, overdue, schedule, shed
 
-#: Besides those of `layout`: the loop stops for the plan to be made anew.
-REPLAN = 4
+#: Besides those of `layout`: the loop stops for the plan to be made anew, or for the sample to be
+#: thinned, as one tuple more is held than there is room for.
+REPLAN, OVERFULL = 4, 5
 
 #: What is drawn: pairs, or clusters with one probability or with one by their size.
 UNIFORM, CLUSTER, PPS = 0, 1, 2
@@ -53,9 +54,12 @@ UNIFORM, CLUSTER, PPS = 0, 1, 2
 METHOD, SHARE, CONSTANT, REACH, RESERVE, BY_AGE = 0, 1, 2, 3, 4, 5
 MEAN, FLOOR = 6, 8  # by side
 PLANNED = 10  # when it was made
-PLAN = 11
+BRAKE = 11  # what probabilities are multiplied by, since more came than was planned for
+AGAIN = 12  # by side: the arrivals at which to plan anew
+PLAN = 14
 
-# Places in `Lots.sums`, by side, fading as counts of keys do: arrivals, and what they take.
+# Places in `Lots.sums`, by side, fading as counts of keys do: arrivals, and what those take that
+# are not larger than the memory.
 ARRIVED, SIZES = 0, 2
 SUMS = 4
 
@@ -64,7 +68,7 @@ SUMS = 4
 REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
 OWN_INTS = 5
 
-# Places in `Lots.flows`: results foreseen of all tuples, and of those that found the memory full;
+# Places in `Lots.flows`: results foreseen of all tuples, and of those larger than the memory;
 # results of monitored tuples, and those among them for which UNIFORM would have flipped no coin;
 # the variance that the model foresees for a count by the sample.
 FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
@@ -83,7 +87,8 @@ TALLIES = STEPS + 8
 THINNING = 0x2545F491
 
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
-#: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are.
+#: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are,
+#: and `passed` says how often the sample was thinned since.
 TICKET = np.dtype([("lot", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
 
 
@@ -281,6 +286,13 @@ def _touch(core: Core, lots: Lots, slot: int) -> None:
         lots.ints[TOUCHED] += 1
 
 
+@inlined
+def _fate(ticket: Any) -> Any:
+    """The lot by which a held tuple stays when the sample is thinned: each time another."""
+    times = ticket.passed if ticket.most == 0 else 0
+    return mixed(ticket.lot, THINNING + times)
+
+
 @entry_point
 def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
     """Say of held tuples above which share each stays when the sample is thinned to that share.
@@ -290,7 +302,7 @@ def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
     """
     for i in range(slots.shape[0]):
         ticket = lots.tickets[slots[i]]
-        lot = mixed(ticket.lot, THINNING)
+        lot = _fate(ticket)
         found[i] = drawn(lot, 0)
         if ticket.most > ticket.next:
             none = drawn(lot, 1) ** (1.0 / float(ticket.most - ticket.next))
@@ -307,18 +319,24 @@ def thin(
     stays_above: Array,
     share: float,
 ) -> None:
-    """Keep a share of the sample: what is kept is there with a probability that much smaller."""
+    """Keep a share of the sample: what is kept is there with a probability that much smaller.
+
+    A cluster keeps its number: its rows from before and after belong together.
+    """
     for i in range(slots.shape[0]):
         slot = slots[i]
         if stays_above[i] >= share:
             evict(core, rules, out, slot)
             continue
         held, ticket = core.slots[slot], lots.tickets[slot]
-        lot = mixed(ticket.lot, THINNING)
+        lot = _fate(ticket)
         held.rank *= share
-        if ticket.most > 0 and drawn(lot, 0) >= share:
-            ticket.next += _skip(drawn(lot, 1), held.rank, ticket.most - ticket.next)
-        ticket.lot = mixed(lot, 2)
+        if ticket.most == 0:
+            ticket.passed += 1
+        else:
+            if drawn(lot, 0) >= share:
+                ticket.next += _skip(drawn(lot, 1), held.rank, ticket.most - ticket.next)
+            ticket.lot = mixed(lot, 2)
         _touch(core, lots, slot)
 
 
@@ -354,17 +372,23 @@ def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: i
 @inlined
 def _admit(
     core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, lot: Any
-) -> None:
-    """Draw the lot of newcomer i, and keep it if that says so and it fits."""
+) -> bool:
+    """Draw the lot of newcomer i, and hold it if that says so: whether that is too much now.
+
+    Who leaves then is up to lots too, those of all that are held: were it always the newcomer, the
+    sample would lack what comes at busy times, and large rows.
+    """
     ints, plan = core.ints, lots.plan
     side = batch.side[i]
     seq = ints[SEQ]
     ints[SEQ] = seq + 1
     time, size = batch.time[i], batch.size[i]
     lots.sums[ARRIVED + side] += 1.0
-    lots.sums[SIZES + side] += float(size)
+    could_fit = size <= ints[BUDGET]
+    if could_fit:
+        lots.sums[SIZES + side] += float(size)
     if expired(core, rules, side, time):
-        return
+        return False
     group = 2 * batch.entry[i] + side
     foreseen = _foreseen(core, rules, lots, group)
     lots.flows[FORESEEN] += foreseen
@@ -374,6 +398,7 @@ def _admit(
     if plan[METHOD] == PPS:
         all_fit = math.isinf(plan[CONSTANT])
         p = 1.0 if all_fit else min(plan[CONSTANT] * max(foreseen, plan[FLOOR + side]), 1.0)
+    p *= plan[BRAKE]
     while size > ints[BUDGET] - ints[USED]:
         slot = overdue(core, rules, 0)
         if slot < 0:
@@ -382,11 +407,11 @@ def _admit(
         ints[EXPIRED] += 1
     free = ints[BUDGET] - ints[USED]
     fits = size <= free
-    if not fits:
+    if not could_fit:
         lots.flows[MISSED] += foreseen
-    elif float(free) < plan[RESERVE]:
+    elif fits and float(free) < plan[RESERVE]:
         p *= float(free) / plan[RESERVE]
-    if fits and foreseen > 0.0:
+    if could_fit and foreseen > 0.0:
         alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
         lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
     u = drawn(lot, 0)
@@ -394,11 +419,11 @@ def _admit(
     if plan[METHOD] == UNIFORM:
         is_kept = _skip(u, p, most) <= most
     if not is_kept:
-        return
-    if not fits:
+        return False
+    if not could_fit:
         ints[REJECTED] += 1
         shed(core, out.pairs, batch.row[i], side, False)
-        return
+        return False
     ints[FREE] -= 1
     slot = core.free[ints[FREE]]
     held, ticket = core.slots[slot], lots.tickets[slot]
@@ -414,6 +439,7 @@ def _admit(
     core.fresh[ints[FRESH]] = slot
     ints[FRESH] += 1
     schedule(core, rules, side, slot)
+    return not fits
 
 
 @inlined
@@ -432,6 +458,18 @@ def _pass_time(core: Core, rules: Rules, lots: Lots) -> None:
     if lots.ints[SEEN] == 0 or now > before:
         lots.ints[SEEN] = 1
         core.model[LAST] = now
+
+
+@inlined
+def _is_due(core: Core, lots: Lots) -> bool:
+    """Whether to plan anew: after many arrivals, or as many of one side as there were before.
+
+    So a stream that begins long after the other, or comes back, is soon planned with.
+    """
+    for side in range(2):
+        if lots.sums[ARRIVED + side] >= lots.plan[AGAIN + side]:
+            return True
+    return bool(core.ints[SEQ] >= lots.ints[REPLAN_AT])
 
 
 # Stages of a tick.
@@ -462,7 +500,7 @@ def run(
             weigh(core, rules)
             _pass_time(core, rules, lots)
             ints[STAGE] = COUNT
-            if ints[SEQ] >= lots.ints[REPLAN_AT]:
+            if _is_due(core, lots):
                 return n, REPLAN
         if ints[STAGE] == COUNT:
             if rules.learn:
@@ -475,7 +513,9 @@ def run(
                 return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
             n = _probe(core, rules, lots, batch, out, i, n)
             _meet(core, rules, lots, batch, i)
-            _admit(core, rules, lots, batch, out, i, lot[i])
+            if _admit(core, rules, lots, batch, out, i, lot[i]):
+                ints[AT] = i + 1
+                return n, OVERFULL
         ints[AT] = ints[TICK_TO]
         ints[STAGE] = BEGIN
         if rules.learn and ints[STAT_ONLY] > rules.cap:

@@ -57,7 +57,9 @@ class Side:
     def mean(self) -> float:
         """Partners that a tuple is expected to find, on average over all classes."""
         total = float(self.tuples.sum())
-        return float(self.tuples @ self.matches) / total if total > 0 else 0.0
+        if total > 0:
+            return float(self.tuples @ self.matches) / total
+        return float(self.matches.mean()) if len(self.matches) else 0.0
 
     @property
     def sizes(self) -> Floats:

@@ -27,14 +27,17 @@ def run(spec: Estimation, sample: DataFrame) -> DataFrame:
         _check_streaming(spec)
     keys = [f"k{i}" for i in range(len(spec.keys))]
     rows = _windowed(spec, _rows(spec, sample), sample.isStreaming)
-    units = rows.groupBy(*keys, "unit", "p").agg(
-        F.count("v").cast("double").alias("x"), F.coalesce(F.sum("v"), F.lit(0.0)).alias("y")
+    of_row = F.when(F.col("v").isNotNull(), 1.0).otherwise(0.0)
+    units = rows.groupBy(*keys, "unit").agg(
+        F.sum(of_row).alias("rows"),
+        F.sum(of_row / F.col("p")).alias("n"),
+        F.coalesce(F.sum(F.col("v") / F.col("p")), F.lit(0.0)).alias("s"),
+        F.min("p").alias("p"),
     )
-    p, x, y = F.col("p"), F.col("x"), F.col("y")
-    weight = (1 - p) / (p * p)
-    nn, ns, ss = weight * x * x, weight * x * y, weight * y * y
-    told = F.when(x > 0, 1.0).otherwise(0.0)
-    parts = (F.lit(1.0), x, x / p, y / p, nn, ns, ss, nn * nn, ss * ss, told)
+    n, s = F.col("n"), F.col("s")
+    nn, ns, ss = ((1 - F.col("p")) * part for part in (n * n, n * s, s * s))
+    told = F.when(F.col("rows") > 0, 1.0).otherwise(0.0)
+    parts = (F.lit(1.0), F.col("rows"), n, s, nn, ns, ss, nn * nn, ss * ss, told)
     sums = units.groupBy(*keys).agg(
         *(F.sum(part).alias(name) for part, name in zip(parts, SUMS, strict=True))
     )
