@@ -1,0 +1,64 @@
+"""What Spark says of queries, for a pool: that one starts, how far it is, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Hearer(Protocol):
+    """Who wants to know."""
+
+    def start(self, run: str, query: str) -> None:
+        """Hear that a query starts."""
+
+    def hear(self, progress: Any) -> None:
+        """Hear of a batch."""
+
+    def end(self, run: str, *, in_flight: bool) -> None:
+        """Hear that a query has ended, in the middle of a batch or not."""
+
+
+def listen(spark: Any, hearer: Hearer) -> bool:
+    """Have somebody hear of all queries of a session; whether of a start before its first batch.
+
+    Connect tells of it later, and not which batches a query had planned when it ended: they may
+    always be more than it has done then.
+    """
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    is_classic = hasattr(spark, "_jsparkSession")
+    logs: dict[str, Any] = {}
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            if is_classic:
+                # `get` knows it while it runs only.
+                logs[str(event.runId)] = spark.streams.get(str(event.id))._jsq.streamingQuery()
+            hearer.start(str(event.runId), str(event.id))
+
+        def onQueryProgress(self, event: Any) -> None:
+            hearer.hear(event.progress)
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:
+            run = str(event.runId)
+            hearer.end(run, in_flight=_is_in_flight(logs.pop(run, None)))
+
+    spark.streams.addListener(Listener())
+    return is_classic
+
+
+def _is_in_flight(execution: Any) -> bool:
+    """Whether a query that has ended had planned a batch that is not committed."""
+    from py4j.protocol import Py4JError
+
+    if execution is None:
+        return True
+    try:
+        planned, done = execution.offsetLog(), execution.commitLog()
+        same: bool = planned.getLatestBatchId().equals(done.getLatestBatchId())
+    except (Py4JError, OSError):
+        return True
+    return not same
