@@ -321,7 +321,12 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
     assert [point[0] for point in row["curve"]] == [MEMORY * n / 8 for n in range(9)]
     assert row["one_megabyte_more"]["recall"] == pytest.approx(1 - row["predicted"], abs=0.05)
     text = str(explained)
-    for part in ("60 tuples for 1 joins", "a (weight 1): running; 60", "% measured", "one more megabyte"):
+    for part in (
+        "60 tuples for 1 joins",
+        "a (weight 1): running; 60",
+        "% measured",
+        "one more megabyte",
+    ):
         assert part in text
     if available():
         explained.plot(tmp_path / "pool.png")

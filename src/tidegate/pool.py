@@ -196,14 +196,17 @@ def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
     def shown(quality: float) -> str:
         return percent(1.0 - quality if is_sample else quality)
 
-    if standing.predicted is None:
+    if standing.curve is None:
         return ["  not known yet: a window has to pass first"]
-    measured = standing.measured
+    told = "not measured yet"
+    if standing.measured is not None:
+        told = f"{shown(standing.measured)} measured"
+        if row["allowed"] != row["share"]:
+            told += f" with {whole(row['allowed'])}"
+    if standing.predicted is not None:
+        told += f", {shown(standing.predicted)} predicted"
     lines = [
-        f"  {name} "
-        + ("not measured yet" if measured is None else f"{shown(measured)} measured")
-        + f", {shown(standing.predicted)} predicted"
-        + (", of a count over a window" if is_sample else ""),
+        f"  {name} {told}" + (", of a count over a window" if is_sample else ""),
         f"  {name} by memory: "
         + ", ".join(f"{whole(m)}: {shown(quality)}" for m, quality in row["curve"][1:]),
     ]

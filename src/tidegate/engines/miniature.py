@@ -166,10 +166,18 @@ class Miniature:
         self._since: float | None = None
         self._most = 0
         self._copies: list[Engine] = []
+        #: The inputs of a part of a batch beyond its streams: no changes, which were taken before.
+        self._others: list[Sequence[pa.RecordBatch]] = []
         self._restart(Sample())
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take a batch as the join itself takes it, or the latest part of a large one."""
+        """Take a batch as the join itself takes it, or the latest part of a large one.
+
+        Changes of a relation, the inputs after the streams, are taken of every batch.
+        """
+        streams = self._job.streams
+        self._know(inputs[streams:])
+        inputs, clocks = inputs[:streams], None if clocks is None else clocks[:streams]
         self._hear(inputs, clocks)
         self._turn += 1
         if self._large and self._turn % _TURNS:
@@ -194,6 +202,18 @@ class Miniature:
             span = (times[-1] - times[first]) / (2 * self._job.horizon)
             self._restart(replace(self.sample, seen=self.sample.seen * _power(max(span, 2**-20))))
 
+    def _know(self, changes: Sequence[Sequence[pa.RecordBatch]]) -> None:
+        """Have copies that know what the join knows: those that are new do already."""
+        self._others = [()] * len(changes)
+        if self._copies:
+            if any(b.num_rows for other in changes for b in other):
+                for engine in self._copies:
+                    _fed(engine, [*[()] * self._job.streams, *changes], None)
+            return
+        sample = self.sample
+        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
+        self._copies = [self._job.copy(memory, sample) for memory in (*memories, None)]
+
     def _feed_part(
         self,
         inputs: Sequence[Sequence[pa.RecordBatch]],
@@ -207,7 +227,8 @@ class Miniature:
         settled = not self._settle
         if before is not None and self._since is not None:
             settled |= before - self._since >= self._job.horizon
-        counts = [_fed(engine, inputs, clocks) for engine in self._copies]
+        given = [*inputs, *self._others]
+        counts = [_fed(engine, given, clocks) for engine in self._copies]
         found, part = self._found, self.sample.results(self._job.streams)
         self._most = int(counts[-1]["held"])
         found.need = max(found.need, counts[-1][self._job.unit] / self.sample.memory)
@@ -264,12 +285,11 @@ class Miniature:
     # ---- the sample ---------------------------------------------------------------------------
 
     def _restart(self, sample: Sample) -> None:
-        """Begin anew with this sample."""
-        self.sample, job = sample, self._job
+        """Begin anew with this sample, at the next batch."""
+        self.sample = sample
         self._since, self._most = None, 0
         self._so_far = Found(self._sizes)
-        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
-        self._copies = [job.copy(memory, sample) for memory in (*memories, None)]
+        self._copies = []
 
     def _sampled(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
         return [

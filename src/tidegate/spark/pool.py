@@ -93,7 +93,8 @@ class Standing:
         What it is measured by: ``"recall"``, or of a sample ``"accuracy"``, one less the relative
         standard error of a count over a window.
     predicted, measured
-        That by the curve with that share, and as it was in the last batches; None while unknown.
+        That by the curve with that share, and as it was in the last batches, with what it was
+        allowed; None while unknown, and predicted of those that run only.
     curve
         The same against memory; None while unknown.
     tuple_bytes
@@ -378,9 +379,9 @@ class Governor:
                 missing=missing,
                 waits_for=tuple(waits_for) if missing else (),
                 allowed=tuple(books.allowed(name)),
-                held=reports.held,
+                held=reports.held if self._seats.may_run(name) else 0,
                 measure=reports.measure,
-                predicted=reports.predicted(share),
+                predicted=reports.predicted(share) if self._seats.claims(name) else None,
                 measured=reports.measured,
                 curve=reports.curve,
                 tuple_bytes=reports.tuple_bytes,
