@@ -39,8 +39,10 @@ def test_what_ended_in_a_batch_may_do_it_again() -> None:
     seats.start("silent", "other")
     seats.end("silent", in_flight=True)
     assert not seats.rests("b")
-    # Reports of a run that has ended come too late.
-    assert seats.hear("silent", "other", {"b"}) == set()
+    # Reports of a run that has ended say whose it was, and no more.
+    assert seats.hear("silent", "other", {"c"}) == set()
+    assert (seats["c"].state, seats["b"].state) == (State.ENDED, State.BUILT)
+    assert seats.keeps("c")
     seats.hear("third", "third", {"b", "unknown"})
     assert seats["b"].state == State.RUNNING
     assert not seats["b"].replays

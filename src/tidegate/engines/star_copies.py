@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -72,6 +72,10 @@ class _Copies:
         at = PREPARED + self._sides[stream].schema.get_field_index(self._carried[stream])
         columns = [*batch.columns[:PREPARED], batch.column(at)]
         return pa.RecordBatch.from_arrays(columns, [*batch.schema.names[:PREPARED], "c0"])
+
+    def stands_for(self, engine: StarEngine, counters: Mapping[str, int | float]) -> float:
+        """How many tuples a copy holds: each stands for itself."""
+        return float(counters["held"])
 
 
 class ChangingCopies(_Copies):

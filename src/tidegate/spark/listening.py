@@ -32,6 +32,9 @@ def listen(spark: Any, hearer: Hearer) -> bool:
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:
             if is_classic:
+                # Ends are told of later than starts, and who starts now may need what they had.
+                for run in [run for run, own in list(logs.items()) if not own.isActive()]:
+                    self._end(run)
                 # `get` knows it while it runs only.
                 logs[str(event.runId)] = spark.streams.get(str(event.id))._jsq.streamingQuery()
             hearer.start(str(event.runId), str(event.id))
@@ -43,8 +46,12 @@ def listen(spark: Any, hearer: Hearer) -> bool:
             pass
 
         def onQueryTerminated(self, event: Any) -> None:
-            run = str(event.runId)
-            hearer.end(run, in_flight=_is_in_flight(logs.pop(run, None)))
+            self._end(str(event.runId))
+
+        def _end(self, run: str) -> None:
+            own = logs.pop(run, None)
+            if own is not None or not is_classic:
+                hearer.end(run, in_flight=_is_in_flight(own))
 
     spark.streams.addListener(Listener())
     return is_classic

@@ -276,14 +276,15 @@ class Governor:
             mine = self._seats.hear(at[0], str(progress["id"]), {each["join"] for each in said})
             for report in said:
                 name, shard = report["join"], report["shard"]
-                if name not in mine:
-                    continue
-                self._books.confirm(name, shard, report["number"], report["allowed"])
-                self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
+                if name in mine:
+                    self._books.confirm(name, shard, report["number"], report["allowed"])
+                # What a query has seen is known of it, also if that is heard after its end.
+                if name in self._seats and self._seats[name].run == at[0]:
+                    self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
             # One for each join, as a query may have several.
             self._batches += len(mine)
             claiming = sum(self._seats.claims(name) for name in self._books.names)
-            if self._batches >= self.every * claiming or not self._targets:
+            if self._batches >= self.every * claiming or not mine or not self._targets:
                 self.rebalance()
             else:
                 self._send()

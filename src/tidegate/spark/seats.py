@@ -49,6 +49,8 @@ class Seats:
         #: Runs that have not said yet which joins they have, and which they may have.
         self._starting: dict[str, set[str]] = {}
         self._ended: set[str] = set()
+        #: Those that have ended before: which joins they may have had, and whether in a batch.
+        self._silent: dict[str, tuple[set[str], bool]] = {}
         #: Joins that are gone, whose queries go on.
         self._left: dict[str, str] = {}
 
@@ -90,13 +92,15 @@ class Seats:
         self._starting[run] = built
 
     def hear(self, run: str, query: str, names: set[str]) -> set[str]:
-        """A run says which joins it has: those that it speaks for."""
+        """A run says which joins it has: those that it speaks for, unless it has ended."""
         self._starting.pop(run, None)
-        mine = {
-            name
-            for name in names
-            if name in self._seats and run not in self._ended and self._left.get(name) != run
-        }
+        if run in self._ended:
+            built, in_flight = self._silent.pop(run, (set(), False))
+            for name in names & built & set(self._seats):
+                if self._seats[name].state == State.BUILT:
+                    self._seats[name] = Seat(State.ENDED, run, query, in_flight)
+            return set()
+        mine = {name for name in names & set(self._seats) if self._left.get(name) != run}
         for name in mine:
             self._seats[name] = Seat(State.RUNNING, run, query)
         return mine
@@ -108,7 +112,10 @@ class Seats:
         for seat in self._seats.values():
             if seat.run == run and seat.state == State.RUNNING:
                 seat.state, seat.replays = State.ENDED, in_flight
-        for name in self._starting.pop(run, set()):
+        built = self._starting.pop(run, set())
+        if built:
+            self._silent[run] = built, in_flight
+        for name in built:
             if name in self._seats and self._seats[name].state == State.BUILT:
                 self._seats[name].replays |= in_flight
 
