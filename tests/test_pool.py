@@ -334,7 +334,7 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
 
 
 def test_bad_settings(tmp_path: Path) -> None:
-    for settings, said in (
+    bad: tuple[tuple[dict[str, Any], str], ...] = (
         ({"memory": None}, "a pool needs memory"),
         ({"memory": 0}, "memory must be a positive number of tuples"),
         ({"objective": "max"}, 'objective must be one of "min", "sum"'),
@@ -344,7 +344,8 @@ def test_bad_settings(tmp_path: Path) -> None:
         ({"folder": "s3://bucket/pool"}, "give a plain path, without a scheme"),
         ({"folder": __file__}, "where the pool may write, and .*test_pool.py' is not: "),
         ({"folder": f"{__file__}/pool"}, "where the pool may write, and .*pool' is not: "),
-    ):
+    )
+    for settings, said in bad:
         with pytest.raises(tg.TidegateError, match=said):
             tg.MemoryPool(**({"memory": MEMORY, "folder": tmp_path} | settings))
     pool = pool_of(tmp_path)

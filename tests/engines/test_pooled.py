@@ -229,7 +229,7 @@ def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
     stands: list[dict[int, float]] = [{}, {}]
     sure: list[set[int]] = [set(), set()]
     for inputs in feeds:
-        for side, batch in ((side, b) for side in range(2) for b in inputs[side]):
+        for side, batch in [(s, b) for s in range(2) for b in inputs[s]]:
             drawn = lot(batch.column("tie").to_numpy(), OF_HELD) < share
             rows = zip(*(batch.column(n).to_pylist() for n in ("key", "time", "c0")), strict=True)
             for (name, time, key), kept in zip(rows, drawn, strict=True):
