@@ -346,8 +346,9 @@ def test_bad_settings(tmp_path: Path) -> None:
         ({"folder": f"{__file__}/pool"}, "where the pool may write, and .*pool' is not: "),
     )
     for settings, said in bad:
+        given: dict[str, Any] = {"memory": MEMORY, "folder": tmp_path}
         with pytest.raises(tg.TidegateError, match=said):
-            tg.MemoryPool(**({"memory": MEMORY, "folder": tmp_path} | settings))
+            tg.MemoryPool(**(given | settings))
     pool = pool_of(tmp_path)
     for weight in (0, -1, float("nan"), "2"):
         with pytest.raises(tg.TidegateError, match="a weight must be a number above 0"):

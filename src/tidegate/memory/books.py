@@ -108,6 +108,7 @@ class Books:
                 f'the pool has a join "{name}" already'
                 + (", which is still leaving: stop its query first" if leaving else "")
                 + "; each needs a name of its own, under which its shares are kept"
+                + ("" if leaving else " (to build it anew, remove it first)")
             )
         earlier = dict(orders or {})
         for shares in earlier.values():
