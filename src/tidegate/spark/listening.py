@@ -27,16 +27,16 @@ def listen(spark: Any, hearer: Hearer) -> bool:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     is_classic = hasattr(spark, "_jsparkSession")
-    logs: dict[str, Any] = {}
+    queries: dict[str, Any] = {}
 
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:
             if is_classic:
                 # Ends are told of later than starts, and who starts now may need what they had.
-                for run in [run for run, own in list(logs.items()) if not own.isActive()]:
+                for run in [run for run, own in list(queries.items()) if not own.isActive]:
                     self._end(run)
                 # `get` knows it while it runs only.
-                logs[str(event.runId)] = spark.streams.get(str(event.id))._jsq.streamingQuery()
+                queries[str(event.runId)] = spark.streams.get(str(event.id))
             hearer.start(str(event.runId), str(event.id))
 
         def onQueryProgress(self, event: Any) -> None:
@@ -49,21 +49,23 @@ def listen(spark: Any, hearer: Hearer) -> bool:
             self._end(str(event.runId))
 
         def _end(self, run: str) -> None:
-            own = logs.pop(run, None)
-            if own is not None or not is_classic:
-                hearer.end(run, in_flight=_is_in_flight(own))
+            query = queries.pop(run, None)
+            if query is None and is_classic:
+                return
+            for progress in [] if query is None else query.recentProgress:
+                hearer.hear(progress)
+            hearer.end(run, in_flight=query is None or _is_in_flight(query))
 
     spark.streams.addListener(Listener())
     return is_classic
 
 
-def _is_in_flight(execution: Any) -> bool:
+def _is_in_flight(query: Any) -> bool:
     """Whether a query that has ended had planned a batch that is not committed."""
     from py4j.protocol import Py4JError
 
-    if execution is None:
-        return True
     try:
+        execution = query._jsq.streamingQuery()
         planned, done = execution.offsetLog(), execution.commitLog()
         same: bool = planned.getLatestBatchId().equals(done.getLatestBatchId())
     except (Py4JError, OSError):

@@ -85,11 +85,13 @@ class Seats:
 
     def start(self, run: str, query: str) -> None:
         """A query starts: one that is known, or else it may be that of any that was built."""
-        for seat in self._seats.values():
-            if seat.query == query and seat.state in (State.BUILT, State.ENDED):
+        mine = [seat for seat in self._seats.values() if seat.query == query]
+        for seat in mine:
+            if seat.state in (State.BUILT, State.ENDED):
                 seat.state, seat.run = State.RUNNING, run
-        built = {name for name, seat in self._seats.items() if seat.state == State.BUILT}
-        self._starting[run] = built
+        if not mine:
+            built = {name for name, seat in self._seats.items() if seat.state == State.BUILT}
+            self._starting[run] = built
 
     def hear(self, run: str, query: str, names: set[str]) -> set[str]:
         """A run says which joins it has: those that it speaks for, unless it has ended."""
