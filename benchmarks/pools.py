@@ -271,7 +271,8 @@ class PooledRun:
     def _report(self, run: str, said: list[str]) -> None:
         """Have the pool hear of a batch."""
         metrics = {"tidegate": {"report": "\n".join(said)}}
-        self._pool.hear({"runId": run, "batchId": self._batch, "observedMetrics": metrics})
+        batch = {"id": run, "runId": run, "batchId": self._batch}
+        self._pool.hear(batch | {"observedMetrics": metrics})
 
     def _of_shard(
         self, name: str, inputs: list[list[pa.RecordBatch]], shard: int

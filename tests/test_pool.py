@@ -173,6 +173,111 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
     assert pool.joins == ["b"]
 
 
+def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    run.add("b", spec)
+    assert [each.state for each in pool.explain().joins] == ["no query yet"] * 2
+    pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    # At once, if all that was planned is done: it will follow its last order first.
+    pool.end("a")
+    assert (pool.standing("a").share, pool.standing("b").share) == ((0,), (MEMORY,))
+    assert "a (weight 1): ended; 0 tuples" in str(pool.explain())
+    run.feed({"b": feeds[1]})
+    assert run.allowed["b"][-1] == [MEMORY]
+    # Built again, it has nothing until the other has given it back.
+    run.add("a", spec)
+    pool.start("again", "a")
+    standing = pool.standing("a")
+    assert (standing.state, standing.missing, standing.waits_for) == ("running", 30, ("b",))
+    assert "a (weight 1): running, waits for 30 more tuples from b; 0 tuples" in str(pool.explain())
+    run.feed({"a": feeds[2], "b": feeds[2]})
+    assert run.allowed["a"][-1] == [0]
+    assert pool.standing("a").missing == 0
+    assert pool.granted == MEMORY
+
+
+def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
+    tmp_path: Path,
+) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    for name in ("a", "b"):
+        run.add(name, spec)
+    pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    pool.end("a", in_flight=True)
+    assert pool.standing("a").kept == 30
+    assert "ended, with 30 tuples kept for the batch" in str(pool.explain())
+    run.add("c", spec)
+    pool.rebalance()
+    for at in range(1, 4):
+        run.feed({"b": feeds[at], "c": feeds[at]})
+        assert pool.granted <= MEMORY
+    assert run.allowed["b"][-1][0] + run.allowed["c"][-1][0] <= 30
+    # Removed, it is gone; and what it needed cannot be had again while others have it.
+    pool.remove("a")
+    for at in range(4, 6):
+        run.feed({"b": feeds[at], "c": feeds[at]})
+    assert run.allowed["b"][-1][0] + run.allowed["c"][-1][0] > 50
+    with pytest.raises(tg.TidegateError, match="needs 30 again, and others have that now; use ano"):
+        run.add("a", spec)
+    assert pool.joins == ["b", "c"]
+
+
+def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    pool.rebalance()
+    run.feed({"a": feeds[0]})
+    pool.remove("a")
+    assert pool.explain().json()["leaving"] == {"a": MEMORY}
+    assert "a: removed, and may hold 60 tuples until its query" in str(pool.explain())
+    with pytest.raises(tg.TidegateError, match="still leaving: stop its query first"):
+        run.add("a", spec)
+    run.feed({"a": feeds[1]})
+    assert pool.granted == 0
+    with pytest.raises(tg.TidegateError, match="its query still runs, which would follow"):
+        run.add("a", spec)
+    pool.end("a")
+    run.add("a", spec)
+    pool.rebalance()
+    assert pool.standing("a").share == (MEMORY,)
+    # One that was never started is gone at once.
+    pool.remove("a")
+    assert (pool.joins, pool.leaving, pool.granted) == ([], {}, 0)
+
+
+def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> None:
+    """Whichever is built and started first."""
+    spec, feeds = turning(1.0, 1.0)
+    run = PooledRun(pool_of(tmp_path))
+    for name in ("a", "b"):
+        run.add(name, spec)
+    run._pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    pool = pool_of(tmp_path)
+    assert [(each.name, each.state, each.kept) for each in pool.explain().joins] == [
+        ("a", "not built again", 30),
+        ("b", "not built again", 30),
+    ]
+    run = PooledRun(pool)
+    run.add("a", spec)
+    pool.rebalance()
+    run.feed({"a": feeds[1]})
+    assert run.allowed["a"] == [[30]]
+    pool.remove("b")
+    run.feed({"a": feeds[2]})
+    assert run.allowed["a"][-1] == [MEMORY]
+    assert pool_of(tmp_path).joins == ["a"]
+
+
 def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
     streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
     shares: list[list[tuple[int, ...]]] = []
@@ -186,7 +291,9 @@ def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> 
             for at in range(6):
                 run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
         shares.append([pool.standing(name).share for name in streams])
-    assert shares[0] == shares[1]
+    # What was free is given out when nobody knows better.
+    assert all(now[0] >= before[0] for before, now in zip(*shares, strict=True))
+    assert sum(now[0] for now in shares[1]) <= MEMORY
     assert shares[0][0] > shares[0][1]
 
 
@@ -214,7 +321,12 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
     assert [point[0] for point in row["curve"]] == [MEMORY * n / 8 for n in range(9)]
     assert row["one_megabyte_more"]["recall"] == pytest.approx(1 - row["predicted"], abs=0.05)
     text = str(explained)
-    for part in ("60 tuples for 1 joins", "a (weight 1): 60", "% measured", "one more megabyte"):
+    for part in (
+        "60 tuples for 1 joins",
+        "a (weight 1): running; 60",
+        "% measured",
+        "one more megabyte",
+    ):
         assert part in text
     if available():
         explained.plot(tmp_path / "pool.png")
@@ -222,14 +334,21 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
 
 
 def test_bad_settings(tmp_path: Path) -> None:
-    for settings, said in (
+    bad: tuple[tuple[dict[str, Any], str], ...] = (
         ({"memory": None}, "a pool needs memory"),
         ({"memory": 0}, "memory must be a positive number of tuples"),
         ({"objective": "max"}, 'objective must be one of "min", "sum"'),
         ({"every": 0}, "every must be a positive number of batches"),
-    ):
+        ({"folder": 5}, "folder must be a path .*, not 5"),
+        ({"folder": ""}, "folder must be a path .*, not ''"),
+        ({"folder": "s3://bucket/pool"}, "give a plain path, without a scheme"),
+        ({"folder": __file__}, "where the pool may write, and .*test_pool.py' is not: "),
+        ({"folder": f"{__file__}/pool"}, "where the pool may write, and .*pool' is not: "),
+    )
+    for settings, said in bad:
+        given: dict[str, Any] = {"memory": MEMORY, "folder": tmp_path}
         with pytest.raises(tg.TidegateError, match=said):
-            pool_of(tmp_path, **settings)
+            tg.MemoryPool(**(given | settings))
     pool = pool_of(tmp_path)
     for weight in (0, -1, float("nan"), "2"):
         with pytest.raises(tg.TidegateError, match="a weight must be a number above 0"):
@@ -250,7 +369,7 @@ def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
     spec, _ = turning(1.0, 1.0)
     _, folder = pool.admit(Place(pool.share("a"), WindowCopies(spec)), 1)
     pool.rebalance()
-    assert [path.name for path in folder.glob("*.json")] == ["00000001.json"]
+    assert sorted(path.name for path in folder.glob("*.json")) == ["00000001.json", "00000002.json"]
     del pool
     gc.collect()
     assert not folder.exists()

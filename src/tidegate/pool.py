@@ -71,7 +71,7 @@ class MemoryPool(Governor):
     def explain(self) -> Explanation:
         """Say of each join what it has, what that finds, and what more would bring."""
         standings = tuple(self.standing(name) for name in self.joins)
-        return Explanation(self.size, self.in_bytes, self.objective, standings)
+        return Explanation(self.size, self.in_bytes, self.objective, standings, self.leaving)
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Explanation:
     in_bytes: bool
     objective: str
     joins: tuple[Standing, ...]
+    leaving: dict[str, int]
 
     def json(self) -> dict[str, Any]:
         """All of it, as plain values."""
@@ -90,6 +91,7 @@ class Explanation:
             "unit": "bytes" if self.in_bytes else "tuples",
             "objective": self.objective,
             "joins": {each.name: self._row(each) for each in self.joins},
+            "leaving": self.leaving,
         }
 
     def _row(self, standing: Standing) -> dict[str, Any]:
@@ -97,6 +99,10 @@ class Explanation:
         share = sum(standing.share)
         row: dict[str, Any] = {
             "weight": standing.weight,
+            "state": str(standing.state),
+            "kept": standing.kept,
+            "missing": standing.missing,
+            "waits_for": list(standing.waits_for),
             "share": share,
             "shards": list(standing.share),
             "allowed": sum(standing.allowed),
@@ -133,14 +139,17 @@ class Explanation:
         for standing in self.joins:
             row = self._row(standing)
             lines.append(
-                f"{standing.name} (weight {standing.weight:g}): {whole(row['share'])} {unit}"
+                f"{standing.name} (weight {standing.weight:g}): {_state(standing, unit)}; "
+                f"{whole(row['share'])} {unit}"
                 + (f" in shards of {row['shards']}" if len(standing.share) > 1 else "")
                 + f", of which {whole(standing.held)} tuples are held"
             )
-            if standing.predicted is None or standing.measured is None:
-                lines.append("  not known yet: a window has to pass first")
-                continue
             lines += _said(standing, row)
+        lines += [
+            f"{name}: removed, and may hold {whole(most)} {unit} until its query takes its next "
+            "batch, or ends"
+            for name, most in self.leaving.items()
+        ]
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
@@ -164,6 +173,21 @@ class Explanation:
         Path(path).write_bytes(picture)
 
 
+def _state(standing: Standing, unit: str) -> str:
+    """Whether a join runs, and why it has less than it should."""
+    said = str(standing.state)
+    if standing.kept:
+        said += (
+            f", with {whole(standing.kept)} {unit} kept for the batch that it may have to do again "
+            f"when it is started; remove it to give them to others"
+        )
+    if standing.missing:
+        said += f", waits for {whole(standing.missing)} more {unit}"
+        if standing.waits_for:
+            said += " from " + ", ".join(standing.waits_for)
+    return said
+
+
 def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
     """What is known of a join, in words: of a sample, its error."""
     is_sample = standing.measure == ACCURACY
@@ -172,11 +196,17 @@ def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
     def shown(quality: float) -> str:
         return percent(1.0 - quality if is_sample else quality)
 
-    assert standing.measured is not None
-    assert standing.predicted is not None
+    if standing.curve is None:
+        return ["  not known yet: a window has to pass first"]
+    told = "not measured yet"
+    if standing.measured is not None:
+        told = f"{shown(standing.measured)} measured"
+        if row["allowed"] != row["share"]:
+            told += f" with {whole(row['allowed'])}"
+    if standing.predicted is not None:
+        told += f", {shown(standing.predicted)} predicted"
     lines = [
-        f"  {name} {shown(standing.measured)} measured, {shown(standing.predicted)} predicted"
-        + (", of a count over a window" if is_sample else ""),
+        f"  {name} {told}" + (", of a count over a window" if is_sample else ""),
         f"  {name} by memory: "
         + ", ".join(f"{whole(m)}: {shown(quality)}" for m, quality in row["curve"][1:]),
     ]

@@ -487,12 +487,12 @@ def combine_of(combine: Any, importance: Any) -> Combine:
     return chosen
 
 
-def memory_of(value: Any) -> tuple[int | None, bool]:
-    """A memory as a number, and whether it is one of bytes."""
+def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int | None, bool]:
+    """A memory as a number, and whether it is one of bytes; `none` says what None would do."""
     if value is None:
         return None, False
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
-        return not_too_large(int(value), value), False
+        return not_too_large(int(value), value, none), False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
         if match and match[2].lower() in _SIZES:
@@ -504,19 +504,18 @@ def memory_of(value: Any) -> tuple[int | None, bool]:
                     "of tuples"
                 )
             if size > 0:
-                return not_too_large(size, value), True
+                return not_too_large(size, value, none), True
     raise TidegateError(
-        'memory must be a positive number of tuples or a size like "64 MB" '
-        f"(or None to keep everything), not {value!r}"
+        f'memory must be a positive number of tuples or a size like "64 MB", not {value!r}'
+        + (none and f"; {none}")
     )
 
 
-def not_too_large(memory: int, value: Any) -> int:
+def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:
     """Refuse a memory that no machine has."""
     if memory >= LARGEST_TIME:
-        raise TidegateError(
-            f"memory is larger than any machine's: {value!r}; None keeps everything"
-        )
+        said = f"memory is larger than any machine's: {value!r}"
+        raise TidegateError(said + (none and f"; {none}"))
     return memory
 
 

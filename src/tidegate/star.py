@@ -84,7 +84,7 @@ def star_join(
         the same keys, or where an update changes a key.
     memory
         How many tuples are held at the most, over all shards. None keeps everything. Or a share of
-        a `tidegate.MemoryPool`, unless the relation changes.
+        a `tidegate.MemoryPool`.
     split
         ``"shared"`` for one memory, ``"fixed"`` for an equal share of it for each stream.
     policy

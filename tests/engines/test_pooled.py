@@ -209,16 +209,35 @@ def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
     assert found.total == pytest.approx(exact, rel=0.2)
 
 
-@given(st.integers(0, 50), st.integers(1, 5), st.sampled_from([0.25, 0.5]))
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.sampled_from([0.25, 0.5]),
+    st.lists(st.frozensets(st.integers(0, 4), max_size=3), min_size=2, max_size=2),
+)
 def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
-    seed: int, batches: int, share: float
+    seed: int, batches: int, share: float, always: list[frozenset[int]]
 ) -> None:
-    """Without a limit: those whose earlier tuple, of one time the left, is of the sample."""
+    """Without a limit: those whose earlier tuple, of one time the left, is of the sample.
+
+    It counts as often as it stands for others: not at all if its key is one of those of which all
+    are held.
+    """
     spec = spec_of(within=(12, 7), memory=5, policy="prob")
     tables = zipf(60, domain=5, seed=seed)
     feeds = feeds_of(spec, tables, batches)
+    stands: list[dict[int, float]] = [{}, {}]
+    sure: list[set[int]] = [set(), set()]
+    for inputs in feeds:
+        for side, batch in [(s, b) for s in range(2) for b in inputs[s]]:
+            drawn = lot(batch.column("tie").to_numpy(), OF_HELD) < share
+            rows = zip(*(batch.column(n).to_pylist() for n in ("key", "time", "c0")), strict=True)
+            for (name, time, key), kept in zip(rows, drawn, strict=True):
+                stands[side][time] = 1.0 if key in always[side] else kept / share
+                sure[side] |= {name} if key in always[side] else set()
     copies = WindowCopies(spec)
-    engine = copies.copy(None, Sample(held=share))
+    names = tuple(np.array(sorted(own), np.uint64) for own in sure)
+    engine = copies.copy(None, Sample(held=share, sure=names))
     counted = 0.0
     for inputs in feeds:
         narrow = [[copies.narrowed(s, b) for b in side] for s, side in enumerate(inputs)]
@@ -227,23 +246,30 @@ def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
         counted += engine.take_counters()["importance"]
     list(engine.finish())
     last = engine.take_counters()
-    may = [
-        {
-            time: bool(kept)
-            for batch in (b for inputs in feeds for b in inputs[side])
-            for time, kept in zip(
-                batch.column("time").to_pylist(),
-                lot(batch.column("tie").to_numpy(), OF_HELD) < share,
-                strict=True,
-            )
-        }
-        for side in range(2)
-    ]
     pairs = tg.local.join(*tables, on="key", time="time", within=(12, 7)).table
     times = zip(pairs["time_left"].to_pylist(), pairs["time_right"].to_pylist(), strict=True)
-    expected = sum(may[0][a] if a <= b else may[1][b] for a, b in times)
-    assert counted + last["importance"] == expected
-    assert last["held"] <= sum(map(sum, (side.values() for side in may)))
+    assert counted + last["importance"] == sum(
+        stands[0][a] if a <= b else stands[1][b] for a, b in times
+    )
+    assert last["held"] <= sum(n > 0 for side in stands for n in side.values())
+    assert copies.stands_for(engine, last) >= last["held"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_sample_has_all_the_rare_tuples_that_find_much(seed: int) -> None:
+    """Keys that are frequent on one side and rare on the other: a few tuples have it all."""
+    tables = zipf(12_000, domain=1_000, skew=1.0, correlation="opposite", seed=seed)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 2_000, "policy": "prob"}
+    spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
+    small = Miniature(WindowCopies(spec), [500, 1_000, 2_000], settle=False, held=1_600)
+    for inputs in feeds_of(spec, tables, 24):
+        small.feed(inputs, None)
+    assert small.sample.held < 0.5
+    found = small.take()
+    exact = tg.local.join(*tables, on="key", time="time", within=2_000).results
+    for memory, hits in zip(found.sizes, found.hits, strict=True):
+        measured = tg.local.join(*tables, **settings, memory=memory).results
+        assert hits / found.total == pytest.approx(measured / exact, abs=0.03)
 
 
 def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 import tidegate as tg
 from tidegate.engines.miniature import Miniature, Sample
-from tidegate.engines.star_copies import ShardCopies, StarCopies, component_names
+from tidegate.engines.pooled import Member, pooled
+from tidegate.engines.star_copies import ChangingCopies, ShardCopies, StarCopies, component_names
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.memory.curves import of_points
 from tidegate.star_spec import star_join
@@ -132,17 +134,106 @@ def test_star_joins_that_cannot_be_copied() -> None:
     tables, facts = streams(20, 12), facts_of(12, 3)
     with pytest.raises(tg.TidegateError, match="window never ends cannot be foreseen"):
         StarCopies(job_of(tables, facts, within="unbounded"))
-    changing = pa.schema(
-        [("a", pa.int64()), ("b", pa.int64()), ("op", pa.string()), ("t", "int64")]
-    )
+
+
+# ---- a relation that changes ---------------------------------------------------------------------
+
+
+def changing(tables: Tables, domain: int, **settings: Any) -> tuple[StarJob, pa.Table]:
+    """The same relation as changes: all facts are inserted at first, some deleted later."""
+    facts = facts_of(domain, 3).to_pylist()
+    rows = [("insert", each["begin"], each["a"], each["b"]) for each in facts]
+    rows += [("delete", 500, each["a"], each["b"]) for each in facts if each["end"] is not None]
+    kinds = [("op", pa.string()), ("at", pa.int64()), ("fa", pa.int64()), ("fb", pa.int64())]
+    changes = pa.table(dict(zip(["op", "at", "fa", "fb"], zip(*rows, strict=True), strict=True)))
     spec = star_join(
         {"r": tables[0].schema, "s": tables[1].schema},
-        changing,
-        on=["a", "b"],
-        time="time",
-        within=5,
-        memory=5,
-        changes=("op", "t"),
+        pa.schema(kinds),
+        **{
+            "on": [{"a": "fa"}, {"b": "fb"}],
+            "time": "time",
+            "within": WINDOW,
+            "changes": ("op", "at"),
+            "fact": ["fa", "fb"],
+            "memory": 50,
+            **settings,
+        },
     )
-    with pytest.raises(tg.TidegateError, match="whose relation changes cannot share a memory"):
-        StarCopies(StarJob(spec, None))
+    return StarJob(spec, None), changes
+
+
+def changing_feeds(job: StarJob, tables: Tables, changes: pa.Table, batches: int) -> list[Any]:
+    """Changes come in the batch of their time."""
+    found: list[Any] = feeds(job, tables, batches)
+    ends = np.linspace(0, len(tables[0]), batches + 1).astype(int)
+    times = changes["at"].to_numpy()
+    for inputs, first, end in zip(found, ends[:-1], ends[1:], strict=True):
+        own = changes.filter(pa.array((times >= first) & (times < end))).combine_chunks()
+        inputs.append([job.prepare(2, b)[0] for b in own.to_batches()])
+    return found
+
+
+def results(job: StarJob, inputs: list[Any]) -> int:
+    engine = job.engine(1)
+    found = [b for each in inputs for b in engine.feed(each)]
+    return sum(len(b) for b in [*found, *engine.finish()])
+
+
+def test_copies_take_the_changes_of_their_relation() -> None:
+    tables = streams(1_200, 30)
+    job, changes = changing(tables, 30)
+    given = changing_feeds(job, tables, changes, 5)
+    engine = job.engine(1)
+    small = Miniature(ChangingCopies(job.spec, engine), [20, 40, 80], settle=False)
+    for inputs in given:
+        list(engine.feed(inputs))
+        small.feed(inputs, None)
+    found = small.take()
+    every, _ = changing(tables, 30, memory=None)
+    assert found.total == pytest.approx(results(every, given), rel=0.01)
+    for size, hits in zip(found.sizes, found.hits, strict=True):
+        measured = results(changing(tables, 30, memory=size)[0], given)
+        assert hits == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("rows", [1 << 15, 200])
+def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
+    """Beside an engine that was moved; also where they see a part of the batches only."""
+    tables = streams(1_200, 30)
+    job, changes = changing(tables, 30)
+    given = changing_feeds(job, tables, changes, 6)
+    first, second = job.engine(1), job.engine(1)
+    for inputs in given[:3]:
+        list(first.feed(inputs))
+    small = Miniature(ChangingCopies(job.spec, second), [40], settle=False, rows=rows)
+    second.restore(first.snapshot())
+    whole = Miniature(ChangingCopies(job.spec, first), [40], settle=False, rows=rows)
+    for inputs in given[3:]:
+        for engine, copies in ((first, whole), (second, small)):
+            list(engine.feed(inputs))
+            copies.feed(inputs, None)
+    found = small.take()
+    assert found.total > 0
+    assert (found.total, found.hits) == (whole.take().total, found.hits)
+
+
+def test_a_changing_relation_in_a_pool() -> None:
+    """With orders and reports, moved after every batch, and as the engine alone."""
+    tables = streams(900, 30)
+    job, changes = changing(tables, 30)
+    member = Member("pool", "star", (20, 40), 1.0)
+    shared = pooled(job, StarCopies(job), member)
+    engine, alone = shared.engine(1), job.engine(1)
+    engine.follow(1, [40])
+    alone.resize(1, 40)
+    for inputs in changing_feeds(job, tables, changes, 6):
+        rows = [b.num_rows for b in engine.feed(inputs)]
+        assert sum(rows) == sum(b.num_rows for b in alone.feed(inputs))
+        engine.take_counters()
+        report = json.loads(engine.report())
+        assert report["allowed"] == 40
+        moved = shared.engine(1)
+        moved.restore(engine.snapshot())
+        engine = moved if inputs[2] else engine
+    assert report["total"] > 0
+    assert report["hits"][0] < report["hits"][1] <= report["total"]

@@ -19,6 +19,8 @@ class Joins:
     def __init__(self) -> None:
         self.sent: dict[str, list[tuple[int, Shares]]] = {}
         self.now: dict[tuple[str, int], tuple[int, int]] = {}
+        #: Those that do not run: they follow the last order first when they start.
+        self.resting: set[str] = set()
         self.said: dict[tuple[str, int], tuple[int, int]] = {}
 
     def start(self, name: str, shards: int) -> None:
@@ -28,12 +30,27 @@ class Joins:
 
     def stop(self, name: str) -> None:
         del self.sent[name]
+        self.resting.discard(name)
         for book in (self.now, self.said):
             for at in [at for at in book if at[0] == name]:
                 del book[at]
 
+    def rest(self, name: str) -> None:
+        """Hold nothing."""
+        self.resting.add(name)
+        for at in [at for at in self.now if at[0] == name]:
+            self.now[at] = self.now[at][0], 0
+
+    def wake(self, name: str) -> None:
+        """Follow all orders before anything else."""
+        self.resting.discard(name)
+        for _, shard in [at for at in self.now if at[0] == name]:
+            self.follow(name, shard, len(self.sent[name]))
+
     def follow(self, name: str, shard: int, upto: int) -> None:
         """Follow the latest of the first orders that were sent, unless a later one was."""
+        if name in self.resting:
+            return
         for number, shares in self.sent[name][:upto]:
             if number > self.now[name, shard][0]:
                 self.now[name, shard] = number, shares[shard]
@@ -50,6 +67,8 @@ steps = st.one_of(
     st.tuples(st.just("start"), st.tuples(st.sampled_from(NAMES), st.integers(1, 3))),
     st.tuples(st.just("leave"), st.sampled_from(NAMES)),
     st.tuples(st.just("stop"), st.sampled_from(NAMES)),
+    st.tuples(st.just("rest"), st.sampled_from(NAMES)),
+    st.tuples(st.just("wake"), st.sampled_from(NAMES)),
 )
 
 
@@ -64,12 +83,19 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
             target = [int(v * scale) for v in value]
         elif what == "follow" and isinstance(value, tuple) and value[0] < len(shards):
             joins.follow(*shards[value[0]], value[1])
+        elif what == "rest" and isinstance(value, str) and value in joins.sent:
+            joins.rest(value)
+        elif what == "wake" and isinstance(value, str) and value in joins.resting:
+            joins.wake(value)
         elif what == "say" and isinstance(value, int) and value < len(shards):
+            if shards[value][0] in joins.resting:
+                continue
             joins.said[shards[value]] = joins.now[shards[value]]
             books.confirm(*shards[value], *joins.now[shards[value]])
         elif what == "start" and isinstance(value, tuple) and value[0] not in joins.sent:
             books.open(value[0], value[1], 1.0, 1)
             joins.start(*value)
+            joins.sent[value[0]].append(books.begin(value[0]))
         elif what == "leave" and isinstance(value, str) and value in books.names:
             books.leave(value)
         elif what == "stop" and isinstance(value, str) and value in joins.sent:
@@ -83,6 +109,8 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
             targets[name] = [t // len(books.names) for t in target[3 * at : 3 * at + n]]
         for name, order in books.orders(targets).items():
             joins.sent[name].append(order)
+        for name in [name for name in books.names if name in joins.resting]:
+            books.settle(name)
         assert joins.held <= books.granted <= MEMORY
 
 
@@ -124,6 +152,33 @@ def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
     books.confirm("b", 0, 3, 60)
     assert books.orders({"a": [40], "b": [60]}) == {"a": (3, (40,))}
     assert books.granted == 100
+
+
+def test_who_does_not_run_follows_its_last_order_first() -> None:
+    books = Books(100)
+    books.open("a", 1, 1.0, 1)
+    books.open("b", 1, 1.0, 1)
+    assert books.begin("a") == (1, (0,))
+    assert books.orders({"a": [60], "b": [40]}) == {"a": (2, (60,)), "b": (1, (40,))}
+    assert books.orders({"a": [0], "b": [100]}) == {"a": (3, (0,))}
+    books.settle("a")
+    assert (books.most("a"), books.followed("a"), books.granted) == (0, ((2, 0),), 40)
+    assert books.orders({"a": [0], "b": [100]}) == {"b": (2, (100,))}
+    books.confirm("a", 0, 2, 60)
+    books.confirm("a", 0, 3, 0)
+    assert books.granted == 100
+
+
+def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
+    books = Books(10)
+    books.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
+    assert (books.most("a"), books.ordered("a")) == (7, (4, 3))
+    books.renew("a", 2, 2.0, 4)
+    assert (books.weight("a"), books.least("a")) == (2.0, [4, 4])
+    with pytest.raises(tg.TidegateError, match='"a" had 2 shards when it last ran'):
+        books.renew("a", 1, 1.0, 1)
+    with pytest.raises(tg.TidegateError, match="a pool of 10 is too small for 1 joins"):
+        books.renew("a", 2, 1.0, 6)
 
 
 def test_who_is_not_let_in() -> None:

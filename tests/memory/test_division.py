@@ -23,7 +23,14 @@ def claim(
     """A join with one shard, of which this is known."""
     reports = Reports(len(ordered), measure)
     if recall is not None:
-        said: dict[str, Any] = {"held": 1, "bytes": 1, "need": 160.0, "worth": 0.0, "advance": 1.0}
+        said: dict[str, Any] = {
+            "held": 1,
+            "bytes": 1,
+            "need": 160.0,
+            "worth": 0.0,
+            "allowed": 1,
+            "advance": 1.0,
+        }
         hits = [part * results for part in recall]
         said |= {"sizes": SIZES, "hits": hits, "total": results, "span": 1.0}
         for shard in range(len(ordered)):

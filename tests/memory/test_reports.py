@@ -14,6 +14,7 @@ SIZES = (10, 20, 40)
 
 def report(hits: list[float], total: float, **more: Any) -> dict[str, Any]:
     given = {"held": 5, "bytes": 500, "need": 80.0, "span": 1.0, "worth": hits[1], "advance": 1.0}
+    given["allowed"] = 20
     return {"sizes": SIZES, "hits": hits, "total": total, **given, **more}
 
 
@@ -24,6 +25,18 @@ def test_nothing_is_known_until_all_shards_have_said_it() -> None:
     assert reports.curves is None
     assert (reports.curve, reports.predicted((1, 1)), reports.measured) == (None, None, None)
     assert (reports.held, reports.tuple_bytes) == (10, 100.0)
+
+
+def test_nothing_is_measured_of_what_has_no_memory_yet() -> None:
+    reports = Reports(1)
+    reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
+    assert reports.predicted((20,)) == pytest.approx(0.5)
+    assert reports.measured is None
+    reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
+    assert reports.measured == pytest.approx(0.5)
+    # One that is given none later finds less.
+    reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
+    assert reports.measured == pytest.approx(0.5 / 3)
 
 
 def test_recall_is_what_shards_find_together() -> None:

@@ -138,6 +138,61 @@ def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(tg.TidegateError, match="a share of a pool is for streams"):
         tg.join(*pair.batch(), **JOIN, memory=pool.share("b"), shards=1)
     assert pool.joins == ["a"]
+    # It has no query that could hold anything.
     pool.remove("a")
-    with pytest.raises(tg.TidegateError, match="is leaving already"):
+    with pytest.raises(tg.TidegateError, match='the pool has no join "a"; it has none'):
         pool.remove("a")
+
+
+def run_out(frame: DataFrame, home: Path, *, fails: bool = False) -> list[dict[str, Any]]:
+    """All that is there, into nothing or a sink that fails: the reports of the last batch."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("the sink is full")
+
+    writer = frame.writeStream.option("checkpointLocation", str(home))
+    writer = writer.foreachBatch(fail) if fails else writer.format("noop")
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return metrics.reports(query.lastProgress)
+
+
+def test_what_a_query_had_that_has_ended_goes_to_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A window join, and a star join whose relation changes; one of them fails in a batch."""
+    write(tmp_path, 0)
+    rows = spark.readStream.schema("key long, time long, value double, side string").parquet(
+        str(tmp_path / "easy")
+    )
+    left, right = (rows.where(rows.side == side).drop("side") for side in ("left", "right"))
+    facts = pa.table({"op": ["insert"] * 40, "at": [-1] * 40, "a": range(40), "b": range(40)})
+    write_files([facts], tmp_path / "facts")
+    changes = spark.readStream.schema("op string, at long, a long, b long").parquet(
+        str(tmp_path / "facts")
+    )
+    pool = tg.MemoryPool(memory=MEMORY, folder=tmp_path / "pool", every=1)
+    join = tg.join(left, right, **JOIN, memory=pool.share("join"), shards=1)
+    [report] = run_out(join, tmp_path / "one")
+    assert (report["join"], report["allowed"]) == ("join", MEMORY)
+    star = tg.star_join(
+        [left, right],
+        changes,
+        on=[{"key": "a"}, {"key": "b"}],
+        time="time",
+        within=60,
+        changes=("op", "at"),
+        memory=pool.share("star"),
+    )
+    [report] = run_out(star, tmp_path / "two")
+    assert (report["join"], report["allowed"]) == ("star", MEMORY)
+    assert report["worth"] > 0
+    assert pool.standing("join").state == "ended"
+    # One that fails in a batch will do it again, and keeps what it was ordered.
+    write(tmp_path, 1)
+    with pytest.raises(Exception, match="the sink is full"):
+        run_out(join, tmp_path / "one", fails=True)
+    [report] = run_out(star, tmp_path / "two")
+    assert report["allowed"] == 0
+    assert pool.standing("join").kept == MEMORY
+    assert pool.granted == MEMORY

@@ -301,24 +301,28 @@ class ChangingRelation:
 
     def log(self) -> dict[str, pa.RecordBatch]:
         """What has changed since the last record."""
-        ended = self._ended
-        parts = {
-            "facts": self._records(np.flatnonzero(self._ids >= self._mark)),
-            "ended": pa.record_batch(
-                [
-                    pa.array([i for i, _ in ended], pa.int64()),
-                    pa.array([e for _, e in ended], pa.from_numpy_dtype(self._spec.unit.dtype)),
-                ],
-                ["id", "end"],
-            ),
-        }
+        parts = self._parts(np.flatnonzero(self._ids >= self._mark), self._ended)
         self._mark, self._ended = self._next_id, []
         return parts
+
+    def _parts(
+        self, facts: NDArray[np.int64], ended: list[tuple[int, int | float]]
+    ) -> dict[str, pa.RecordBatch]:
+        kind = pa.from_numpy_dtype(self._spec.unit.dtype)
+        ends = [pa.array([i for i, _ in ended], pa.int64()), pa.array([e for _, e in ended], kind)]
+        return {
+            "facts": self._records(facts),
+            "ended": pa.record_batch(ends, ["id", "end"]),
+        }
 
     def whole(self) -> dict[str, pa.RecordBatch]:
         """All facts."""
         self._mark, self._ended = 0, []
         return self.log()
+
+    def learn(self, other: ChangingRelation) -> None:
+        """Know what another knows; for a new one."""
+        self.load(other._parts(np.arange(other.index.count), []))
 
     def _records(self, facts: NDArray[np.int64]) -> pa.RecordBatch:
         arrays = self.index.arrays

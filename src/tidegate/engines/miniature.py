@@ -5,7 +5,8 @@ memory). Each copy is a real engine with a memory of its own; one keeps everythi
 others' results can be compared with all there are. Where streams are too much for that, a sample
 stands for them, and memories are as much smaller: some keys (as Waldspurger et al. do for caches,
 FAST 2015), or where few keys have most results, some tuples of all keys. Of these a copy still sees
-all, so that it learns what the join learns, and holds some.
+all, so that it learns what the join learns, and holds some: all of those that find much, as a few
+of them more or less would change a lot, and a share of the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,9 @@ KEYS = 300.0
 #: many in each.
 _RISE, _ROUNDS, _MORE = 0.1, 2, 3
 
+#: Of what copies may hold, the part that is for tuples of keys that find much, of all streams.
+_SURE = 0.25
+
 #: What draws which keys there are, which tuples are seen, and which of these may be held.
 OF_KIN, OF_SEEN, OF_HELD = (
     np.uint64(0xC2B2AE3D27D4EB4F),
@@ -46,20 +50,25 @@ OF_KIN, OF_SEEN, OF_HELD = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What stands for whole streams: a share of the kin, of their tuples, and of those held."""
+    """What stands for whole streams: a share of the kin, of their tuples, and of those held.
+
+    Of the kin that are `sure`, by stream and in order, all tuples may be held. The others that may
+    stand for more than themselves: they take the room of as many, and their results count as often.
+    """
 
     kin: float = 1.0
     seen: float = 1.0
     held: float = 1.0
+    sure: tuple[NDArray[np.uint64], ...] = field(default=(), compare=False)
 
     @property
     def memory(self) -> float:
         """How much smaller memories are."""
-        return self.kin * self.seen * self.held
+        return self.kin * self.seen
 
     def results(self, streams: int) -> float:
-        """How many of the results there are: of a combination all are seen, all but one held."""
-        return self.kin * self.seen**streams * self.held ** (streams - 1)
+        """How many of the results there are: of a combination all are seen."""
+        return self.kin * self.seen**streams
 
 
 class Copied(Protocol):
@@ -89,6 +98,9 @@ class Copied(Protocol):
 
     def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a prepared batch that a copy needs."""
+
+    def stands_for(self, engine: Any, counters: Mapping[str, int | float]) -> float:
+        """How much a copy holds, in its unit, where some tuples stand for more than themselves."""
 
 
 @dataclass
@@ -164,12 +176,20 @@ class Miniature:
         self._rounds = 0
         self._large, self._turn = False, -1
         self._since: float | None = None
-        self._most = 0
+        self._most, self._need = 0, 0.0
         self._copies: list[Engine] = []
+        #: The inputs of a part of a batch beyond its streams: no changes, which were taken before.
+        self._others: list[Sequence[pa.RecordBatch]] = []
         self._restart(Sample())
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take a batch as the join itself takes it, or the latest part of a large one."""
+        """Take a batch as the join itself takes it, or the latest part of a large one.
+
+        Changes of a relation, the inputs after the streams, are taken of every batch.
+        """
+        streams = self._job.streams
+        self._know(inputs[streams:])
+        inputs, clocks = inputs[:streams], None if clocks is None else clocks[:streams]
         self._hear(inputs, clocks)
         self._turn += 1
         if self._large and self._turn % _TURNS:
@@ -194,6 +214,18 @@ class Miniature:
             span = (times[-1] - times[first]) / (2 * self._job.horizon)
             self._restart(replace(self.sample, seen=self.sample.seen * _power(max(span, 2**-20))))
 
+    def _know(self, changes: Sequence[Sequence[pa.RecordBatch]]) -> None:
+        """Have copies that know what the join knows: those that are new do already."""
+        self._others = [()] * len(changes)
+        if self._copies:
+            if any(b.num_rows for other in changes for b in other):
+                for engine in self._copies:
+                    _fed(engine, [*[()] * self._job.streams, *changes], None)
+            return
+        sample = self.sample
+        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
+        self._copies = [self._job.copy(memory, sample) for memory in (*memories, None)]
+
     def _feed_part(
         self,
         inputs: Sequence[Sequence[pa.RecordBatch]],
@@ -207,10 +239,12 @@ class Miniature:
         settled = not self._settle
         if before is not None and self._since is not None:
             settled |= before - self._since >= self._job.horizon
-        counts = [_fed(engine, inputs, clocks) for engine in self._copies]
+        given = [*inputs, *self._others]
+        counts = [_fed(engine, given, clocks) for engine in self._copies]
         found, part = self._found, self.sample.results(self._job.streams)
         self._most = int(counts[-1]["held"])
-        found.need = max(found.need, counts[-1][self._job.unit] / self.sample.memory)
+        self._need = self._job.stands_for(self._copies[-1], counts[-1]) / self.sample.memory
+        found.need = max(found.need, self._need)
         if settled:
             *hits, total = (each["importance"] / part for each in counts)
             span = 0.0
@@ -264,12 +298,11 @@ class Miniature:
     # ---- the sample ---------------------------------------------------------------------------
 
     def _restart(self, sample: Sample) -> None:
-        """Begin anew with this sample."""
-        self.sample, job = sample, self._job
+        """Begin anew with this sample, at the next batch."""
+        self.sample = sample
         self._since, self._most = None, 0
         self._so_far = Found(self._sizes)
-        memories = [max(round(size * sample.memory), 1) for size in self._sizes]
-        self._copies = [job.copy(memory, sample) for memory in (*memories, None)]
+        self._copies = []
 
     def _sampled(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
         return [
@@ -294,18 +327,43 @@ class Miniature:
         Keys are left out as long as there remain enough of those that matter; by how many tuples
         a key has, its results go with their square.
         """
-        kin = [self._job.kin(s, b) for s, stream in enumerate(inputs) for b in stream]
-        names = [each for each in kin if each is not None]
-        of_kin = 1.0
-        if names:
-            _, counts = np.unique(np.concatenate(names), return_counts=True)
+        old, job = self.sample, self._job
+        names = [[job.kin(s, b) for b in stream] for s, stream in enumerate(inputs)]
+        of_streams = [
+            np.concatenate([np.empty(0, np.uint64), *(own for own in each if own is not None)])
+            for each in names
+        ]
+        every, of_kin = np.concatenate(of_streams), 1.0
+        if len(every):
+            _, counts = np.unique(every, return_counts=True)
             squares = counts.astype(np.float64) ** 2
             # All kin were counted, and not only those of the sample.
-            matter = self.sample.kin * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
+            matter = old.kin * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
             of_kin = _power(min(max(KEYS / max(matter, 1.0), share), 1.0))
-        rest, old = min(_power(share / of_kin), 1.0), self.sample
-        more = {"held": old.held * rest} if self._job.sees_more else {"seen": old.seen * rest}
-        self._restart(replace(old, kin=old.kin * of_kin, **more))
+        rest = min(_power(share / of_kin), 1.0)
+        if not job.sees_more:
+            self._restart(replace(old, kin=old.kin * of_kin, seen=old.seen * rest))
+            return
+        sure: tuple[NDArray[np.uint64], ...] = ()
+        if len(every):
+            # How many tuples of the batch may be sure, if windows have so many of its kind.
+            room = _SURE * self._held / len(inputs) * len(every) / max(self._need, 1.0) / of_kin
+            sure = tuple(_finding_much(of_streams, s, room) for s in range(len(inputs)))
+        self._restart(replace(old, kin=old.kin * of_kin, held=old.held * rest, sure=sure))
+
+
+def _finding_much(
+    of_streams: Sequence[NDArray[np.uint64]], stream: int, room: float
+) -> NDArray[np.uint64]:
+    """The kin that are most frequent in the other streams, of which this one has so many tuples."""
+    others = np.concatenate([own for s, own in enumerate(of_streams) if s != stream])
+    names, partners = np.unique(others, return_counts=True)
+    own = np.sort(of_streams[stream])
+    mine = np.searchsorted(own, names, "right") - np.searchsorted(own, names)
+    order = np.argsort(-partners, kind="stable")
+    # Of a kin that is rare here, a batch may well have none.
+    taken = np.cumsum(mine[order] + 1) <= room
+    return np.sort(names[order[taken & (partners[order] > 1)]])
 
 
 def _times(batch: pa.RecordBatch) -> NDArray[np.float64]:

@@ -136,6 +136,15 @@ class StarEngine:
         star.remind(tables.core, self._index.arrays, tables.rules, ended)
         self._advance(tables.core.heard)
 
+    def learn_facts(self, other: StarEngine) -> None:
+        """Know the facts that another engine knows, whose relation changes; for a new one."""
+        assert self._changing is not None
+        assert other._changing is not None
+        self._changing.learn(other._changing)
+        self._done = other._done
+        self._tables.fit()
+        self._tables.renumber()
+
     def _forget_facts(self) -> None:
         """Drop facts that ended before all that can still come, if they are many."""
         assert self._changing is not None

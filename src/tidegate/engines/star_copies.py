@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -28,12 +28,6 @@ class StarCopies:
 
     def __init__(self, job: StarJob) -> None:
         spec = job.spec
-        if spec.dynamic:
-            raise TidegateError(
-                "a star join whose relation changes cannot share a memory with others: what "
-                "facts will lead to cannot be foreseen; give memory a number, or the relation as "
-                "a table with an interval"
-            )
         if None in spec.windows:
             raise TidegateError(
                 "a join whose window never ends cannot be foreseen, nor share a memory with "
@@ -42,31 +36,25 @@ class StarCopies:
         self.least, self.second = spec.pools, spec.second
         self.job = job
 
-    def watch(self, engine: object, sizes: Sequence[int], shard: int, shards: int) -> Miniature:
+    def watch(self, engine: StarEngine, sizes: Sequence[int], shard: int, shards: int) -> Miniature:
         """Small copies beside the engine of a shard."""
+        if self.job.spec.dynamic:
+            return Miniature(ChangingCopies(self.job.spec, engine), sizes)
         return Miniature(ShardCopies(self.job, shard, shards), sizes)
 
 
-class ShardCopies:
-    """Makes copies of one shard of a star join.
-
-    Facts that share a key are connected, and tuples of facts that nothing connects never meet: a
-    sample is one of the connected components of the relation.
-    """
+class _Copies:
+    """What copies of all star joins have in common."""
 
     unit, sees_more = "held", False
 
-    def __init__(self, job: StarJob, shard: int, shards: int) -> None:
-        spec = job.spec
+    def __init__(self, spec: StarJoin) -> None:
         self.horizon = max(float(window) for window in spec.windows if window is not None)
         self.streams = len(spec.streams)
         self._sides = spec.streams
         self._least = spec.pools
         self._carried = [side.importance or side.time for side in spec.streams]
         self._spec = self._narrow(spec)
-        self._known, self._index, self._numbers = job.facts_at(shard, shards)
-        self._names = component_names(self._index)
-        self._sampled: tuple[float, FactIndex, NDArray[np.int64]] | None = None
 
     def _narrow(self, spec: StarJoin) -> StarJoin:
         streams = tuple(
@@ -75,6 +63,54 @@ class ShardCopies:
         )
         relation = replace(spec.relation, carried=())
         return replace(spec, streams=streams, relation=relation, names=spec.stream_names)
+
+    def _with(self, memory: int | None) -> StarJoin:
+        return replace(self._spec, memory=None if memory is None else max(memory, self._least))
+
+    def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The hashes, the time and what is weighed by."""
+        at = PREPARED + self._sides[stream].schema.get_field_index(self._carried[stream])
+        columns = [*batch.columns[:PREPARED], batch.column(at)]
+        return pa.RecordBatch.from_arrays(columns, [*batch.schema.names[:PREPARED], "c0"])
+
+    def stands_for(self, engine: StarEngine, counters: Mapping[str, int | float]) -> float:
+        """How many tuples a copy holds: each stands for itself."""
+        return float(counters["held"])
+
+
+class ChangingCopies(_Copies):
+    """Makes copies of a star join whose relation changes: with the facts that the engine knows.
+
+    What is connected changes, too, so that there is no sample of components.
+    """
+
+    def __init__(self, spec: StarJoin, engine: StarEngine) -> None:
+        super().__init__(spec)
+        self._engine = engine
+
+    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+        """Any tuples may meet, by facts that come later."""
+        return None
+
+    def copy(self, memory: int | None, sample: Sample) -> StarEngine:
+        """An engine with this memory, or without a limit."""
+        engine = CountingStar(self._with(memory), None)
+        engine.learn_facts(self._engine)
+        return engine
+
+
+class ShardCopies(_Copies):
+    """Makes copies of one shard of a star join.
+
+    Facts that share a key are connected, and tuples of facts that nothing connects never meet: a
+    sample is one of the connected components of the relation.
+    """
+
+    def __init__(self, job: StarJob, shard: int, shards: int) -> None:
+        super().__init__(job.spec)
+        self._known, self._index, self._numbers = job.facts_at(shard, shards)
+        self._names = component_names(self._index)
+        self._sampled: tuple[float, FactIndex, NDArray[np.int64]] | None = None
 
     def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """The component that a tuple's key is of; 0 for one without facts."""
@@ -85,8 +121,7 @@ class ShardCopies:
 
     def copy(self, memory: int | None, sample: Sample) -> StarEngine:
         """An engine with this memory, or without a limit, and the facts of the sample."""
-        spec = replace(self._spec, memory=None if memory is None else max(memory, self._least))
-        return CountingStar(spec, (self._known, *self._facts(sample.kin)))
+        return CountingStar(self._with(memory), (self._known, *self._facts(sample.kin)))
 
     def _facts(self, share: float) -> tuple[FactIndex, NDArray[np.int64]]:
         """An index of the facts of a share of the components, and their numbers among all."""
@@ -102,18 +137,12 @@ class ShardCopies:
             self._sampled = share, index, numbers
         return self._sampled[1:]
 
-    def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The hashes, the time and what is weighed by."""
-        at = PREPARED + self._sides[stream].schema.get_field_index(self._carried[stream])
-        columns = [*batch.columns[:PREPARED], batch.column(at)]
-        return pa.RecordBatch.from_arrays(columns, [*batch.schema.names[:PREPARED], "c0"])
-
 
 class CountingStar(StarEngine):
     """A star join whose results are counted, and not made."""
 
     def __init__(
-        self, spec: StarJoin, relation: tuple[Known, FactIndex, NDArray[np.int64]]
+        self, spec: StarJoin, relation: tuple[Known, FactIndex, NDArray[np.int64]] | None
     ) -> None:
         super().__init__(spec, relation, memory=spec.memory)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,6 +17,8 @@ OBJECTIVES: tuple[Objective, ...] = ("min", "sum")
 
 #: Halvings of the range in which the quality is searched for.
 _HALVINGS = 100
+#: Weights that can be told apart in so many halvings.
+_WEIGHTS = (1e-6, 1e6)
 
 
 def allocate(
@@ -100,11 +101,12 @@ def check_weight(weight: object) -> float:
     if (
         isinstance(weight, bool)
         or not isinstance(weight, int | float | np.number)
-        or not 0 < weight < math.inf
+        or not _WEIGHTS[0] <= weight <= _WEIGHTS[1]
     ):
         raise TidegateError(
-            f"a weight must be a number above 0, where 1 is that of any join, not {weight!r}; a "
-            "join that is worth nothing should not run, or needs no pool"
+            "a weight must be a number above 0, of a millionth to a million, where 1 is that of "
+            f"any join, not {weight!r}; a join that is worth nothing should not run, or needs no "
+            "pool"
         )
     return float(weight)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from tidegate.errors import TidegateError
 
 Shares = tuple[int, ...]
+#: By shard, the number of the last order that it is known to have followed, and its part of it.
+Followed = tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -54,6 +56,11 @@ class Books:
         return [name for name, account in self._accounts.items() if not account.leaving]
 
     @property
+    def leaving(self) -> list[str]:
+        """The joins that leave, and have not given back all."""
+        return [name for name, account in self._accounts.items() if account.leaving]
+
+    @property
     def granted(self) -> int:
         """The most that all together may hold at this moment."""
         return sum(sum(account.most) for account in self._accounts.values())
@@ -74,6 +81,14 @@ class Books:
         """What its shards last said that they may hold."""
         return [allowed for _, allowed in self._accounts[name].followed]
 
+    def most(self, name: str) -> int:
+        """What a join may hold at the most, by all that is known."""
+        return sum(self._accounts[name].most)
+
+    def followed(self, name: str) -> Followed:
+        """The last order that each shard is known to have followed, and what it says."""
+        return tuple(self._accounts[name].followed)
+
     def open(
         self,
         name: str,
@@ -81,32 +96,70 @@ class Books:
         weight: float,
         least: int,
         orders: Mapping[int, Shares] | None = None,
+        followed: Followed = (),
     ) -> None:
-        """Let a join in, whose shards hold nothing yet, or what one of earlier `orders` says."""
+        """Let a join in, whose shards hold nothing yet.
+
+        Or what the order says that they have `followed`, or a later one of earlier `orders`.
+        """
         if name in self._accounts:
             leaving = self._accounts[name].leaving
             raise TidegateError(
                 f'the pool has a join "{name}" already'
                 + (", which is still leaving: stop its query first" if leaving else "")
                 + "; each needs a name of its own, under which its shares are kept"
-            )
-        needed = sum(a.least * len(a.followed) for a in self._accounts.values() if not a.leaving)
-        if needed + shards * least > self.memory:
-            joins = len(self.names) + 1
-            raise TidegateError(
-                f"a pool of {self.memory:,} is too small for {joins} joins: their shards need "
-                f"{needed + shards * least:,} at the least; give it more memory, or the joins "
-                "fewer shards"
+                + ("" if leaving else " (to build it anew, remove it first)")
             )
         earlier = dict(orders or {})
         for shares in earlier.values():
-            if len(shares) != shards:
-                raise TidegateError(
-                    f'join "{name}" had {len(shares)} shards when it last ran in this pool, and '
-                    f"now has {shards}; use as many, or another folder for the pool"
-                )
+            self._check_shards(name, len(shares), shards)
+        self._check_room(name, shards * least)
         last = earlier[max(earlier)] if earlier else (0,) * shards
-        self._accounts[name] = _Account(weight, least, earlier, [(0, 0)] * shards, last=last)
+        known = list(followed or [(0, 0)] * shards)
+        done = min(number for number, _ in known)
+        later = {number: shares for number, shares in earlier.items() if number > done}
+        self._accounts[name] = _Account(weight, least, later, known, last=last)
+
+    def renew(self, name: str, shards: int, weight: float, least: int) -> None:
+        """Let a join in again that has an account."""
+        self._check_shards(name, len(self._accounts[name].followed), shards)
+        self._check_room(name, shards * least)
+        self._accounts[name].weight, self._accounts[name].least = weight, least
+
+    def _check_shards(self, name: str, before: int, shards: int) -> None:
+        if before != shards:
+            raise TidegateError(
+                f'join "{name}" had {before} shards when it last ran in this pool, and now has '
+                f"{shards}; use as many, or another folder for the pool"
+            )
+
+    def _check_room(self, name: str, least: int) -> None:
+        others = [
+            account
+            for other, account in self._accounts.items()
+            if other != name and not account.leaving
+        ]
+        needed = least + sum(account.least * len(account.followed) for account in others)
+        if needed > self.memory:
+            raise TidegateError(
+                f"a pool of {self.memory:,} is too small for {len(others) + 1} joins: their shards "
+                f"need {needed:,} at the least; give it more memory, or the joins fewer shards"
+            )
+
+    def begin(self, name: str) -> tuple[int, Shares]:
+        """One more order of what was ordered last, with its number: there is one to follow."""
+        account = self._accounts[name]
+        number = account.number + 1
+        account.orders[number] = account.last
+        return number, account.last
+
+    def settle(self, name: str) -> None:
+        """Count only the last order of a join that will follow it before it takes anything."""
+        account = self._accounts[name]
+        number = account.number
+        if number:
+            account.orders = {number: account.last}
+            account.followed = [(number - 1, 0)] * len(account.followed)
 
     def leave(self, name: str) -> None:
         """Have a join give back what it holds."""
@@ -119,7 +172,7 @@ class Books:
             listed = ", ".join(f'"{each}"' for each in self.names)
             raise TidegateError(
                 f'the pool has no join "{name}"; it has {listed or "none"}'
-                + (" (it is leaving already)" if name in self._accounts else "")
+                + (" (it is leaving already)" if name in self.leaving else "")
             )
 
     def close(self, name: str) -> None:

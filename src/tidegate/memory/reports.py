@@ -30,6 +30,7 @@ class Seen:
     need: float = 0.0
     held: int = 0
     bytes: int = 0
+    begun: bool = False
 
     def add(self, report: Mapping[str, Any], fade: float) -> None:
         """Take in one more report."""
@@ -42,7 +43,10 @@ class Seen:
             # Other memories are tried out from now on.
             self.sizes, self.hits, self.total, self.span = sizes, [0.0] * len(sizes), 0.0, 0.0
         self.hits = [fade * a + b for a, b in zip(self.hits, report["hits"], strict=True)]
-        for name in ("total", "span", "worth", "advance"):
+        # Before it has any memory there is nothing to measure.
+        self.begun = self.begun or report["allowed"] > 0
+        measured = ("worth", "advance") if self.begun else ()
+        for name in ("total", "span", *measured):
             setattr(self, name, fade * getattr(self, name) + report[name])
 
     def curve(self) -> Curve | None:
@@ -105,9 +109,9 @@ class Reports:
 
     @property
     def measured(self) -> float | None:
-        """How good it was in the last batches."""
+        """How good it was in the last batches; None where it had no memory yet."""
         curves = self.curves
-        if curves is None:
+        if curves is None or not any(seen.advance > 0 for seen in self._seen):
             return None
         found = sum(seen.worth / seen.advance for seen in self._seen if seen.advance > 0)
         return self._quality(curves, min(_part(found, curves), 1.0))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
-from tidegate.memory.books import Shares
+from tidegate.errors import TidegateError
+from tidegate.memory.books import Followed, Shares
+
+#: Where it is noted which orders were followed; hidden from the query that reads the folder.
+_NOTE = ".followed"
 
 
 def latest(folder: Path) -> tuple[int, Shares] | None:
@@ -17,9 +22,53 @@ def latest(folder: Path) -> tuple[int, Shares] | None:
 
 def write(folder: Path, number: int, shares: Shares) -> None:
     """Send an order: whole, or not at all."""
-    hidden, name = folder / f".{number:08d}", folder / f"{number:08d}.json"
-    hidden.write_text(json.dumps({"number": number, "shares": shares}) + "\n")
-    os.replace(hidden, name)
+    _replace(folder / f"{number:08d}.json", {"number": number, "shares": shares})
+
+
+def note(folder: Path, followed: Followed) -> None:
+    """Write down which orders shards have followed, so that earlier ones are done with."""
+    _replace(folder / _NOTE, followed)
+
+
+def noted(folder: Path) -> Followed:
+    """Which orders shards have followed."""
+    path = folder / _NOTE
+    if not path.exists():
+        return ()
+    return tuple((number, allowed) for number, allowed in json.loads(path.read_text()))
+
+
+def _replace(path: Path, content: object) -> None:
+    hidden = path.with_name(f".{path.name}.new")
+    hidden.write_text(json.dumps(content) + "\n")
+    os.replace(hidden, path)
+
+
+def home(folder: object) -> Path:
+    """The folder of a pool, made if there is none; refused if no orders can be kept there."""
+    said = "folder must be a path that driver and executors see, where the pool may write"
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise TidegateError(f"{said}, not {folder!r}")
+    raw = os.fspath(folder)
+    if "://" in str(raw):
+        raise TidegateError(
+            f"{said}, not {raw!r}: orders are files of a file system that is mounted everywhere; "
+            "give a plain path, without a scheme"
+        )
+    path = Path(os.fsdecode(raw)).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise TidegateError(f"{said}, and {str(path)!r} is not: {error.strerror}") from error
+    return path
+
+
+def joins(folder: Path) -> dict[str, dict[int, Shares]]:
+    """The joins that have orders in the folder of a pool, and these."""
+    found = {path.name: read(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    return {name: orders for name, orders in found.items() if orders}
 
 
 def read(folder: Path) -> dict[int, Shares]:

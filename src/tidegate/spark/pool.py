@@ -22,11 +22,13 @@ from tidegate.engines.base import Job
 from tidegate.engines.pooled import Foresight, Member, PooledJob, pooled
 from tidegate.errors import TidegateError
 from tidegate.memory.alloc import OBJECTIVES, check_weight
-from tidegate.memory.books import Books
+from tidegate.memory.books import Books, Followed
 from tidegate.memory.curves import Curve
 from tidegate.memory.division import Claim, divide
 from tidegate.memory.reports import Reports
 from tidegate.spark import metrics, orders
+from tidegate.spark.listening import listen
+from tidegate.spark.seats import Seats, State
 from tidegate.spec import memory_of
 
 if TYPE_CHECKING:
@@ -77,15 +79,22 @@ class Standing:
     ----------
     name, weight
         Which join, and how much it counts.
+    state
+        Whether it runs (`seats.State`).
     share
         What its shards were last told that they may hold.
+    kept
+        What is kept for it while it does not run, as it may need it to do a batch again.
+    missing, waits_for
+        How much more it is to have once others have given that back, and who they are.
     allowed, held
         What they last said that they may hold, and do.
     measure
         What it is measured by: ``"recall"``, or of a sample ``"accuracy"``, one less the relative
         standard error of a count over a window.
     predicted, measured
-        That by the curve with that share, and as it was in the last batches; None while unknown.
+        That by the curve with that share, and as it was in the last batches, with what it was
+        allowed; None while unknown, and predicted of those that run only.
     curve
         The same against memory; None while unknown.
     tuple_bytes
@@ -94,7 +103,11 @@ class Standing:
 
     name: str
     weight: float
+    state: State
     share: tuple[int, ...]
+    kept: int
+    missing: int
+    waits_for: tuple[str, ...]
     allowed: tuple[int, ...]
     held: int
     measure: str
@@ -115,7 +128,7 @@ class Governor:
         objective: str = "min",
         every: int = 4,
     ) -> None:
-        size, in_bytes = memory_of(memory)
+        size, in_bytes = memory_of(memory, none="")
         if size is None:
             raise TidegateError(
                 'a pool needs memory, a positive number of tuples or a size like "64 MB", not None'
@@ -133,17 +146,28 @@ class Governor:
         if folder is None:
             self._passing = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
             folder = self._passing.name
-        self._folder = Path(folder).resolve()
+        self._folder = orders.home(folder)
         self._books = Books(size)
+        self._seats = Seats()
         self._reports: dict[str, Reports] = {}
         self._targets: dict[str, list[int]] = {}
-        self._runs: dict[str, str] = {}
-        self._ended: set[str] = set()
+        self._noted: dict[str, Followed] = {}
         self._heard: set[tuple[str, int]] = set()
         self._batches = 0
         self._id = uuid.uuid4().hex
         self._sessions: list[Any] = []
         self._lock = threading.RLock()
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keep for joins of an earlier time what they had, until they are built again."""
+        for name, known in orders.joins(self._folder).items():
+            last = known[max(known)]
+            if any(last):
+                followed = orders.noted(self._folder / name)
+                self._books.open(name, len(last), 1.0, 0, known, followed)
+                self._seats.await_(name)
+                self._reports[name] = Reports(len(last))
 
     # ---- joins come and go --------------------------------------------------------------------
 
@@ -158,10 +182,10 @@ class Governor:
             How much it counts: with twice the weight of another it has twice its recall, as long
             as there is that much to have; or of the sum, each of its results counts twice.
         """
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}", name):
             raise TidegateError(
-                "the name of a join in a pool must be of letters, digits, dots, dashes and "
-                f"underscores, and begin with a letter or a digit, not {name!r}"
+                "the name of a join in a pool must be of up to 100 letters, digits, dots, dashes "
+                f"and underscores, and begin with a letter or a digit, not {name!r}"
             )
         return Share(self, name, check_weight(weight))
 
@@ -183,15 +207,38 @@ class Governor:
                 "the pool a number of tuples"
             )
         folder = self._folder / name
+        weight, least = place.share.weight, foresight.least
         with self._lock:
-            if self._runs.get(name) in self._ended and name in self._books.names:
-                self._books.leave(name)
-                self._books.close(name)
-            folder.mkdir(parents=True, exist_ok=True)
-            known = orders.read(folder)
-            self._books.open(name, shards, place.share.weight, foresight.least, known)
+            if self._seats.still_runs(name):
+                raise TidegateError(
+                    f'join "{name}" was removed, and its query still runs, which would follow the '
+                    "orders of the new one: stop it first, or use another name"
+                )
+            if name in self._books.names and not self._seats.claims(name):
+                self._books.renew(name, shards, weight, least)
+                self._seats.build(name, replays=False)
+            else:
+                known, followed = orders.read(folder), orders.noted(folder)
+                self._books.open(name, shards, weight, least, known, followed)
+                self._check_replay(name)
+                self._seats.build(name, replays=self._books.most(name) > 0)
+                folder.mkdir(parents=True, exist_ok=True)
+                # There is an order to follow in every first batch, so that all its joins report.
+                orders.write(folder, *self._books.begin(name))
             self._reports[name] = Reports(shards, foresight.measure)
         return Member(self._id, name, self.sizes, foresight.second), folder
+
+    def _check_replay(self, name: str) -> None:
+        """Refuse a join that was removed, and may need what others have now."""
+        most = self._books.most(name)
+        if self._books.granted > self.size and most > 0:
+            self._books.leave(name)
+            self._books.close(name)
+            raise TidegateError(
+                f'join "{name}" was removed from the pool after it ended in the middle of a batch, '
+                f"for which its checkpoint needs {most:,} again, and others have that now; use "
+                "another name for it, and a new checkpoint"
+            )
 
     def remove(self, name: str) -> None:
         """Take a join out of the pool.
@@ -201,10 +248,6 @@ class Governor:
         """
         with self._lock:
             self._books.leave(name)
-            self._targets.pop(name, None)
-            if self._runs.get(name) in self._ended:
-                self._send()
-                self._books.close(name)
             self.rebalance()
 
     @property
@@ -230,15 +273,18 @@ class Governor:
             if not said or at in self._heard:
                 return
             self._heard.add(at)
+            mine = self._seats.hear(at[0], str(progress["id"]), {each["join"] for each in said})
             for report in said:
                 name, shard = report["join"], report["shard"]
-                self._runs[name] = at[0]
-                self._books.confirm(name, shard, report["number"], report["allowed"])
-                if name in self._books.names:
+                if name in mine:
+                    self._books.confirm(name, shard, report["number"], report["allowed"])
+                # What a query has seen is known of it, also if that is heard after its end.
+                if name in self._seats and self._seats[name].run == at[0]:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
             # One for each join, as a query may have several.
-            self._batches += len({report["join"] for report in said})
-            if self._batches >= self.every * len(self._books.names) or not self._targets:
+            self._batches += len(mine)
+            claiming = sum(self._seats.claims(name) for name in self._books.names)
+            if self._batches >= self.every * claiming or not mine or not self._targets:
                 self.rebalance()
             else:
                 self._send()
@@ -246,10 +292,13 @@ class Governor:
     def rebalance(self) -> None:
         """Divide the memory anew, by all that is known now."""
         with self._lock:
-            self._batches = 0
-            if self._books.names:
-                claims = {name: self._claim(name) for name in self._books.names}
-                self._targets = divide(claims, self.size, self.objective)
+            self._batches, self._targets = 0, {}
+            names = [name for name in self._books.names if self._seats.claims(name)]
+            if names:
+                claims = {name: self._claim(name) for name in names}
+                kept = sum(map(self._books.most, filter(self._seats.keeps, self._books.names)))
+                least = sum(sum(claim.least) for claim in claims.values())
+                self._targets = divide(claims, max(self.size - kept, least), self.objective)
             self._send()
 
     def _claim(self, name: str) -> Claim:
@@ -258,41 +307,59 @@ class Governor:
         return Claim(books.weight(name), books.least(name), books.ordered(name), own)
 
     def _send(self) -> None:
-        for name, (number, shares) in self._books.orders(self._targets).items():
-            orders.write(self._folder / name, number, shares)
+        """Send what is safe now: first who has to give back, then who gets that."""
+        idle = {
+            name: [0] * len(self._books.ordered(name))
+            for name in self._books.names
+            if not self._seats.claims(name) and self._seats.rests(name)
+        }
+        for _ in range(2):
+            for name, order in self._books.orders(self._targets | idle).items():
+                orders.write(self._folder / name, *order)
+            for name in filter(self._seats.rests, self._everyone):
+                self._books.settle(name)
+            self._tidy()
+        for name in self._everyone:
+            followed = self._books.followed(name)
+            if self._noted.get(name) != followed:
+                self._noted[name] = followed
+                orders.note(self._folder / name, followed)
+
+    @property
+    def _everyone(self) -> list[str]:
+        return [*self._books.names, *self._books.leaving]
+
+    def _tidy(self) -> None:
+        """Have those gone that leave, and have given back all or run no more."""
+        for name in self._books.leaving:
+            if not self._seats.may_run(name):
+                self._books.close(name)
+        for name in [name for name in self._reports if name not in self._everyone]:
+            self._seats.leave(name)
+            self._reports.pop(name)
+            self._noted.pop(name, None)
 
     def _listen(self, spark: Any) -> None:
         """Hear of every query of a session, from now on."""
         if any(spark is known for known in self._sessions):
             return
         self._sessions.append(spark)
-        from pyspark.sql.streaming.listener import StreamingQueryListener
+        self._seats.prompt &= listen(spark, self)
 
-        governor = self
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None:
-                """Have first shares there before the first batch."""
-                governor.rebalance()
-
-            def onQueryProgress(self, event: Any) -> None:
-                governor.hear(event.progress)
-
-            def onQueryIdle(self, event: Any) -> None:
-                pass
-
-            def onQueryTerminated(self, event: Any) -> None:
-                governor.end(str(event.runId))
-
-        spark.streams.addListener(Listener())
-
-    def end(self, run: str) -> None:
-        """Hear that a query has ended: what leaves is gone."""
+    def start(self, run: str, query: str) -> None:
+        """Hear that a query starts, and have shares there before its first batch."""
         with self._lock:
-            self._ended.add(run)
-            for name in [name for name, own in self._runs.items() if own == run]:
-                if name not in self._books.names:
-                    self._books.close(name)
+            self._seats.start(run, query)
+            self.rebalance()
+
+    def end(self, run: str, *, in_flight: bool = False) -> None:
+        """Hear that a query has ended, in the middle of a batch or not.
+
+        What leaves is gone; what had done its last batch holds nothing until it is started again;
+        what had not keeps its share, as it will do that batch again.
+        """
+        with self._lock:
+            self._seats.end(run, in_flight=in_flight)
             self.rebalance()
 
     def standing(self, name: str) -> Standing:
@@ -301,15 +368,32 @@ class Governor:
             books = self._books
             books.check(name)
             share, reports = books.ordered(name), self._reports[name]
+            missing = max(self._wanted(name) - sum(share), 0)
+            others = [other for other in self._everyone if other != name]
+            waits_for = [other for other in others if books.most(other) > self._wanted(other)]
             return Standing(
                 name=name,
                 weight=books.weight(name),
+                state=self._seats[name].state,
                 share=share,
+                kept=books.most(name) if self._seats.keeps(name) else 0,
+                missing=missing,
+                waits_for=tuple(waits_for) if missing else (),
                 allowed=tuple(books.allowed(name)),
-                held=reports.held,
+                held=reports.held if self._seats.may_run(name) else 0,
                 measure=reports.measure,
-                predicted=reports.predicted(share),
+                predicted=reports.predicted(share) if self._seats.claims(name) else None,
                 measured=reports.measured,
                 curve=reports.curve,
                 tuple_bytes=reports.tuple_bytes,
             )
+
+    def _wanted(self, name: str) -> int:
+        """How much a join is to have; one that does not run, nothing."""
+        return sum(self._targets.get(name, ()))
+
+    @property
+    def leaving(self) -> dict[str, int]:
+        """The joins that were removed, and how much they may still hold."""
+        with self._lock:
+            return {name: self._books.most(name) for name in self._books.leaving}
