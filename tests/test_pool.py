@@ -278,6 +278,25 @@ def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> N
     assert pool_of(tmp_path).joins == ["a"]
 
 
+def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    pool.rebalance()
+    run.feed({"a": feeds[0]})
+    later = pool_of(tmp_path)
+    assert later.standing("a").kept == MEMORY
+    # What the first hears of changes nothing any more.
+    sent = sorted((tmp_path / "a").iterdir())
+    pool.end("a")
+    assert sorted((tmp_path / "a").iterdir()) == sent
+    with pytest.raises(tg.TidegateError, match="another pool was opened in the folder"):
+        pool.remove("a")
+    with pytest.raises(tg.TidegateError, match="another pool was opened in the folder"):
+        run.add("b", spec)
+
+
 def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
     streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
     shares: list[list[tuple[int, ...]]] = []

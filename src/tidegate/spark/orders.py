@@ -12,6 +12,8 @@ from tidegate.memory.books import Followed, Shares
 
 #: Where it is noted which orders were followed; hidden from the query that reads the folder.
 _NOTE = ".followed"
+#: Which pool writes in a folder: the last that was opened there.
+_OWNER = ".owner"
 
 
 def latest(folder: Path) -> tuple[int, Shares] | None:
@@ -63,6 +65,17 @@ def home(folder: object) -> Path:
     except OSError as error:
         raise TidegateError(f"{said}, and {str(path)!r} is not: {error.strerror}") from error
     return path
+
+
+def own(folder: Path, pool: str) -> None:
+    """Have a pool be the one that writes in its folder."""
+    _replace(folder / _OWNER, pool)
+
+
+def owner(folder: Path) -> str:
+    """The pool that writes in a folder."""
+    found: str = json.loads((folder / _OWNER).read_text())
+    return found
 
 
 def joins(folder: Path) -> dict[str, dict[int, Shares]]:

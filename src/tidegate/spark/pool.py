@@ -157,6 +157,7 @@ class Governor:
         self._id = uuid.uuid4().hex
         self._sessions: list[Any] = []
         self._lock = threading.RLock()
+        orders.own(self._folder, self._id)
         self._remember()
 
     def _remember(self) -> None:
@@ -209,6 +210,7 @@ class Governor:
         folder = self._folder / name
         weight, least = place.share.weight, foresight.least
         with self._lock:
+            self._check_owner()
             if self._seats.still_runs(name):
                 raise TidegateError(
                     f'join "{name}" was removed, and its query still runs, which would follow the '
@@ -227,6 +229,13 @@ class Governor:
                 orders.write(folder, *self._books.begin(name))
             self._reports[name] = Reports(shards, foresight.measure)
         return Member(self._id, name, self.sizes, foresight.second), folder
+
+    def _check_owner(self) -> None:
+        if orders.owner(self._folder) != self._id:
+            raise TidegateError(
+                f"another pool was opened in the folder {str(self._folder)!r} after this one, and "
+                "has its joins now; use that one, or a folder for each"
+            )
 
     def _check_replay(self, name: str) -> None:
         """Refuse a join that was removed, and may need what others have now."""
@@ -247,6 +256,7 @@ class Governor:
         that goes on finds next to nothing from then on.
         """
         with self._lock:
+            self._check_owner()
             self._books.leave(name)
             self.rebalance()
 
@@ -307,7 +317,12 @@ class Governor:
         return Claim(books.weight(name), books.least(name), books.ordered(name), own)
 
     def _send(self) -> None:
-        """Send what is safe now: first who has to give back, then who gets that."""
+        """Send what is safe now: first who has to give back, then who gets that.
+
+        Nothing, if another pool has taken over the folder.
+        """
+        if orders.owner(self._folder) != self._id:
+            return
         idle = {
             name: [0] * len(self._books.ordered(name))
             for name in self._books.names
