@@ -521,7 +521,7 @@ class NaiveSample:
         ]
         total = sum(cost for cost, _, _ in parts)
         budget = self.fraction * total if self.fraction is not None else memory
-        if budget >= total:
+        if budget >= total * (1 - 1e-9):
             return math.inf
         most = max(1 / size for _, _, size in parts)
 

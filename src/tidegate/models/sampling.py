@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 _MANY = 64.0
 #: The smallest share that is sampled: below it an estimate would say nothing.
 _LEAST = 1e-9
+#: Sums that differ by no more than this factor are equal.
+_ABOUT = 1.0 - 1e-9
 #: Points in time at which a curve is looked at, in each of its steps.
 _FINE = 8
 #: No tuple's size counts for less than this part of the mean one: where a frequency was misjudged,
@@ -170,7 +172,7 @@ def pps_constant(sizes: Floats, costs: Floats, budget: float) -> float:
     """
     used = sizes > 0
     sizes, costs = sizes[used], costs[used]
-    if budget >= costs.sum() or not len(sizes):
+    if budget >= costs.sum() * _ABOUT or not len(sizes):
         return math.inf
     certain = np.zeros(len(sizes), np.bool_)
     while True:
