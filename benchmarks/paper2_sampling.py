@@ -307,8 +307,9 @@ _NOTE_8 = (
     "The paper: PPS-CLUSTER is ahead of EQ-CLUSTER; UNIFORM is ahead of both at 10 % and behind "
     "PPS-CLUSTER at more; its error does not go to 0 at 100 %, as data do not follow the model "
     "to the letter. Ours agrees but for 10 %, where UNIFORM and PPS-CLUSTER are about equal: the "
-    "last column says in how many streams UNIFORM is ahead. With a margin of 0, as here, a memory overflows "
-    "now and then and the sample is thinned, so that clusters are not exact at 100 % either. "
+    "last column says in how many streams UNIFORM is ahead. With a margin of 0, as "
+    "here, a memory overflows now and then and the sample is thinned, so that clusters are not "
+    "exact at 100 % either. "
     "`auto` does not take the paper's UNIFORM (reach 0), which never samples what a tuple finds "
     "beyond the mean: counts and sums by it are too low."
 )
