@@ -306,9 +306,10 @@ def run(scale: Scale, step: Step) -> Section:
 _NOTE_8 = (
     "The paper: PPS-CLUSTER is ahead of EQ-CLUSTER; UNIFORM is ahead of both at 10 % and behind "
     "PPS-CLUSTER at more; its error does not go to 0 at 100 %, as data do not follow the model "
-    "to the letter. Ours agrees, but UNIFORM and PPS-CLUSTER are close at 10 %: the last column "
-    "says in how many streams UNIFORM is ahead. With a margin of 0, as here, a memory overflows "
-    "now and then and the sample is thinned, so that clusters are not exact at 100 % either. "
+    "to the letter. Ours agrees but for 10 %, where UNIFORM and PPS-CLUSTER are about equal: the "
+    "last column says in how many streams UNIFORM is ahead. With a margin of 0, as "
+    "here, a memory overflows now and then and the sample is thinned, so that clusters are not "
+    "exact at 100 % either. "
     "`auto` does not take the paper's UNIFORM (reach 0), which never samples what a tuple finds "
     "beyond the mean: counts and sums by it are too low."
 )
@@ -322,6 +323,6 @@ _NOTE_9 = (
 _NOTE_ORDERS = (
     "Who is ahead depends on the order of the keys, which is drawn for each seed, and of which "
     "the paper says no more than that it is uncorrelated. In most orders the left's commonest "
-    "key has few partners, and UNIFORM is mostly ahead of PPS-CLUSTER, as in the paper's figure. "
-    "Orders with more partners are too few here to tell."
+    "key has few partners, and the two are about equal; where it has more, PPS-CLUSTER is ahead, "
+    "but such orders are too few here to tell."
 )

@@ -301,7 +301,7 @@ class NaiveSample:
             held.most, held.next = most, first
         self.held.append(held)
         if not fits:
-            self.brake *= self._thin(self.budget * 15 / 16)
+            self.brake *= self._thin(self.budget * 63 / 64)
             self.replan_at = min(self.replan_at, self.seq + max(16, self.seq // 8))
 
     @property

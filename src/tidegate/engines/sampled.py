@@ -39,7 +39,7 @@ _HALFLIFE, _JUDGED = 8.0, 2.0
 #: Arrivals before the first plan, and between two at the least, once they are many.
 _FIRST, _APART = 16, 8192
 #: When the memory overflows, at the most this part of it is kept. Sums are equal up to this factor.
-_FULL, _ABOUT = 15 / 16, 1.0 + 1e-9
+_FULL, _ABOUT = 63 / 64, 1.0 + 1e-9
 #: An age at which so many tuples were seen is known. Until then no match is beyond reach.
 _SURE, _ENDLESS = 7.5, 2.0**40
 #: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
