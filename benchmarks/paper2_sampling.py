@@ -43,6 +43,7 @@ class Scale:
     spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     skews: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     runs: int = 200
+    lengths: tuple[int, ...] = (1_500, 15_000, 60_000)
     batch: int = 250_000
     batches: int = 5
 
@@ -55,6 +56,7 @@ QUICK = Scale(
     spreads=(0.5, 2.0),
     skews=(1.0,),
     runs=50,
+    lengths=(1_500, 6_000),
     batches=2,
 )
 
@@ -299,6 +301,7 @@ def run(scale: Scale, step: Step) -> Section:
                 "are unrelated.",
             ),
             sampling_coverage.table(scale.skews, scale.runs, step),
+            sampling_coverage.by_length(scale.lengths, scale.runs, step),
         ),
     )
 

@@ -33,3 +33,11 @@ def test_a_sample_that_misses_large_clusters_is_warned_of() -> None:
     assert all(missed)
     even = sampling_coverage.covered(cells["DC, Zipf(2)"], "cluster", 20)
     assert all(even.foreseen)
+
+
+def test_intervals_of_longer_streams_are_right() -> None:
+    """Where there are some of the large clusters in every sample."""
+    longer = sampling_coverage.cells((1.5,), 15_000)["IC, Zipf(1.5)"]
+    found = sampling_coverage.covered(longer, "cluster", 60)
+    assert sum(found.inside["count"]) >= 54
+    assert sum(found.inside["sum"]) >= 54
