@@ -134,9 +134,9 @@ def table(skews: Sequence[float], seeds: int, step: Step) -> Table:
         "result, EQ-CLUSTER mostly misses them, and its sample cannot know: no interval is right "
         "then (the next table has longer streams). The model does know: a sample is warned of "
         "where its error is less than half of what the counter `variance` foresees; that was made "
-        "on these streams, and has not been tried on others. UNIFORM finds no more partners of a tuple than its model foresees: its "
-        "counts are too small by what lies beyond, as `beyond / monitored` tells, and its "
-        "intervals miss the truth where that is much.",
+        "on these streams, and has not been tried on others. UNIFORM finds no more partners of a "
+        "tuple than its model foresees: its counts are too small by what lies beyond, as `beyond / "
+        "monitored` tells, and its intervals miss the truth where that is much.",
     )
 
 
