@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tidegate.errors import TidegateError
 
 #: More tuples than any stream has.
@@ -50,8 +52,10 @@ class Constraint:
                 f"k={self.k!r} and within={self.within!r}"
             )
         k = self.k
-        counted = isinstance(k, int) and not isinstance(k, bool) and 0 <= k <= MOST
-        if not (k is None or k == DETECT or counted):
+        counted = isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k <= MOST
+        if counted:
+            object.__setattr__(self, "k", int(k))
+        elif not (k is None or k == DETECT):
             raise TidegateError(
                 f"k of {self.kind}({self.on!r}) must be a whole number of tuples up to 2**60, not "
                 f'negative, or "detect", not {k!r}; a length of time is given as within='
@@ -84,7 +88,7 @@ class RIDS(Constraint):
 class CA(Constraint):
     """Clustered arrival on a join attribute ``"S1.a"`` of a parent (section 5).
 
-    Between two tuples of one value come at most k tuples of other values (or: they are no more
+    Between any two tuples of one value come at most k tuples of other values (or: they are no more
     than `within` apart).
     """
 

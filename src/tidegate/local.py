@@ -258,6 +258,11 @@ def check_streams(streams: Any) -> None:
             f'streams must be a mapping by name, {{"S1": ..., "S2": ...}}, not '
             f"{type(streams).__name__}"
         )
+    for name in streams:
+        if not isinstance(name, str):
+            raise TidegateError(
+                f'a stream must have a text as its name, such as "S1", not {name!r}'
+            )
 
 
 def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:

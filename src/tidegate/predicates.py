@@ -187,6 +187,9 @@ class Predicate:
             return self._value(node, sides)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             reason = str(error).splitlines()[0]
+            types = re.search(r"input types \((.*)\)", reason)
+            if types is not None:
+                reason = f"there is none for {types[1].replace(', ', ' and ')}: cast one"
             raise self._wrong(f"does not work on these columns ({reason})", node) from None
 
     def _shown(self, node: ast.AST) -> str:

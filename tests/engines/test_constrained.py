@@ -579,3 +579,23 @@ def test_attributes_beyond_signed_numbers(constraint: Constraint) -> None:
         streams, joins="P.k -> Q.k", time="t", constraints=[constraint]
     )
     assert found.results == 3
+
+
+@pytest.mark.parametrize("kind", [tg.OAP, tg.OAC])
+def test_two_orders_on_one_join_by_two_attributes(kind: type[tg.OAP]) -> None:
+    """Each is true, and neither is taken for the other, whichever is named first."""
+    one = pa.table({"a": [3, 1], "b": [4, 4], "ts": [30, 40]})
+    other = pa.table({"a": [1], "b": [4], "ts": [35]})
+    parent, child = (one, other) if kind is tg.OAP else (other, one)
+    stream = "P" if kind is tg.OAP else "K"
+    constraints = [kind(f"{stream}.a", within=10), kind(f"{stream}.b", within=0)]
+    for listed in (constraints, constraints[::-1]):
+        found = tg.local.constrained_join(
+            {"P": parent, "K": child},
+            joins=["P.a -> K.a", "P.b -> K.b"],
+            time="ts",
+            windows=1000,
+            constraints=listed,
+            choose=False,
+        )
+        assert found.results == 1

@@ -141,6 +141,7 @@ print("java", system.getProperty("java.home"))
 spark.stop()
 """
     environment = {**os.environ, "HOME": str(tmp_path)}
+    del environment["JDK_JAVA_OPTIONS"]  # Java says that it has picked them up
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )

@@ -84,7 +84,14 @@ def tokens_of(text: str) -> list[Token]:
         if match is None:
             if query[at] == ";" and _skip(query, at + 1) == len(query):
                 break
-            refuse(text, at, _NOT_CLOSED.get(query[at], f"{query[at]!r} is not known"))
+            refuse(
+                text,
+                at,
+                _NOT_CLOSED.get(
+                    query[at],
+                    f"{query[at]!r} is not known: a name that is no word goes in `backticks`",
+                ),
+            )
         kind = str(match.lastgroup)
         found.append(Token(kind, match[kind], match.start(kind), match.end()))
         at = _skip(query, match.end())

@@ -25,13 +25,13 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
     widest = max(map(len, links))
     link_edge, link_role, link_value = (np.full((n, widest), -1, np.int64) for _ in range(3))
     at = np.zeros((2, len(edges)), np.int64)
+    of = {kind: _by_edge(spec, kind) for kind in ("RIDS", "CA", "OAP", "OAC")}
     for s, mine in enumerate(links):
         for j, (edge, role) in enumerate(mine):
             link_edge[s, j], link_role[s, j] = edge, role
             if role != layout.BY:
                 at[role, edge] = j
-                link_value[s, j] = _ordered_value(spec, s, edge, role)
-    of = {kind: _by_edge(spec, kind) for kind in ("RIDS", "CA", "OAP", "OAC")}
+                link_value[s, j] = _ordered_value(spec, s, edge, role, of)
     serving = [serves(spec, known) for known in constraints]
     timers = _Numbers()
     window_timer = np.array(
@@ -145,8 +145,9 @@ def _links(graph: Graph, stream: int, by: bool) -> list[tuple[int, int]]:
 
 
 def _by_edge(spec: ConstrainedJoin, kind: str) -> NDArray[np.int64]:
+    """By join, the constraint of a kind that is used: of several the first."""
     found = np.full(len(spec.graph.edges), -1, np.int64)
-    for c, known in enumerate(spec.constraints):
+    for c, known in reversed(list(enumerate(spec.constraints))):
         if known.kind == kind and serves(spec, known):
             found[list(known.edges)] = c
     return found
@@ -181,17 +182,18 @@ def _bounded(spec: ConstrainedJoin, stream: int) -> bool:
     return window.window is not None or (window.rows is not None and window.by is None)
 
 
-def _ordered_value(spec: ConstrainedJoin, stream: int, edge: int, role: int) -> int:
+def _ordered_value(
+    spec: ConstrainedJoin, stream: int, edge: int, role: int, of: dict[str, NDArray[np.int64]]
+) -> int:
     """Which of a stream's ordered attributes is compared with the other side's order."""
-    kind = "OAC" if role == layout.PARENT else "OAP"
+    used = of["OAC" if role == layout.PARENT else "OAP"][edge]
+    if used < 0:
+        return -1
     joined = spec.graph.edges[edge]
-    for known in spec.constraints:
-        if known.kind == kind and edge in known.edges:
-            pairs = dict(zip(joined.child_keys, joined.parent_keys, strict=True))
-            if role == layout.CHILD:
-                pairs = dict(zip(joined.parent_keys, joined.child_keys, strict=True))
-            return spec.streams[stream].ordered.index(pairs[str(known.column)])
-    return -1
+    pairs = dict(zip(joined.child_keys, joined.parent_keys, strict=True))
+    if role == layout.CHILD:
+        pairs = dict(zip(joined.parent_keys, joined.child_keys, strict=True))
+    return spec.streams[stream].ordered.index(pairs[str(spec.constraints[used].column)])
 
 
 def _steps(graph: Graph, start: int) -> list[tuple[bool, int]]:
