@@ -383,6 +383,14 @@ def test_bad_settings(tmp_path: Path) -> None:
         in_bytes.admit(Place(in_bytes.share("a"), WindowCopies(spec)), 1)
 
 
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"number": 1, "sha', "[]"])
+def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "2020.json").write_text(content)
+    with pytest.raises(tg.TidegateError, match="2020.json' is no order of a pool"):
+        pool_of(tmp_path)
+
+
 def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
     pool = tg.MemoryPool(memory=100, objective="sum")
     spec, _ = turning(1.0, 1.0)

@@ -74,6 +74,12 @@ def test_joins_and_samples_are_weighed_against_each_other() -> None:
     assert found["a"] == [pytest.approx(20, abs=1)]
 
 
+def test_of_nothing_all_shards_have_nothing() -> None:
+    claims = {"a": claim(EASY, ordered=(0, 0)), "b": claim(None, ordered=(4,))}
+    found = divide(claims, 4, "min")
+    assert sum(map(sum, found.values())) <= 4
+
+
 def test_shards_share_by_results() -> None:
     found = divide({"a": claim(EASY, ordered=(5, 5))}, 10, "min")
     assert sum(found["a"]) == 10

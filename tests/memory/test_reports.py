@@ -52,6 +52,15 @@ def test_recall_is_what_shards_find_together() -> None:
     assert reports.curve.results == pytest.approx(16)
 
 
+def test_nothing_is_learned_while_nothing_comes() -> None:
+    reports = Reports(1)
+    reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
+    before = [reports.predicted((size,)) for size in range(0, 90, 10)]
+    for _ in range(5):
+        reports.add(0, report([0.0, 0.0, 0.0], 0.0, span=0.0, need=0.0), 0.5)
+    assert [reports.predicted((size,)) for size in range(0, 90, 10)] == before
+
+
 def test_older_reports_fade_and_other_memories_replace_them() -> None:
     reports = Reports(1)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)

@@ -180,16 +180,21 @@ class Books:
         if name in self._accounts and self._accounts[name].leaving:
             del self._accounts[name]
 
-    def confirm(self, name: str, shard: int, number: int, allowed: int) -> None:
-        """Hear from a shard which order it follows, and how much it may hold."""
+    def confirm(self, name: str, shard: int, number: int, allowed: int) -> Followed:
+        """Hear from a shard which order it follows, and how much it may hold.
+
+        Gives what was followed last, of a join that has left with this.
+        """
         account = self._accounts.get(name)
         if account is None or number < account.followed[shard][0]:
-            return
+            return ()
         account.followed[shard] = (number, allowed)
         done = min(number for number, _ in account.followed)
         account.orders = {n: shares for n, shares in account.orders.items() if n > done}
         if account.leaving and not any(account.most):
             del self._accounts[name]
+            return tuple(account.followed)
+        return ()
 
     def orders(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:
         """The orders, with their numbers, that bring joins as near to targets as is safe now."""

@@ -66,6 +66,8 @@ def divide(claims: Mapping[str, Claim], memory: int, objective: str) -> dict[str
 def _in_shards(claim: Claim, memory: int) -> list[int]:
     """Divide a join's memory between its shards, for the most results."""
     least, curves = list(claim.least), claim.reports.curves
+    if memory == 0:
+        return [0] * len(least)
     shares = [memory / len(least)] * len(least)
     if curves is not None and len(curves) > 1:
         shares = allocate(curves, [1.0] * len(curves), memory, "sum")

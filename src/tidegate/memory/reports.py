@@ -35,9 +35,10 @@ class Seen:
     def add(self, report: Mapping[str, Any], fade: float) -> None:
         """Take in one more report."""
         self.held, self.bytes = report["held"], report["bytes"]
-        self.need = max(report["need"], fade * self.need)
         if report["span"] <= 0:
+            self.need = max(report["need"], self.need)
             return
+        self.need = max(report["need"], fade * self.need)
         sizes = tuple(report["sizes"])
         if sizes != self.sizes:
             # Other memories are tried out from now on.

@@ -86,5 +86,14 @@ def joins(folder: Path) -> dict[str, dict[int, Shares]]:
 
 def read(folder: Path) -> dict[int, Shares]:
     """The orders that were ever sent."""
-    orders = [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
-    return {order["number"]: tuple(order["shares"]) for order in orders}
+    found = {}
+    for path in sorted(folder.glob("[0-9]*.json")):
+        try:
+            order = json.loads(path.read_text())
+            found[order["number"]] = tuple(order["shares"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TidegateError(
+                f"{str(path)!r} is no order of a pool, or was cut short; give the pool a folder of "
+                "its own, or remove the file if it is not the pool's"
+            ) from error
+    return found

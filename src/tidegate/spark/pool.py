@@ -287,7 +287,9 @@ class Governor:
             for report in said:
                 name, shard = report["join"], report["shard"]
                 if name in mine:
-                    self._books.confirm(name, shard, report["number"], report["allowed"])
+                    last = self._books.confirm(name, shard, report["number"], report["allowed"])
+                    if last and orders.owner(self._folder) == self._id:
+                        orders.note(self._folder / name, last)
                 # What a query has seen is known of it, also if that is heard after its end.
                 if name in self._seats and self._seats[name].run == at[0]:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
