@@ -229,13 +229,19 @@ def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
     assert pool.joins == ["b", "c"]
 
 
-def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
-    pool = pool_of(tmp_path)
+def with_one_join(folder: Path) -> tuple[tg.MemoryPool, PooledRun, Any, Any]:
+    """A pool in which a join has taken a batch; also what it is and what comes to it."""
+    pool = pool_of(folder)
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
     run.add("a", spec)
     pool.rebalance()
     run.feed({"a": feeds[0]})
+    return pool, run, spec, feeds
+
+
+def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
+    pool, run, spec, feeds = with_one_join(tmp_path)
     pool.remove("a")
     assert pool.explain().json()["leaving"] == {"a": MEMORY}
     assert "a: removed, and may hold 60 tuples until its query" in str(pool.explain())
@@ -279,12 +285,7 @@ def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> N
 
 
 def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
-    pool = pool_of(tmp_path)
-    run = PooledRun(pool)
-    spec, feeds = turning(1.0, 1.0)
-    run.add("a", spec)
-    pool.rebalance()
-    run.feed({"a": feeds[0]})
+    pool, run, spec, _ = with_one_join(tmp_path)
     later = pool_of(tmp_path)
     assert later.standing("a").kept == MEMORY
     # What the first hears of changes nothing any more.
