@@ -293,7 +293,7 @@ class ChangingRelation:
         if 2 * len(keep) + _FEW > self.index.count:
             return False
         self.index.keep(keep)
-        self.rows.rewrite(keep)
+        self.rows.trim(0, keep)
         self._which, self._ids = self._which[keep], self._ids[keep]
         return True
 

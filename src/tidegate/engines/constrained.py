@@ -228,8 +228,8 @@ class ConstrainedEngine:
             payload.trim(first[s], rows[new:])
             rows[new:] = first[s] + np.arange(len(rows) - new)
             payload.join_chunks()
-            if payload.wants_rewrite(len(rows)):
-                payload.rewrite(rows)
+            if payload.wants_trim(len(rows)):
+                payload.trim(0, rows)
                 rows = np.arange(len(rows))
             slots["row"][mine] = rows
 

@@ -17,7 +17,7 @@ _CHUNK_ROWS = 1 << 18
 class Payload:
     """The rows of one stream that may still be needed.
 
-    Rows are only ever added at the end; `trim` and `rewrite` drop rows and number anew.
+    Rows are only ever added at the end; `trim` drops rows and numbers anew.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -43,39 +43,36 @@ class Payload:
         return one_batch(table.take(pa.array(rows, pa.int64())))
 
     def trim(self, first: int, rows: NDArray[np.int64]) -> None:
-        """Keep, of the rows from `first` on, only these, numbered from `first` in this order."""
-        if len(rows) == self.rows - first and (len(rows) < 2 or bool((np.diff(rows) == 1).all())):
+        """Keep, of the rows from `first` on, only these, which ascend, numbered from `first`."""
+        if len(rows) == self.rows - first:
             return
-        kept = self._taken(rows)
-        older = first
-        count = 0
-        while older > 0:
-            older -= self._chunks[count].num_rows
+        older = count = 0
+        while older < first:
+            older += self._chunks[count].num_rows
             count += 1
-        self._chunks, self.rows = self._chunks[:count], first
-        self.add(kept)
+        chunks, self._chunks, self.rows = self._chunks[count:], self._chunks[:count], first
+        stops = first + np.cumsum([chunk.num_rows for chunk in chunks])
+        parts = np.split(rows, np.searchsorted(rows, stops[:-1]))
+        for chunk, stop, part in zip(chunks, stops, parts, strict=True):
+            whole = len(part) == chunk.num_rows
+            self.add([chunk if whole else chunk.take(pa.array(part - (stop - chunk.num_rows)))])
+        self.join_chunks()
 
     def join_chunks(self) -> None:
         """Put small chunks together, so that there are few and a row is seldom copied."""
-        chunks = self._chunks
-        while len(chunks) > 1:
-            last, before = chunks[-1].num_rows, chunks[-2].num_rows
-            if before > 2 * last or before + last > _CHUNK_ROWS:
-                break
-            chunks[-2:] = [pa.concat_batches(chunks[-2:])]
+        joined: list[pa.RecordBatch] = []
+        for chunk in self._chunks:
+            joined.append(chunk)
+            while len(joined) > 1:
+                last, before = joined[-1].num_rows, joined[-2].num_rows
+                if before > 2 * last or max(2 * last, before + last) > _CHUNK_ROWS:
+                    break
+                joined[-2:] = [pa.concat_batches(joined[-2:])]
+        self._chunks = joined
 
-    def wants_rewrite(self, held: int) -> bool:
-        """Whether a third of the rows is dead."""
-        return self.rows > held + held // 2 + 64
-
-    def rewrite(self, rows: NDArray[np.int64]) -> None:
-        """Keep these rows only, numbered anew in this order."""
-        kept = self._taken(rows)
-        self._chunks, self.rows = [], 0
-        self.add(kept)
-
-    def _taken(self, rows: NDArray[np.int64]) -> list[pa.RecordBatch]:
-        return [self.take(rows[at : at + _CHUNK_ROWS]) for at in range(0, len(rows), _CHUNK_ROWS)]
+    def wants_trim(self, held: int) -> bool:
+        """Whether half of the rows are dead."""
+        return self.rows > 2 * held + 64
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -248,11 +248,11 @@ class QueueEngine:
         for side, rows in enumerate(self._rows):
             mine = [items["side"] == side for items in (self._queue, self._open)]
             queued, opened = self._queue["row"][mine[0]], self._open["row"][mine[1]]
-            kept = np.concatenate([queued, opened])
-            if rows.wants_rewrite(len(kept)):
-                rows.rewrite(kept)
-                self._queue["row"][mine[0]] = np.arange(len(queued))
-                self._open["row"][mine[1]] = len(queued) + np.arange(len(opened))
+            kept = np.sort(np.concatenate([queued, opened]))
+            if rows.wants_trim(len(kept)):
+                rows.trim(0, kept)
+                self._queue["row"][mine[0]] = np.searchsorted(kept, queued)
+                self._open["row"][mine[1]] = np.searchsorted(kept, opened)
 
     # ---- state --------------------------------------------------------------------------------
 

@@ -313,8 +313,8 @@ class StarEngine:
         """Drop the rows that nobody holds, if they are many."""
         tables = self._tables
         for s, payload in enumerate(self._payload):
-            if payload.wants_rewrite(int(tables.core.held[s])):
-                payload.rewrite(tables.keep_rows(s, 0, payload.rows))
+            if payload.wants_trim(int(tables.core.held[s])):
+                payload.trim(0, tables.keep_rows(s, 0, payload.rows))
 
     # ---- what was shed, and counters ----------------------------------------------------------
 
@@ -485,7 +485,7 @@ class StarEngine:
         star.reload(tables.core, self._index.arrays, tables.rules, tuples)
         self._logged_rows = sum(b.num_rows for one in held for b in one) + len(departed)
         for s in streams:
-            self._payload[s].rewrite(tables.keep_rows(s, 0, self._payload[s].rows))
+            self._payload[s].trim(0, tables.keep_rows(s, 0, self._payload[s].rows))
         tables.mark()
 
     def _survivors(

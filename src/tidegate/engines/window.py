@@ -323,24 +323,27 @@ class WindowEngine:
     def _trim(self, slots: NDArray[np.int64], first: Sequence[int]) -> None:
         """Drop of the rows from each side's `first` on those that none of the slots given holds."""
         spans = [(start, payload.rows) for start, payload in zip(first, self._payload, strict=True)]
-        kept = self._tables.keep_rows(slots, spans)
-        for start, rows, payload in zip(first, kept, self._payload, strict=True):
-            payload.trim(start, rows)
-            payload.join_chunks()
+        # Where most were admitted, those that are dead may wait, if it is tuples that are counted.
+        if self.spec.in_bytes or 2 * len(slots) < sum(stop - start for start, stop in spans):
+            kept = self._tables.keep_rows(slots, spans)
+            for start, rows, payload in zip(first, kept, self._payload, strict=True):
+                payload.trim(start, rows)
         self._sweep(tight=self._overweight)
+        for payload in self._payload:
+            payload.join_chunks()
 
     def _sweep(self, *, tight: bool) -> None:
         """Drop the rows that nobody holds, if they are many or must go."""
         tables = self._tables
         due = [
-            payload.rows > 0 and (tight or payload.wants_rewrite(tables.held_on(s)))
+            payload.rows > 0 and (tight or payload.wants_trim(tables.held_on(s)))
             for s, payload in enumerate(self._payload)
         ]
         if any(due):
             spans = [(0, p.rows * now) for p, now in zip(self._payload, due, strict=True)]
             kept = tables.keep_rows(tables.every(), spans)
             for s in np.flatnonzero(due):
-                self._payload[s].rewrite(kept[s])
+                self._payload[s].trim(0, kept[s])
 
     def _no_rows(self, side: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], self._schemas[side])
