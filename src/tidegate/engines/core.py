@@ -462,20 +462,14 @@ class Tables:
 
         A side whose span is empty keeps its numbers.
         """
-        lengths = [stop - start for start, stop in spans]
-        places = [0, lengths[0]]
-        first = np.array(
-            [
-                (place if length else -1, start)
-                for place, length, (start, _) in zip(places, lengths, spans, strict=True)
-            ]
-        )
-        at, held = np.empty(len(slots), np.int64), np.zeros(sum(lengths), np.bool_)
-        tuples.mark_rows(self.core, slots, first, at, held)
-        sides = np.split(held, places[1:])
-        numbers = [start - 1 + np.cumsum(h) for (start, _), h in zip(spans, sides, strict=True)]
-        tuples.number_rows(self.core, slots, at, np.concatenate(numbers))
-        return [start + np.flatnonzero(h) for (start, _), h in zip(spans, sides, strict=True)]
+        starts = np.array([start for start, _ in spans])
+        words = max(-(-(stop - start) // 64) for start, stop in spans)
+        due = np.array([start < stop for start, stop in spans])
+        bits = np.zeros((2, words), np.uint64)
+        count = tuples.mark_rows(self.core, slots, due, starts, bits)
+        ahead = np.cumsum(np.bitwise_count(bits), axis=1, dtype=np.int64)
+        tuples.number_rows(self.core, slots[:count], starts, bits, ahead)
+        return [start + np.flatnonzero(_bits(own)) for start, own in zip(starts, bits, strict=True)]
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""
@@ -513,6 +507,12 @@ def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[A
     step = np.searchsorted(rules.windows[:, 0], times, "right") - 1
     lengths: NDArray[Any] = rules.windows[np.maximum(step, 0), 1 + side]
     return lengths
+
+
+def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """The bits of words, the lowest first."""
+    octets = words.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(octets, bitorder="little").view(np.bool_)
 
 
 def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:

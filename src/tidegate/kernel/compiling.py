@@ -122,4 +122,14 @@ def _prefetch(typing: Any, array: Any, at: Any) -> Any:
     return types.void(array, at), emit
 
 
+def _ones(typing: Any, word: Any) -> Any:
+    """How many bits of a word are set."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), emit
+
+
+ones = cast(Callable[[Any], int], intrinsic(_ones))
 prefetch = cast(Callable[[Array, Any], None], intrinsic(_prefetch))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
+import numpy as np
+
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
 from tidegate.kernel.heap import before, drop_top, put, sift_up
 from tidegate.kernel.keys import list_idle, only_counted
 from tidegate.kernel.layout import (
@@ -359,32 +361,45 @@ def reload(
 
 
 @entry_point
-def mark_rows(core: Core, slots: Array, first: Array, at: Array, held: Array) -> None:
-    """Say which rows the slots given hold: each slot's place in `held`, -1 for none, and there.
+def mark_rows(core: Core, slots: Array, due: Array, starts: Array, bits: Array) -> int:
+    """Set the bits of the rows that slots hold, by side, from its start on and if it is due.
 
-    A side's rows begin in `held` at its `first`; those of a side with a negative one are left out.
+    Moves these slots to the front, each once, and gives how many they are.
+    """
+    n, count = slots.shape[0], 0
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(core.slots, slots[i + AHEAD])
+        slot = slots[i]
+        side = core.slots[slot].group & 1
+        if core.slots[slot].seq < 0 or not due[side]:
+            continue
+        at = np.uint64(core.slots[slot].row - starts[side])
+        bit = np.uint64(1) << (at & np.uint64(63))
+        word = at >> np.uint64(6)
+        if bits[side, word] & bit == 0:
+            bits[side, word] |= bit
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@entry_point
+def number_rows(core: Core, slots: Array, starts: Array, bits: Array, ahead: Array) -> None:
+    """Number the rows of slots anew, by how many bits are set before theirs.
+
+    `ahead` has how many there are up to the end of each word.
     """
     n = slots.shape[0]
     for i in range(n):
         if i + AHEAD < n:
             prefetch(core.slots, slots[i + AHEAD])
-        tuple_ = core.slots[slots[i]]
-        start = first[tuple_.group & 1, 0]
-        at[i] = -1
-        if tuple_.seq >= 0 and start >= 0:
-            at[i] = start + tuple_.row - first[tuple_.group & 1, 1]
-            held[at[i]] = True
-
-
-@entry_point
-def number_rows(core: Core, slots: Array, at: Array, numbers: Array) -> None:
-    """Give the rows of slots new numbers, by their places."""
-    n = slots.shape[0]
-    for i in range(n):
-        if i + AHEAD < n:
-            prefetch(core.slots, slots[i + AHEAD])
-        if at[i] >= 0:
-            core.slots[slots[i]].row = numbers[at[i]]
+        held = core.slots[slots[i]]
+        side = held.group & 1
+        at = np.uint64(held.row - starts[side])
+        word = at >> np.uint64(6)
+        rest = bits[side, word] >> (at & np.uint64(63))
+        held.row = starts[side] + ahead[side, word] - ones(rest)
 
 
 @entry_point
