@@ -48,7 +48,7 @@ class Tables:
             free=short,
             groups=np.empty(0, layout.GROUP),
             hashes=np.empty(0, np.uint64),
-            table=np.zeros((2, 2), np.uint64),
+            table=np.zeros(2, np.uint64),
             free_entries=short,
             idle=short,
             edge=np.zeros(2, ranked),
@@ -164,6 +164,7 @@ class Tables:
         core = self.core
         groups = _aligned(2 * size, core.groups.dtype)
         groups[: len(core.groups)] = core.groups
+        groups["head"][len(core.groups) :] = groups["tail"][len(core.groups) :] = -1
         hashes = np.zeros(size, np.uint64)
         hashes[: len(core.hashes)] = core.hashes
         free, idle = np.empty(size, np.int32), np.empty(size, np.int32)
@@ -177,7 +178,7 @@ class Tables:
             hashes=hashes,
             free_entries=free,
             idle=idle,
-            table=np.zeros((1 << (size * 3 // 2).bit_length(), 2), np.uint64),
+            table=np.zeros(1 << (size * 3 // 2).bit_length(), np.uint64),
         )
         if len(core.recent):
             self._grow_recent()

@@ -16,6 +16,7 @@ import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
 from tidegate.kernel.drift import forget, has_changed
+from tidegate.kernel.keys import entry_at, place_of
 from tidegate.kernel.layout import (
     CENSUS_SEQ,
     GHOSTS,
@@ -63,14 +64,7 @@ _HALFLIFE = 8.0
 @inlined
 def entry_of(core: Core, hash_: Any) -> int:
     """The entry of a key, or -1."""
-    table = core.table
-    mask = np.uint64(table.shape[0] - 1)
-    at = np.uint64(hash_) & mask
-    while table[at, 1] != 0:
-        if table[at, 0] == hash_:
-            return int(table[at, 1]) - 1
-        at = (at + np.uint64(1)) & mask
-    return -1
+    return entry_at(core, place_of(core, np.uint64(hash_)))
 
 
 @inlined

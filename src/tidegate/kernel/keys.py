@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,28 @@ from tidegate.kernel.rates import note, weigh
 from tidegate.kernel.sketch import add_to, found_in
 from tidegate.kernel.victims import requeue
 
+#: The halves of a place in `Core.table`: a hash's upper bits, and an entry.
+_UPPER, _LOWER = np.uint64(0xFFFFFFFF00000000), np.uint64(0xFFFFFFFF)
+
+
+@inlined
+def place_of(core: Core, hash_: Any) -> int:
+    """Where in the table a key is, or the empty place where it belongs."""
+    table = core.table
+    mask = np.uint64(table.shape[0] - 1)
+    at = hash_ & mask
+    while table[at] != 0:
+        if table[at] & _UPPER == hash_ & _UPPER and core.hashes[entry_at(core, at)] == hash_:
+            break
+        at = (at + np.uint64(1)) & mask
+    return int(at)
+
+
+@inlined
+def entry_at(core: Core, at: int) -> int:
+    """The entry at a place in the table, or -1."""
+    return int(core.table[at] & _LOWER) - 1
+
 
 @entry_point
 def intern(core: Core, hashes: Array, entries: Array) -> int:
@@ -36,40 +59,28 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
     ints = core.ints
     table = core.table
     mask = np.uint64(table.shape[0] - 1)
-    limit = core.hashes.shape[0]
-    one = np.uint64(1)
-    for i in range(hashes.shape[0]):
-        if i + AHEAD < hashes.shape[0]:
-            prefetch(table, 2 * (hashes[i + AHEAD] & mask))
+    n = hashes.shape[0]
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(table, hashes[i + AHEAD] & mask)
+        if i + AHEAD // 2 < n:
+            prefetch(core.hashes, entry_at(core, hashes[i + AHEAD // 2] & mask))
         h = hashes[i]
-        at = h & mask
-        while True:
-            e = table[at, 1]
-            if e == 0 or table[at, 0] == h:
-                break
-            at = (at + one) & mask
-        if e == 0:
+        at = place_of(core, h)
+        entry = entry_at(core, at)
+        if entry < 0:
             if ints[FREE_ENTRIES] > 0:
                 ints[FREE_ENTRIES] -= 1
-                e = np.uint64(core.free_entries[ints[FREE_ENTRIES]] + 1)
-            elif ints[ENTRIES] < limit:
+                entry = core.free_entries[ints[FREE_ENTRIES]]
+            elif ints[ENTRIES] < core.hashes.shape[0]:
+                entry = ints[ENTRIES]
                 ints[ENTRIES] += 1
-                e = np.uint64(ints[ENTRIES])
             else:
                 return i
-            table[at, 0], table[at, 1] = h, e
-            entry = np.int64(e) - 1
+            table[at] = h & _UPPER | np.uint64(entry + 1)
             core.hashes[entry] = h
-            for group in (2 * entry, 2 * entry + 1):
-                core.groups[group].rate = 0.0
-                core.groups[group].head = -1
-                core.groups[group].tail = -1
-                core.groups[group].count = 0
-                if core.recent.shape[0] > 0:
-                    core.recent[group].time = NEVER
-                    core.recent[group].count = 0.0
-        entries[i] = np.int64(e) - 1
-    return int(hashes.shape[0])
+        entries[i] = entry
+    return int(n)
 
 
 @inlined
@@ -89,6 +100,16 @@ def list_idle(core: Core, entry: int) -> None:
         core.ints[IDLE] += 1
 
 
+@inlined
+def _reset_rates(core: Core, entry: int) -> None:
+    """Have a key be one that never came."""
+    for group in (2 * entry, 2 * entry + 1):
+        core.groups[group].rate = 0.0
+        if core.recent.shape[0] > 0:
+            core.recent[group].time = NEVER
+            core.recent[group].count = 0.0
+
+
 @entry_point
 def sweep_entries(core: Core, keep_rates: bool) -> None:
     """Free the entries of keys that hold nothing (and are not counted), and index the rest."""
@@ -99,17 +120,17 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
     free = 0
     for entry in range(ints[ENTRIES]):
         if entry + AHEAD < ints[ENTRIES]:
-            prefetch(table, 2 * (core.hashes[entry + AHEAD] & mask))
+            prefetch(table, core.hashes[entry + AHEAD] & mask)
         empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
         if empty and not (keep_rates and only_counted(core, entry)):
+            _reset_rates(core, entry)
             core.free_entries[free] = entry
             free += 1
             continue
         at = core.hashes[entry] & mask
-        while table[at, 1] != 0:
+        while table[at] != 0:
             at = (at + np.uint64(1)) & mask
-        table[at, 0] = core.hashes[entry]
-        table[at, 1] = np.uint64(entry + 1)
+        table[at] = core.hashes[entry] & _UPPER | np.uint64(entry + 1)
     ints[FREE_ENTRIES] = free
 
 
@@ -141,12 +162,8 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
             core.idle[n] = entry
             n += 1
             continue
-        for group in (2 * entry, 2 * entry + 1):
-            core.groups[group].rate = 0.0
-            core.groups[group].listed = 0
-            if core.recent.shape[0] > 0:
-                core.recent[group].time = NEVER
-                core.recent[group].count = 0.0
+        _reset_rates(core, entry)
+        core.groups[2 * entry].listed = 0
     core.ints[IDLE] = n
     core.ints[STAT_ONLY] = n
     core.ints[REWRITTEN] = 1

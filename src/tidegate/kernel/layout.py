@@ -156,7 +156,7 @@ class Core(NamedTuple):
     free: Array
     groups: Array
     hashes: Array  # by entry
-    table: Array  # open addressing: (hash, entry + 1)
+    table: Array  # open addressing: the upper half of a hash, and its entry + 1
     free_entries: Array
     idle: Array  # entries that may be counted and hold no tuple
     edge: Array  # by pool: what is at most (rank, seq) of the edge is near
