@@ -83,13 +83,14 @@ class Candidates:
     def _fill(
         self, core: layout.Core, pool: int, live: NDArray[np.void], rank: float, seq: int
     ) -> None:
-        """What is up to the edge is near, and a joiner for all we know; sorted, it is a heap."""
+        """What is up to the edge is near, and a joiner for all we know: in order, it is a line."""
         near = (live["rank"] < rank) | ((live["rank"] == rank) & (live["seq"] <= seq))
         close, rest = np.sort(live[near], order=("rank", "seq")), live[~near]
-        core.joiners[pool, : len(close)] = close
+        core.joiners[pool, ::-1][: len(close)] = close
         core.far[pool, : len(rest)] = rest
-        core.ints[[layout.NEAR_FROM + pool, layout.NEAR_TO + pool]] = 0
-        core.ints[layout.JOINERS + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
+        for at in (layout.NEAR_FROM, layout.NEAR_TO, layout.JOINERS, layout.LINE_FROM):
+            core.ints[at + pool] = 0
+        core.ints[layout.LINE_TO + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
         core.edge[pool]["rank"], core.edge[pool]["seq"] = rank, seq
 
     def _sides(self, core: layout.Core, live: NDArray[np.void]) -> NDArray[np.int64]:
@@ -104,6 +105,8 @@ class Candidates:
             start, stop = core.ints[layout.NEAR_FROM + pool], core.ints[layout.NEAR_TO + pool]
             parts.append(core.near[pool, start:stop])
             parts.append(core.joiners[pool, : core.ints[layout.JOINERS + pool]])
+            start, stop = core.ints[layout.LINE_FROM + pool], core.ints[layout.LINE_TO + pool]
+            parts.append(core.joiners[pool, ::-1][start:stop])
             parts.append(core.far[pool, : core.ints[layout.FAR + pool]])
         queued: NDArray[np.void] = np.concatenate(parts)
         if self._of_tuples:

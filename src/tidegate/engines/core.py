@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.kernel import keys as key_table
-from tidegate.kernel import layout, outlook, rates, scores, tuples
+from tidegate.kernel import layout, outlook, rates, scores, sorting, tuples
 from tidegate.kernel.ghosts import index_ghosts
 
 #: At how many ages a ghost leaves a trail.
@@ -55,6 +55,8 @@ class Tables:
             near=np.empty((rules.pools, 0), ranked),
             joiners=np.empty((rules.pools, 0), ranked),
             far=np.empty((rules.pools, 0), ranked),
+            bounds=np.empty(sorting.PARTS),
+            tally=np.empty(sorting.CELLS + sorting.PARTS, np.int64),
             due=np.empty((2, 0), layout.DUE),
             ends=np.full(2, lowest, time),
             late=np.empty((2, 128), timed),
@@ -155,7 +157,7 @@ class Tables:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
             self.core = self.core._replace(
-                near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 2)),
+                near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 1)),
                 joiners=_wider(core.joiners, queue),
                 far=_wider(core.far, queue),
             )

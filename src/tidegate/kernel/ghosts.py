@@ -56,7 +56,7 @@ from tidegate.kernel.times import joins, past, step_of
 #: Newcomers between two censuses, and between two fits, at least.
 _APART, _FITS = 64, 512
 #: A census is due after this part of a window, a fit after this.
-_CENSUS, _FIT = 1.0 / 32.0, 1.0 / 8.0
+_CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
 #: After so many windows a count weighs half.
 _HALFLIFE = 8.0
 
@@ -272,7 +272,7 @@ def census(core: Core, rules: Rules) -> bool:
         if knows_keys(core):
             if i + AHEAD < ints[GHOSTS]:
                 mask = np.uint64(core.table.shape[0] - 1)
-                prefetch(core.table, 2 * (core.ghosts[i + AHEAD].hash & mask))
+                prefetch(core.table, core.ghosts[i + AHEAD].hash & mask)
             entry = entry_of(core, ghost.hash)
         age = now - float(ghost.time)
         spent = min(since, age)

@@ -1,10 +1,10 @@
-"""Heaps and lists of (rank, seq, item): four children a node, ties by sequence number."""
+"""Heaps of (rank, seq, item): four children a node, ties by sequence number."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.compiling import Array, inlined, inner
+from tidegate.kernel.compiling import Array, inlined
 
 
 @inlined
@@ -66,71 +66,3 @@ def heapify(heap: Array, n: int) -> None:
     """Put n nodes in a heap's order."""
     for i in range((n - 2) >> 2, -1, -1):
         sift_down(heap, i, n)
-
-
-@inner
-def select(items: Array, n: int, k: int) -> None:
-    """Move the k least (rank, seq) of n to the front."""
-    low, high = 0, n - 1
-    while low < high:
-        middle = (low + high) >> 1
-        rank, seq = items[middle].rank, items[middle].seq
-        i, j = low, high
-        while i <= j:
-            while before(items[i].rank, items[i].seq, rank, seq):
-                i += 1
-            while before(rank, seq, items[j].rank, items[j].seq):
-                j -= 1
-            if i <= j:
-                r, s, e, life = items[i].rank, items[i].seq, items[i].item, items[i].life
-                items[i] = items[j]
-                put(items, j, r, s, e, life)
-                i += 1
-                j -= 1
-        if k - 1 <= j:
-            high = j
-        elif k - 1 >= i:
-            low = i
-        else:
-            break
-
-
-#: As many are sorted by inserting one after the other.
-_RUN = 16
-
-
-@inner
-def sort(source: Array, target: Array, n: int) -> None:
-    """Put the first n of one list into another in order; the first one is overwritten."""
-    for start in range(0, n, _RUN):
-        for i in range(start, min(start + _RUN, n)):
-            rank, seq, item, life = source[i].rank, source[i].seq, source[i].item, source[i].life
-            at = i
-            while at > start and before(rank, seq, target[at - 1].rank, target[at - 1].seq):
-                target[at] = target[at - 1]
-                at -= 1
-            put(target, at, rank, seq, item, life)
-    width = _RUN
-    while width < n:
-        # There and back again, so that the last is in the target.
-        _merge_runs(target, source, n, width)
-        _merge_runs(source, target, n, 2 * width)
-        width *= 4
-
-
-@inlined
-def _merge_runs(source: Array, target: Array, n: int, width: int) -> None:
-    """Merge each two sorted runs of a width; a run that is alone is copied."""
-    for start in range(0, n, 2 * width):
-        i, j = start, min(start + width, n)
-        middle, stop = j, min(start + 2 * width, n)
-        for at in range(start, stop):
-            left = j >= stop
-            if i < middle and not left:
-                left = before(source[i].rank, source[i].seq, source[j].rank, source[j].seq)
-            if left:
-                target[at] = source[i]
-                i += 1
-            else:
-                target[at] = source[j]
-                j += 1

@@ -60,11 +60,12 @@ CHANGE = 28  # how many changes of the memory have come
 # One for each pool, or for each side; `BUDGET` is what a pool may hold now.
 USED, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41
 NEAR_FROM, NEAR_TO = 43, 45  # where in `Core.near` candidates are
-JOINERS, JOINED = 47, 49  # length of `Core.joiners`; how many came since `near` was filled
+JOINERS, JOINED = 47, 49  # length of that heap; how many came since `near` was filled
 # Where in `Core.ring` arrivals are that count, by their number, and the first since the mark.
 RING_FROM, RING_TO, RING_MARK = 51, 52, 53
 DETERMINED = 54  # whether priorities were determined anew since the mark
-INTS = 55
+LINE_FROM, LINE_TO = 55, 57  # by pool: where in the line of joiners candidates are
+INTS = 59
 
 #: How arrivals are counted: a count for each key that fades, those of the last window, or a sketch.
 FADING, IN_WINDOW, SKETCHED = 0, 1, 2
@@ -161,8 +162,10 @@ class Core(NamedTuple):
     idle: Array  # entries that may be counted and hold no tuple
     edge: Array  # by pool: what is at most (rank, seq) of the edge is near
     near: Array  # by pool: candidates in order
-    joiners: Array  # by pool: a heap of those that are near too and came later
+    joiners: Array  # by pool: a heap of those that are near too, from its end a line of such
     far: Array  # by pool: the others
+    bounds: Array  # of parts, while candidates are sorted, and
+    tally: Array  # how many are in each part or cell; see `sorting`
     due: Array  # by side: slots in the order in which they expire
     ends: Array  # by side: what the last of these was put in order by, see `times.end_of`
     late: Array  # by side: a heap of slots that would be out of order there

@@ -1,8 +1,9 @@
 """Which tuple leaves next.
 
 The queue of candidates has parts, so that the cost stays flat as the memory grows: `near` has the
-lowest ranks in order, and `joiners`, a heap, those that came to be as low later; `far` is an
-unsorted rest that is read, in sequence, only when these run dry. Ranks that can only rise are
+lowest ranks in order, `joiners` those that came to be as low later: a heap, and from its other end
+a line of those that came in order. `far` is an unsorted rest that is read, in sequence, only when
+these run dry. Ranks that can only rise are
 looked up again when they surface; for ranks that move otherwise the queue is exact up to
 `Rules.exact_limit` candidates (by reading them all); above, it is at most one refill out of date,
 and takes the first that is near though it has risen a little.
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
-from tidegate.kernel.heap import before, drop_top, heapify, put, select, sift_down, sift_up, sort
+from tidegate.kernel.heap import before, drop_top, heapify, put, sift_up
 from tidegate.kernel.layout import (
     BY_KEY,
     BY_LIFE,
@@ -27,6 +28,8 @@ from tidegate.kernel.layout import (
     HELD,
     JOINED,
     JOINERS,
+    LINE_FROM,
+    LINE_TO,
     NEAR_FROM,
     NEAR_TO,
     SMALL_HEAP,
@@ -35,10 +38,13 @@ from tidegate.kernel.layout import (
 )
 from tidegate.kernel.priorities import as_determined, determine, is_due, keeps
 from tidegate.kernel.scores import score
+from tidegate.kernel.sorting import lowest, sort
 from tidegate.kernel.times import window_of
 
 #: Candidates that are sorted at once, at the least, where ranks move.
 _FEW = 32
+#: Where a candidate is that is near: nowhere, in `near`, in the heap or in the line of joiners.
+_NOWHERE, _IN_ORDER, _IN_HEAP, _IN_LINE = range(4)
 #: How much is a little: this part of how far ranks that are near lie apart.
 _SLACK = 0.125
 
@@ -148,8 +154,12 @@ def spread(core: Core, pool: int) -> None:
     for i in range(ints[JOINERS + pool]):
         far[n] = core.joiners[pool, i]
         n += 1
+    for i in range(ints[LINE_FROM + pool], ints[LINE_TO + pool]):
+        far[n] = core.joiners[pool, -1 - i]
+        n += 1
     ints[FAR + pool] = n
     ints[NEAR_FROM + pool] = ints[NEAR_TO + pool] = 0
+    ints[LINE_FROM + pool] = ints[LINE_TO + pool] = 0
     ints[JOINERS + pool] = ints[JOINED + pool] = 0
     core.edge[pool].rank = -np.inf
 
@@ -175,6 +185,9 @@ def prune(core: Core, rules: Rules, pool: int) -> None:
     ints[FAR + pool] = _living(core, rules, core.far[pool], 0, ints[FAR + pool])
     ints[JOINERS + pool] = _living(core, rules, core.joiners[pool], 0, ints[JOINERS + pool])
     heapify(core.joiners[pool], ints[JOINERS + pool])
+    line = core.joiners[pool, ::-1]
+    start, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
+    ints[LINE_TO + pool] = _living(core, rules, line, start, stop)
 
 
 @inner
@@ -207,28 +220,70 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
     if moves(rules):
         renew(core, rules, pool)
     n = ints[FAR + pool]
-    # To look up ranks that move costs more than to sort, but they must be looked up soon again.
-    k = min(n, max(_FEW, n >> 2) if moves(rules) else max(SMALL_HEAP, n >> 3))
-    if k < n:
-        select(far, n, k)
-    sort(far, near, k)
+    k = min(n, max(_FEW if moves(rules) else SMALL_HEAP, n >> 2))
+    lowest(far, n, k, near, core.joiners[pool], core.bounds, core.tally)
     core.edge[pool].rank = np.inf
     if k < n:
         core.edge[pool] = near[k - 1]
-    for i in range(k, n):
-        far[i - k] = far[i]
     ints[NEAR_FROM + pool], ints[NEAR_TO + pool] = 0, k
     ints[FAR + pool] = n - k
     ints[JOINED + pool] = 0
 
 
+@inner
+def _join(
+    ints: Array, joiners: Array, pool: int, rank: float, seq: int, item: int, life: int
+) -> None:
+    """Take a candidate among the joiners: in line, if it comes after all there but the last."""
+    line = joiners[::-1]
+    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    if n + stop == joiners.shape[0]:
+        for i in range(start, stop):
+            line[i - start] = line[i]
+        start, stop = 0, stop - start
+    if start < stop and before(rank, seq, line[stop - 1].rank, line[stop - 1].seq):
+        if start < stop - 1 and before(rank, seq, line[stop - 2].rank, line[stop - 2].seq):
+            put(joiners, n, rank, seq, item, life)
+        else:
+            joiners[n] = line[stop - 1]
+            put(line, stop - 1, rank, seq, item, life)
+        sift_up(joiners, n)
+        ints[JOINERS + pool] = n + 1
+    else:
+        put(line, stop, rank, seq, item, life)
+        stop += 1
+    ints[LINE_FROM + pool], ints[LINE_TO + pool] = start, stop
+
+
+@inner
+def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int) -> None:
+    """Have those in the heap stand in line."""
+    line = joiners[::-1]
+    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    sort(joiners, spare, 0, n, tally)
+    i = total = 0
+    for at in range(start, stop):
+        while i < n and before(joiners[i].rank, joiners[i].seq, line[at].rank, line[at].seq):
+            spare[total] = joiners[i]
+            i += 1
+            total += 1
+        spare[total] = line[at]
+        total += 1
+    for at in range(i, n):
+        spare[total] = joiners[at]
+        total += 1
+    for at in range(total):
+        line[at] = spare[at]
+    ints[JOINERS + pool] = 0
+    ints[LINE_FROM + pool], ints[LINE_TO + pool] = 0, total
+
+
 @inlined
-def _join(core: Core, pool: int, rank: float, seq: int, item: int, life: int) -> None:
-    """Take a candidate among the joiners."""
-    joiners, n = core.joiners[pool], core.ints[JOINERS + pool]
-    put(joiners, n, rank, seq, item, life)
-    sift_up(joiners, n)
-    core.ints[JOINERS + pool] = n + 1
+def _is_long(core: Core, pool: int) -> bool:
+    """Whether the heap is one that costs more than to have all of it stand in line."""
+    ints = core.ints
+    length = ints[LINE_TO + pool] - ints[LINE_FROM + pool]
+    return bool(ints[JOINERS + pool] > max(2 * SMALL_HEAP, length >> 2))
 
 
 @inlined
@@ -239,8 +294,9 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     other times after a restart.
     """
     ints = core.ints
-    near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool] + ints[JOINERS + pool]
-    if near + ints[FAR + pool] + 1 >= core.far.shape[1]:
+    near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool]
+    joined = ints[JOINERS + pool] + ints[LINE_TO + pool] - ints[LINE_FROM + pool]
+    if near + joined + ints[FAR + pool] + 1 >= core.far.shape[1]:
         prune(core, rules, pool)
     if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
@@ -252,7 +308,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
         ints[FAR + pool] += 1
     else:
-        _join(core, pool, rank, seq, item, life)
+        _join(ints, core.joiners[pool], pool, rank, seq, item, life)
         ints[JOINED + pool] += 1
 
 
@@ -299,38 +355,78 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
         best, lowest = scan(core, rules, pool)
         return slot_of(core, rules, best), lowest
     while True:
-        at, stop, n = ints[NEAR_FROM + pool], ints[NEAR_TO + pool], ints[JOINERS + pool]
-        if at == stop and n == 0:
+        place = _lowest_place(core, pool)
+        if place == _NOWHERE:
             refill(core, rules, pool)
             continue
-        joined = at == stop or (
-            n > 0 and before(joiners[0].rank, joiners[0].seq, near[at].rank, near[at].seq)
-        )
-        first = joiners[0] if joined else near[at]
+        if place == _IN_HEAP and _is_long(core, pool):
+            spare = core.far[pool][ints[FAR + pool] :]
+            _line_up(ints, joiners, spare, core.tally, pool)
+            continue
+        first = joiners[0]
+        if place == _IN_ORDER:
+            first = near[ints[NEAR_FROM + pool]]
+        elif place == _IN_LINE:
+            first = joiners[-1 - ints[LINE_FROM + pool]]
         seen, known, item, life = first.rank, first.seq, first.item, first.life
-        if alive(core, rules, first):
-            if rules.kind == BY_TUPLE:
-                return int(item), seen
-            rank, seq = rank_of(core, rules, item)
-            fallen = moves(rules) and rank <= seen + _slack(core, pool, seen)
-            if seq == known and (rank == seen or fallen):
-                return slot_of(core, rules, item), rank
-            if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-                put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
-                ints[FAR + pool] += 1
-            elif joined:
-                put(joiners, 0, rank, seq, item, life)
-                sift_down(joiners, 0, n)
-                continue
-            else:
-                _join(core, pool, rank, seq, item, life)
-        if joined:
-            drop_top(joiners, n)
-            ints[JOINERS + pool] = n - 1
+        if not alive(core, rules, first):
+            _take_first(core, rules, pool, place)
+            continue
+        if rules.kind == BY_TUPLE:
+            return int(item), seen
+        rank, seq = rank_of(core, rules, item)
+        fallen = moves(rules) and rank <= seen + _slack(core, pool, seen)
+        if seq == known and (rank == seen or fallen):
+            return slot_of(core, rules, item), rank
+        _take_first(core, rules, pool, place)
+        if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+            put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
+            ints[FAR + pool] += 1
         else:
-            fetch(core, rules, near, at + AHEAD, stop)
-            fetch_behind(core, rules, near, at + AHEAD // 2, stop)
-            ints[NEAR_FROM + pool] = at + 1
+            _join(ints, joiners, pool, rank, seq, item, life)
+
+
+@inlined
+def _lowest_place(core: Core, pool: int) -> int:
+    """Where the first of all that are near is."""
+    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    place, rank, seq = _NOWHERE, np.inf, np.iinfo(np.int64).max
+    if ints[NEAR_FROM + pool] < ints[NEAR_TO + pool]:
+        first = near[ints[NEAR_FROM + pool]]
+        place, rank, seq = _IN_ORDER, first.rank, first.seq
+    if ints[LINE_FROM + pool] < ints[LINE_TO + pool]:
+        first = joiners[-1 - ints[LINE_FROM + pool]]
+        if place == _NOWHERE or before(first.rank, first.seq, rank, seq):
+            place, rank, seq = _IN_LINE, first.rank, first.seq
+    if ints[JOINERS + pool] > 0 and (
+        place == _NOWHERE or before(joiners[0].rank, joiners[0].seq, rank, seq)
+    ):
+        place = _IN_HEAP
+    return place
+
+
+@inlined
+def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
+    """Take the first from where it is, and have fetched what will be first there soon."""
+    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    if place == _IN_ORDER:
+        at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
+        fetch(core, rules, near, at + AHEAD, stop)
+        fetch_behind(core, rules, near, at + AHEAD // 2, stop)
+        ints[NEAR_FROM + pool] = at + 1
+    elif place == _IN_LINE:
+        line = joiners[::-1]
+        at, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
+        fetch(core, rules, line, at + AHEAD, stop)
+        fetch_behind(core, rules, line, at + AHEAD // 2, stop)
+        ints[LINE_FROM + pool] = at + 1
+    else:
+        n = ints[JOINERS + pool] - 1
+        drop_top(joiners, n + 1)
+        ints[JOINERS + pool] = n
+        fetch_behind(core, rules, joiners, 0, n)
+        for i in range(1, 5):
+            fetch(core, rules, joiners, i, n)
 
 
 @entry_point
