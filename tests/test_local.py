@@ -49,6 +49,36 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
     assert cut.counters == whole.counters
 
 
+@pytest.mark.parametrize("policy", ["fifo", "size", "life", "heeb"])
+@pytest.mark.parametrize(
+    ("every", "bound"),
+    [
+        (2, {"memory": "2 MB"}),
+        (10, {"memory": 4_000, "split": "fixed"}),
+        (2, {"memory": [(0, 3_000), (8_000, 6_000)]}),
+    ],
+)
+def test_a_memory_that_comes_to_hold_more_tuples(
+    policy: str, every: int, bound: dict[str, Any]
+) -> None:
+    """Rows become shorter, one side fills later, the memory grows: after the first victims."""
+    number = np.arange(20_000)
+    columns = {
+        "key": np.random.default_rng(1).integers(0, 1_000, len(number)),
+        "time": number,
+        "text": pa.array(["z" * (2_000 if n < 8_000 else 10) for n in number]),
+    }
+    table = pa.table(columns)
+    left, right = table.filter(number % every != 0), table.filter(number % every == 0)
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 100_000, "policy": policy}
+    whole = tg.local.join(left, right, **settings, **bound)
+    cut = tg.local.join(left, right, batch_rows=500, **settings, **bound)
+    names = ["time_left", "time_right"]
+    assert whole.counters["evicted"] > 0
+    assert rows(cut.table.select(names)) == rows(whole.table.select(names))
+    assert cut.counters["held"] == whole.counters["held"]
+
+
 def test_row_order_does_not_matter() -> None:
     rng = np.random.default_rng(3)
     left, right = zipf(400, domain=10, rate=(2.0, 3.0), seed=1)

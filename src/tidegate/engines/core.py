@@ -156,9 +156,15 @@ class Tables:
         if self._rules.kind != layout.NOTHING:
             # Candidates that are dead take room until they are pruned.
             queue = size + size // 2 + 128
+            joiners = _wider(core.joiners, queue)
+            for pool in range(self._rules.pools):
+                # The line counts from the end.
+                length = core.ints[layout.LINE_TO + pool]
+                line = core.joiners[pool, ::-1][:length]
+                joiners[pool, ::-1][:length] = line
             self.core = self.core._replace(
                 near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 1)),
-                joiners=_wider(core.joiners, queue),
+                joiners=joiners,
                 far=_wider(core.far, queue),
             )
 
