@@ -333,6 +333,7 @@ class Auto(ByKey):
         self.windows = windows
         self.ghosts: list[Row] = []
         self.found: Counter[int] = Counter()  # by uid
+        self.until: dict[int, Time] = {}  # by uid: up to when it was counted what was expected
         self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at marks
         self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
         shape = (self.STEPS, self.LEVELS, self.TRENDS)
@@ -355,40 +356,52 @@ class Auto(ByKey):
 
     def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
         """What is expected in a window; and where in the table a tuple of an age is."""
-        assert self.join.clock is not None
         side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
-        count = self.fading(1 - side, key)
-        expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
+        count, expected = self.fading(1 - side, key), 0.5
+        if count > 0:
+            expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
         step = 0.0
         if not math.isinf(window):
             step = min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
-        level = min(max(math.log2(expected) + 7.0, 0.0), self.LEVELS - 1.0)
+        level = min(max(math.log2(expected) + 7.0, 1.0), self.LEVELS - 1.0) if count > 0 else 0.0
         trend = 0.0
         if (1 - side, key) in self.recent:
             time, lately = self.recent[1 - side, key]
-            faded = float(self.join.clock - time) / (0.125 * self.span)
+            faded = max(float(row.time) + age - float(time), 0.0) / (0.125 * self.span)
             trend = math.log2(lately * math.log(2.0) / 0.125) - faded - math.log2(expected) + 3.0
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
 
     def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
         """Count for the four cells around, the nearer ones more."""
-        expected, step, level, trend = self.place(ghost, age)
+        _, step, level, trend = self.place(ghost, age)
         i, j = int(level), int(trend)
         for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
             for trend_at, b in ((j, 1 - (trend - j)), (j + 1, trend - j)):
                 if a * b > 0:
-                    part = a * b * (amount * expected / self.span if what == 0 else amount)
+                    usual = 2.0 ** (level_at - 7) if level_at else 0.5
+                    part = a * b * (amount * usual / self.span if what == 0 else amount)
                     self.cells[ghost.side, what, int(step), level_at, trend_at] += part
+
+    def expect(self, ghost: Row, clock: Time) -> None:
+        """Count what was expected since the last time; it was younger when that began."""
+        spent = float(clock - self.until[ghost.uid])
+        self.until[ghost.uid] = clock
+        if spent > 0:
+            self.count(0, ghost, float(clock - ghost.time) - 0.5 * spent, spent)
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
         """Have the ghosts that a newcomer would join count a result; then leave new ones."""
         for row in rows:
             for ghost in self.ghosts:
                 pair = ([ghost], [row]) if ghost.side == LEFT else ([row], [ghost])
-                if ghost.side != row.side and joined(*pair, self.windows):
-                    self.count(1, ghost, float(clock - ghost.time), 1.0)
-                    self.found[ghost.uid] += 1
-        self.ghosts += [row for row in rows if not self.join._overdue(row)]
+                if ghost.side != row.side and ghost.key == row.key:
+                    self.expect(ghost, clock)
+                    if joined(*pair, self.windows):
+                        self.count(1, ghost, float(clock - ghost.time), 1.0)
+                        self.found[ghost.uid] += 1
+        left = [row for row in rows if not self.join._overdue(row)]
+        self.ghosts += left
+        self.until |= {row.uid: clock for row in left}
 
     def observe(self, row: Row, clock: Time) -> None:
         """Count the key, and count it as a recent one."""
@@ -435,10 +448,9 @@ class Auto(ByKey):
                 self.sum_up(ghost)
         self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
         for ghost in self.ghosts:
-            age = float(clock - ghost.time)
-            self.count(0, ghost, age - 0.5 * min(since, age), min(since, age))
+            self.expect(ghost, clock)
             trail = self.trails.setdefault(ghost.uid, [])
-            _, step, where, _ = self.place(ghost, age)
+            _, step, where, _ = self.place(ghost, float(clock - ghost.time))
             while len(trail) <= int(step * self.MARKS / self.STEPS):
                 trail.append((int(where + 0.5), self.found[ghost.uid]))
         early = seq - self.fit_at >= 64 + self.fit_at // 8
@@ -523,7 +535,7 @@ class Auto(ByKey):
                         rose, of_risen, of_others = tried[3 * number : 3 * number + 3]
                         time = ghosts * length + rose * (left - length)
                         plans.append((of_risen + of_others, time))
-                usually = steady[i, level, 0] * 2.0 ** (level - 7) / self.MARKS
+                usually = steady[i, level, 0] * (2.0 ** (level - 7) if level else 0.5) / self.MARKS
                 rates = [(r / usually + 8.0 * left * more) / (t + 8.0 * left) for r, t in plans]
                 more = max(*rates, 1.0)
                 best[i, level] *= more

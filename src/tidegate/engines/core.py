@@ -431,7 +431,7 @@ class Tables:
         """What was learned from ghosts, and the ghosts."""
         core = self.core
         ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
-        own = ("hash", "seq", "time", "side", "found", "marks")
+        own = ("hash", "seq", "time", "until", "side", "found", "marks")
         trails = core.trails[: len(ghosts)]
         trails = trails[_passed(ghosts[: len(trails)])]
         return {

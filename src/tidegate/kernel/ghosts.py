@@ -45,7 +45,8 @@ from tidegate.kernel.rates import (
     ELAPSED,
     FITTED,
     LAST,
-    expected,
+    at_level,
+    doublings_of,
     level_of,
     rate_of,
     span_of,
@@ -80,40 +81,57 @@ def _count(
 ) -> None:
     """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
 
-    What lies between two levels, or two trends, counts for both, the nearer one more.
+    What lies between two levels, or two trends, counts for both, the nearer one more. For each by
+    the rate of that level, not its own: so what lies between them is right where all keys are
+    alike, however often they have come.
     """
     _, _, steps, levels, trends = core.cells.shape
     cells = core.cells[side, what, int(step_of(rules, side, time, age, steps))]
     if not knows_keys(core):
         cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
         return
-    hoped = expected(core, rules, rate_of(core, 2 * entry + side) if entry >= 0 else 0.0)
-    doublings = math.log2(hoped)
-    level = level_of(doublings, levels)
+    came = rate_of(core, 2 * entry + side) if entry >= 0 else 0.0
+    doublings = doublings_of(core, rules, came)
+    level = level_of(came, doublings, levels)
     trend = 0.0
     if entry >= 0:
-        trend = trend_of(core, rules, 2 * entry + side, doublings, trends)
+        trend = trend_of(core, rules, 2 * entry + side, doublings, trends, float(time) + age)
     i, j = int(level), int(trend)
     over, on = level - i, trend - j
+    here, above = amount, amount
     if what == EXPECTED:
-        amount *= hoped / span_of(core, rules)
-    cells[i, j] += (1.0 - over) * (1.0 - on) * amount
+        here *= at_level(i) / span_of(core, rules)
+        above *= at_level(i + 1) / span_of(core, rules)
+    cells[i, j] += (1.0 - over) * (1.0 - on) * here
     if over > 0.0:
-        cells[i + 1, j] += over * (1.0 - on) * amount
+        cells[i + 1, j] += over * (1.0 - on) * above
     if on > 0.0:
-        cells[i, j + 1] += (1.0 - over) * on * amount
+        cells[i, j + 1] += (1.0 - over) * on * here
         if over > 0.0:
-            cells[i + 1, j + 1] += over * on * amount
+            cells[i + 1, j + 1] += over * on * above
+
+
+@inlined
+def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
+    """Count what was expected of a ghost since that was last done, with its key as it is now."""
+    ghost = core.ghosts[at]
+    age, spent = float(core.clock[0] - ghost.time), float(core.clock[0] - ghost.until)
+    ghost.until = core.clock[0]
+    if spent > 0.0:
+        # It was younger when this stretch of time began.
+        middle = age - 0.5 * spent
+        _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
 
 
 @inlined
 def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
-    """Have the ghosts that newcomer i would join count a result."""
+    """Have the ghosts that newcomer i would join count a result, before its key comes to more."""
     h, side, time = batch.hash[i], batch.side[i], batch.time[i]
     at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
     while at >= 0:
         ghost = core.ghosts[at]
         if ghost.hash == h and ghost.side != side:
+            _expect(core, rules, at, batch.entry[i])
             left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
             if joins(rules, left, right):
                 age = float(core.clock[0] - ghost.time)
@@ -168,7 +186,7 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
     if reached < ghost.marks:
         return
     count = rate_of(core, 2 * entry + ghost.side) if entry >= 0 else 0.0
-    level = level_of(math.log2(expected(core, rules, count)), core.cells.shape[3])
+    level = level_of(count, doublings_of(core, rules, count), core.cells.shape[3])
     for mark in range(ghost.marks, reached + 1):
         core.trails[at, mark, 0] = int(level + 0.5)
         core.trails[at, mark, 1] = ghost.found
@@ -220,7 +238,7 @@ def haunt(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
     n = ints[GHOSTS]
     ghost = core.ghosts[n]
     ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
-    ghost.found, ghost.marks = 0, 0
+    ghost.until, ghost.found, ghost.marks = core.clock[0], 0, 0
     _index(core, n)
     ints[GHOSTS] = n + 1
 
@@ -274,13 +292,9 @@ def census(core: Core, rules: Rules) -> bool:
                 mask = np.uint64(core.table.shape[0] - 1)
                 prefetch(core.table, core.ghosts[i + AHEAD].hash & mask)
             entry = entry_of(core, ghost.hash)
-        age = now - float(ghost.time)
-        spent = min(since, age)
-        # It was younger when this stretch of time began.
-        middle = age - 0.5 * spent
-        _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
+        _expect(core, rules, i, entry)
         if knows_keys(core):
-            _leave_trail(core, rules, i, entry, age)
+            _leave_trail(core, rules, i, entry, now - float(ghost.time))
     early = ints[SEQ] - ints[REDRAWN] >= _APART + ints[REDRAWN] // 8
     late = now - core.model[FITTED] >= _FIT * span
     if early or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):

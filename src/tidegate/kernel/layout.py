@@ -129,10 +129,11 @@ DUE = np.dtype([("seq", "i8"), ("item", "i4")])
 def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """What is left of a tuple to learn from.
 
-    `next` is another with the same place in `heads`; `found` are its results, `marks` how many
-    marks of age it has come by (see `Core.trails`).
+    `next` is another with the same place in `heads`; `found` are its results, `until` is up to when
+    it was counted what was expected of it, `marks` how many marks of age it has come by (see
+    `Core.trails`).
     """
-    fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("found", "i8")]
+    fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("until", time), ("found", "i8")]
     return np.dtype([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")], align=True)
 
 

@@ -13,7 +13,7 @@ import math
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import Core
-from tidegate.kernel.rates import BELOW
+from tidegate.kernel.rates import at_level
 
 #: What a cell has of each side.
 EXPECTED, FOUND = 0, 1
@@ -87,7 +87,7 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before:
     mark = step * marks // core.worth.shape[1]
     ghosts = returns[GHOSTS_BY, mark, level]
     # A window's results to those that are expected at the level's rate.
-    unit = math.ldexp(float(marks), int(BELOW) - level) / usual
+    unit = float(marks) / (at_level(level) * usual)
     belief = _GHOSTS_BELIEF * float(marks - mark)
     hoped = belief * before
     best = (returns[RESULTS, mark, level] * unit + hoped) / (ghosts * (marks - mark) + belief)

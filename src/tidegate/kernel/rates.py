@@ -28,7 +28,7 @@ RECENT = 0.125
 _STEADY = math.log2(math.log(2.0) / RECENT)
 #: How far below the usual rate trends go, in doublings.
 _DOWN = 3.0
-#: As many doublings of a key's partners in a window are told apart below one partner.
+#: So many levels, but one, are there for keys with less than a partner in a window.
 BELOW = 7.0
 #: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
 #: they are compared: few say little.
@@ -84,17 +84,34 @@ def expected(core: Core, rules: Rules, count: float) -> float:
 
 
 @inlined
-def level_of(doublings: float, levels: int) -> float:
-    """Where among the levels, each twice the last, a key is with so many partners in a window."""
-    return min(max(doublings + BELOW, 0.0), float(levels - 1))
+def doublings_of(core: Core, rules: Rules, count: float) -> float:
+    """The logarithm of that; of a key that never came it is always the same.
+
+    There is no telling from the time that has passed: all keys may be new ones.
+    """
+    return math.log2(expected(core, rules, count) if count > 0.0 else UNSEEN)
 
 
 @inlined
-def trend_of(core: Core, rules: Rules, group: int, doublings: float, trends: int) -> float:
-    """Where among the trends, each twice the last, the recent rate is over the usual one."""
+def level_of(count: float, doublings: float, levels: int) -> float:
+    """Where among the levels a key is: each is twice the last, but the first is for unseen keys."""
+    return min(max(doublings + BELOW, 1.0), float(levels - 1)) if count > 0.0 else 0.0
+
+
+@inlined
+def at_level(level: int) -> float:
+    """How many partners are expected in a window at a level."""
+    return math.ldexp(1.0, level - int(BELOW)) if level > 0 else UNSEEN
+
+
+@inlined
+def trend_of(
+    core: Core, rules: Rules, group: int, doublings: float, trends: int, when: float
+) -> float:
+    """Where among the trends, each twice the last, the recent rate was over the usual one then."""
     recent = core.recent[group ^ 1]
     if recent.count == 0.0:
         return 0.0
-    since = float(core.clock[0]) - float(recent.time)
+    since = max(when - float(recent.time), 0.0)
     lately = math.log2(recent.count) + _STEADY - since / (RECENT * span_of(core, rules))
     return min(max(lately - doublings + _DOWN, 0.0), float(trends - 1))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined
 from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
-from tidegate.kernel.rates import STAY, expected, level_of, rate_of, trend_of
+from tidegate.kernel.rates import STAY, doublings_of, level_of, rate_of, trend_of
 from tidegate.kernel.times import life_of, step_of, window_of
 
 # Formulas, named as in the papers; see the policies.
@@ -41,10 +41,11 @@ def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> f
     """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
     worth = core.worth[group & 1]
     steps, levels, trends = worth.shape
-    doublings = math.log2(expected(core, rules, rate_of(core, group)))
+    came = rate_of(core, group)
+    doublings = doublings_of(core, rules, came)
     step = step_of(rules, group & 1, time, age, steps)
-    level = level_of(doublings, levels)
-    trend = trend_of(core, rules, group, doublings, trends)
+    level = level_of(came, doublings, levels)
+    trend = trend_of(core, rules, group, doublings, trends, float(core.clock[0]))
     i, j = int(level), int(trend)
     up, on = min(i + 1, levels - 1), min(j + 1, trends - 1)
     low = _at_age(worth, step, i, j)
