@@ -111,7 +111,7 @@ class Scale:
 
     ticks: int = 20_000
     shares: tuple[float, ...] = (0.05, 0.10, 0.25, 0.50)
-    seeds: int = 2
+    seeds: int = 4
     data: tuple[str, ...] = tuple(DATA)
 
 
@@ -215,23 +215,22 @@ def _once_learned(cell: dict[str, list[Kept]]) -> str:
     return f"{results['auto'] / best:.1%}"
 
 
-def after_drift(scale: Scale, step: Step) -> Table:
+def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
     """Recall by windows before and after the keys' popularity is reshuffled."""
     data, rivals = DATA["drift"], ("auto", "prob", "heeb", "greedy-dual")
-    share, windows = 0.25, 10
-    width, change = int(data.window), scale.ticks // 2
+    share, windows, ticks = 0.25, 10, scale.ticks * width // int(DATA["drift"].window)
+    memory, change = max(round(share * 2 * width), 2), ticks // 2
     totals = dict.fromkeys(("exact", *rivals), np.zeros(windows + 1))
-    for seed in range(3 * scale.seeds):
-        step(f"after the drift, seed {seed}")
-        tables = data.make(scale.ticks, seed)
-        memory = max(round(share * data.live(tables)), 2)
+    for seed in range(seeds):
+        step(f"after the drift, windows of {2 * width:,} tuples, seed {seed}")
+        tables = data.make(ticks, seed)
         for name in totals:
             bound = (
                 data.settings
                 if name == "exact"
                 else data.settings | {"memory": memory, "policy": name}
             )
-            result = tg.local.join(*tables, **bound, within=data.within)
+            result = tg.local.join(*tables, **bound, within=width)
             since = (_times(data, result) - change) // width
             before = ((since >= -windows) & (since < 0)).sum()
             after = [(since == window).sum() for window in range(windows)]
@@ -242,8 +241,9 @@ def after_drift(scale: Scale, step: Step) -> Table:
         for at, name in enumerate(names)
         if totals["exact"][at]
     )
-    title = f"Recall before and after all keys change places (drift), memory {share:.0%}"
-    return Table(f"{title}, {3 * scale.seeds} seeds", ("when", *rivals), rows)
+    title = "Recall before and after all keys change places (drift), windows of "
+    title += f"{2 * width:,} tuples, memory {share:.0%}, {seeds} seeds"
+    return Table(title, ("when", *rivals), rows)
 
 
 def run(scale: Scale, step: Step) -> Section:
@@ -289,7 +289,8 @@ def run(scale: Scale, step: Step) -> Section:
                 ("streams", "memory", "auto", "best", "which", "auto over it", "second half"),
                 best,
             ),
-            after_drift(scale, step),
+            after_drift(scale, step, 400, 2 * scale.seeds),
+            after_drift(scale, step, 50, 16 * scale.seeds),
             Table(
                 "Share of the exact results (of importance)", names, _rows(found, "share", "{:.1%}")
             ),

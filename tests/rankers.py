@@ -434,7 +434,7 @@ class Auto(ByKey):
         """Now and then, count what was expected since the last time, and fit."""
         seq = self.join.arrivals
         since = float(clock) - self.last if self.census_at else 0.0
-        if seq - self.census_at < 64 or (self.census_at and since * 16 < self.span):
+        if seq - self.census_at < 16 or (self.census_at and since * 16 < self.span):
             return
         self.census_at, self.last = seq, float(clock)
         self.cells *= math.exp2(-since / (8.0 * self.span))
@@ -453,7 +453,7 @@ class Auto(ByKey):
             _, step, where, _ = self.place(ghost, float(clock - ghost.time))
             while len(trail) <= int(step * self.MARKS / self.STEPS):
                 trail.append((int(where + 0.5), self.found[ghost.uid]))
-        early = seq - self.fit_at >= 64 + self.fit_at // 8
+        early = seq - self.fit_at >= 16 + self.fit_at // 8
         late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
         if early or late:
             self.fit_at, self.fitted = seq, float(clock)

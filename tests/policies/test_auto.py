@@ -27,6 +27,12 @@ CASES: dict[str, tuple[Tables, dict[str, Any], int, float]] = {
     "late ages": (auctions(8_000, bids=4, shape="inc", seed=1), AUCTIONS, 120, 0.95),
     "early ages": (auctions(8_000, bids=4, shape="dec", seed=1), AUCTIONS, 120, 0.95),
     "ages in between": (auctions(8_000, bids=4, shape="bell", seed=1), AUCTIONS, 120, 0.95),
+    "which keys, all of them new": (
+        auctions(20_000, bids=4, shape="inc", skew=1.0, seed=0),
+        AUCTIONS,
+        120,
+        0.97,
+    ),
     "recent activity": (bursts(8_000, seed=1), KEYS, 80, 0.95),
     "nothing": (uniform(8_000, domain=200, seed=1), KEYS, 80, 0.95),
 }

@@ -55,7 +55,7 @@ from tidegate.kernel.rates import (
 from tidegate.kernel.times import joins, past, step_of
 
 #: Newcomers between two censuses, and between two fits, at least.
-_APART, _FITS = 64, 512
+_APART, _FITS = 16, 512
 #: A census is due after this part of a window, a fit after this.
 _CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
 #: After so many windows a count weighs half.
