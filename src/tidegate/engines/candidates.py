@@ -28,11 +28,11 @@ class Candidates:
         self._rank = np.empty(0)
 
     def head(self, core: layout.Core) -> dict[str, Any]:
-        """Up to which rank candidates are near, and how many have joined these."""
+        """Up to which rank candidates are near, and how often the queue was used since."""
         if not self._moves:
             return {}
         edges = [[float(edge["rank"]), int(edge["seq"])] for edge in core.edge]
-        return {"edge": edges, "joined": core.ints[layout.JOINED :][:2].tolist()}
+        return {"edge": edges, "uses": core.ints[layout.USES :][:2].tolist()}
 
     def record(self, core: layout.Core, *, changed: bool) -> dict[str, pa.RecordBatch]:
         """The rank of each candidate, or of those that have another one than was logged."""
@@ -77,7 +77,7 @@ class Candidates:
         pool = self._sides(core, live) if self._pools == 2 else np.zeros(len(live), np.int64)
         for p in range(self._pools):
             self._fill(core, p, live[pool == p], *head["edge"][p])
-        core.ints[layout.JOINED : layout.JOINED + 2] = head["joined"]
+        core.ints[layout.USES : layout.USES + 2] = head["uses"]
         self.record(core, changed=False)
 
     def _fill(

@@ -60,7 +60,8 @@ CHANGE = 28  # how many changes of the memory have come
 # One for each pool, or for each side; `BUDGET` is what a pool may hold now.
 USED, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41
 NEAR_FROM, NEAR_TO = 43, 45  # where in `Core.near` candidates are
-JOINERS, JOINED = 47, 49  # length of that heap; how many came since `near` was filled
+# Length of that heap; how many have come since `near` was filled or, where ranks move, were sought.
+JOINERS, USES = 47, 49
 # Where in `Core.ring` arrivals are that count, by their number, and the first since the mark.
 RING_FROM, RING_TO, RING_MARK = 51, 52, 53
 DETERMINED = 54  # whether priorities were determined anew since the mark

@@ -28,7 +28,7 @@ RECENT = 0.125
 _STEADY = math.log2(math.log(2.0) / RECENT)
 #: How far below the usual rate trends go, in doublings.
 _DOWN = 3.0
-#: So many levels, but one, are there for keys with less than a partner in a window.
+#: The level of keys with one partner in a window.
 BELOW = 7.0
 #: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
 #: they are compared: few say little.

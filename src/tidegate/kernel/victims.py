@@ -3,10 +3,10 @@
 The queue of candidates has parts, so that the cost stays flat as the memory grows: `near` has the
 lowest ranks in order, `joiners` those that came to be as low later: a heap, and from its other end
 a line of those that came in order. `far` is an unsorted rest that is read, in sequence, only when
-these run dry. Ranks that can only rise are
-looked up again when they surface; for ranks that move otherwise the queue is exact up to
-`Rules.exact_limit` candidates (by reading them all); above, it is at most one refill out of date,
-and takes the first that is near though it has risen a little.
+these run dry. Ranks that can only rise are looked up again when they surface; for ranks that move
+otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all). Above, all
+are looked up again after half as many choices as there are tuples, and the first that is near is
+taken though it has risen a little.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tidegate.kernel.layout import (
     FAINTEST,
     FAR,
     HELD,
-    JOINED,
     JOINERS,
     LINE_FROM,
     LINE_TO,
     NEAR_FROM,
     NEAR_TO,
     SMALL_HEAP,
+    USES,
     Core,
     Rules,
 )
@@ -160,7 +160,7 @@ def spread(core: Core, pool: int) -> None:
     ints[FAR + pool] = n
     ints[NEAR_FROM + pool] = ints[NEAR_TO + pool] = 0
     ints[LINE_FROM + pool] = ints[LINE_TO + pool] = 0
-    ints[JOINERS + pool] = ints[JOINED + pool] = 0
+    ints[JOINERS + pool] = ints[USES + pool] = 0
     core.edge[pool].rank = -np.inf
 
 
@@ -227,7 +227,7 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
         core.edge[pool] = near[k - 1]
     ints[NEAR_FROM + pool], ints[NEAR_TO + pool] = 0, k
     ints[FAR + pool] = n - k
-    ints[JOINED + pool] = 0
+    ints[USES + pool] = 0
 
 
 @inner
@@ -298,7 +298,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     joined = ints[JOINERS + pool] + ints[LINE_TO + pool] - ints[LINE_FROM + pool]
     if near + joined + ints[FAR + pool] + 1 >= core.far.shape[1]:
         prune(core, rules, pool)
-    if ints[JOINED + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
+    if not moves(rules) and ints[USES + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
     if rules.kind == BY_SCORE and keeps(core):
         determine(core, rules, item)
@@ -309,7 +309,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         ints[FAR + pool] += 1
     else:
         _join(ints, core.joiners[pool], pool, rank, seq, item, life)
-        ints[JOINED + pool] += 1
+        ints[USES + pool] += not moves(rules)
 
 
 @inner
@@ -354,6 +354,10 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
         best, lowest = scan(core, rules, pool)
         return slot_of(core, rules, best), lowest
+    if moves(rules):
+        ints[USES + pool] += 1
+        if ints[USES + pool] > held_in(core, rules, pool) >> 1:
+            spread(core, pool)
     while True:
         place = _lowest_place(core, pool)
         if place == _NOWHERE:
