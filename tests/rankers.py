@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -326,7 +326,10 @@ class Auto(ByKey):
     `rates` and `ghosts`, whose numbers these are.
     """
 
-    STEPS, LEVELS, TRENDS, MARKS = 16, 12, 10, 8
+    LEVELS, TRENDS, MARKS = 12, 10, 8
+    #: Where steps of age begin, in sixteenths of a window: the first of these is halved and halved.
+    STARTS = (0.0, *(2.0**-n for n in range(12, 0, -1)), *map(float, range(1, 16)))
+    STEPS = len(STARTS)
 
     def __init__(self, windows: Windows, **settings: Any) -> None:
         super().__init__(**settings)
@@ -362,7 +365,8 @@ class Auto(ByKey):
             expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
         step = 0.0
         if not math.isinf(window):
-            step = min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
+            at = min(max(age * 16 / window, 0.0), 15.0)
+            step = float(np.interp(at, self.STARTS, range(self.STEPS)))
         level = min(max(math.log2(expected) + 7.0, 1.0), self.LEVELS - 1.0) if count > 0 else 0.0
         trend = 0.0
         if (1 - side, key) in self.recent:
@@ -383,11 +387,15 @@ class Auto(ByKey):
                     self.cells[ghost.side, what, int(step), level_at, trend_at] += part
 
     def expect(self, ghost: Row, clock: Time) -> None:
-        """Count what was expected since the last time; it was younger when that began."""
-        spent = float(clock - self.until[ghost.uid])
+        """Count what was expected since the last time, by the steps of age that it came by."""
+        ages = [float(at - ghost.time) for at in (self.until[ghost.uid], clock)]
         self.until[ghost.uid] = clock
-        if spent > 0:
-            self.count(0, ghost, float(clock - ghost.time) - 0.5 * spent, spent)
+        window = in_force(self.windows[ghost.side], ghost.time)
+        if not math.isinf(window):
+            between = (start * float(window) / 16 for start in self.STARTS)
+            ages[1:1] = [age for age in between if ages[0] < age < ages[-1]]
+        for start, stop in pairwise(ages):
+            self.count(0, ghost, 0.5 * (start + stop), stop - start)
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
         """Have the ghosts that a newcomer would join count a result; then leave new ones."""
@@ -434,7 +442,8 @@ class Auto(ByKey):
         """Now and then, count what was expected since the last time, and fit."""
         seq = self.join.arrivals
         since = float(clock) - self.last if self.census_at else 0.0
-        if seq - self.census_at < 16 or (self.census_at and since * 16 < self.span):
+        early = seq - self.census_at >= 16 + self.census_at // 8
+        if seq - self.census_at < 16 or (self.census_at and since * 16 < self.span and not early):
             return
         self.census_at, self.last = seq, float(clock)
         self.cells *= math.exp2(-since / (8.0 * self.span))
@@ -451,7 +460,7 @@ class Auto(ByKey):
             self.expect(ghost, clock)
             trail = self.trails.setdefault(ghost.uid, [])
             _, step, where, _ = self.place(ghost, float(clock - ghost.time))
-            while len(trail) <= int(step * self.MARKS / self.STEPS):
+            while len(trail) <= int(self.STARTS[int(step)] * self.MARKS / 16):
                 trail.append((int(where + 0.5), self.found[ghost.uid]))
         early = seq - self.fit_at >= 16 + self.fit_at // 8
         late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
@@ -515,17 +524,24 @@ class Auto(ByKey):
                 hoped = (expected * rest).sum(axis=others, keepdims=True)
                 had = found.sum(axis=others, keepdims=True)
                 factors[axis] = (had + 8.0) / (hoped + 8.0)
+                for at in range(11, -1, -1) if axis == 0 else ():
+                    belief = had[at] + 8.0 * factors[0][at + 1]
+                    factors[0][at] = belief / (hoped[at] + 8.0)
         fit = scale * math.prod(factors)
         earned = fit * (found + 32.0) / (expected * fit + 32.0)
         usual = np.average(earned, axis=2, weights=expected + 2.0**-40)[:, :, np.newaxis]
         best, steady = np.zeros_like(earned), np.zeros_like(usual)
+        starts = np.array(self.STARTS)
+        lengths = np.diff(starts, append=16.0)
         for i in range(self.STEPS):
             for at in range(i, self.STEPS):
-                path = np.array([0.7 ** (n - i) for n in range(i, at + 1)])[:, None, None]
+                path = 0.7 ** (starts[i : at + 1] - starts[i])[:, None, None]
                 ahead = usual[i : at + 1] + path * (earned - usual)[i : at + 1]
-                best[i] = np.maximum(best[i], ahead.mean(axis=0))
-                steady[i] = np.maximum(steady[i], usual[i : at + 1].mean(axis=0))
-            mark, more = i * self.MARKS // self.STEPS, 1.0
+                time = lengths[i : at + 1]
+                best[i] = np.maximum(best[i], np.average(ahead, axis=0, weights=time))
+                usually = np.average(usual[i : at + 1], axis=0, weights=time)
+                steady[i] = np.maximum(steady[i], usually)
+            mark, more = int(starts[i] * self.MARKS / 16), 1.0
             for level in range(self.LEVELS):
                 ghosts, results, *tried = returns[:, mark, level]
                 left = self.MARKS - mark
@@ -533,8 +549,8 @@ class Auto(ByKey):
                 for number, length in enumerate((1, 2, 4)):
                     if length < left:
                         rose, of_risen, of_others = tried[3 * number : 3 * number + 3]
-                        time = ghosts * length + rose * (left - length)
-                        plans.append((of_risen + of_others, time))
+                        spent = ghosts * length + rose * (left - length)
+                        plans.append((of_risen + of_others, spent))
                 usually = steady[i, level, 0] * (2.0 ** (level - 7) if level else 0.5) / self.MARKS
                 rates = [(r / usually + 8.0 * left * more) / (t + 8.0 * left) for r, t in plans]
                 more = max(*rates, 1.0)

@@ -20,7 +20,7 @@ KEY_OVERHEAD = 160
 #: What an arrival costs that counts for a window, with its key; and a column of a sketch.
 ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
 #: What it costs to learn what tuples are worth: by age, or by key too; see `Tables.leave_ghosts`.
-LEARNED = {"ages": 64 * 1024, "rates": 352 * 1024}
+LEARNED = {"ages": 64 * 1024, "rates": 384 * 1024}
 #: Columns of a sketch.
 _SKETCH = 16_384
 #: Candidates up to which the queue of a moving rank is exact.

@@ -50,9 +50,11 @@ from tidegate.kernel.rates import (
     level_of,
     rate_of,
     span_of,
+    stage_of,
+    start_of,
     trend_of,
 )
-from tidegate.kernel.times import joins, past, step_of
+from tidegate.kernel.times import joins, past, step_of, window_of
 
 #: Newcomers between two censuses, and between two fits, at least.
 _APART, _FITS = 16, 512
@@ -86,10 +88,12 @@ def _count(
     alike, however often they have come.
     """
     _, _, steps, levels, trends = core.cells.shape
-    cells = core.cells[side, what, int(step_of(rules, side, time, age, steps))]
     if not knows_keys(core):
-        cells[0, 0] += amount if what == FOUND else amount / span_of(core, rules)
+        step = int(step_of(rules, side, time, age, steps))
+        amount = amount if what == FOUND else amount / span_of(core, rules)
+        core.cells[side, what, step, 0, 0] += amount
         return
+    cells = core.cells[side, what, int(stage_of(rules, side, time, age))]
     came = rate_of(core, 2 * entry + side) if entry >= 0 else 0.0
     doublings = doublings_of(core, rules, came)
     level = level_of(came, doublings, levels)
@@ -115,12 +119,19 @@ def _count(
 def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
     """Count what was expected of a ghost since that was last done, with its key as it is now."""
     ghost = core.ghosts[at]
-    age, spent = float(core.clock[0] - ghost.time), float(core.clock[0] - ghost.until)
+    side, time = ghost.side, ghost.time
+    age, stop = float(ghost.until - time), float(core.clock[0] - time)
+    window = float(window_of(rules, side, time))
     ghost.until = core.clock[0]
-    if spent > 0.0:
-        # It was younger when this stretch of time began.
-        middle = age - 0.5 * spent
-        _count(core, rules, EXPECTED, entry, ghost.side, ghost.time, middle, spent)
+    while age < stop:
+        end = stop
+        if knows_keys(core) and window > 0.0:
+            # Early steps are short: it may have come by several of them.
+            step = int(stage_of(rules, side, time, age))
+            if step + 1 < core.cells.shape[2]:
+                end = min(max(start_of(step + 1) * window, math.nextafter(age, stop)), stop)
+        _count(core, rules, EXPECTED, entry, side, time, 0.5 * (age + end), end - age)
+        age = end
 
 
 @inlined
@@ -259,6 +270,12 @@ def _fade(core: Core, factor: float) -> None:
                         core.cells[side, what, i, j, k] *= factor
 
 
+@inlined
+def _is_early(core: Core, since: int) -> bool:
+    """Whether an eighth more has come since it was last done than until then."""
+    return bool(core.ints[SEQ] - core.ints[since] >= _APART + core.ints[since] // 8)
+
+
 @inner
 def census(core: Core, rules: Rules) -> bool:
     """Count what was expected of the ghosts since the last census; now and then, fit.
@@ -271,7 +288,7 @@ def census(core: Core, rules: Rules) -> bool:
     since, span = now - core.model[LAST], span_of(core, rules)
     if ints[CENSUS_SEQ] == 0:
         since = 0.0
-    elif since < _CENSUS * span:
+    elif since < _CENSUS * span and not _is_early(core, CENSUS_SEQ):
         return False
     ints[CENSUS_SEQ] = ints[SEQ]
     core.model[LAST] = now
@@ -295,9 +312,8 @@ def census(core: Core, rules: Rules) -> bool:
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))
-    early = ints[SEQ] - ints[REDRAWN] >= _APART + ints[REDRAWN] // 8
     late = now - core.model[FITTED] >= _FIT * span
-    if early or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):
+    if _is_early(core, REDRAWN) or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):
         ints[REDRAWN], core.model[FITTED] = ints[SEQ], now
         for side in range(2):
             fit(core, side)

@@ -13,7 +13,7 @@ import math
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import Core
-from tidegate.kernel.rates import at_level
+from tidegate.kernel.rates import EARLY, at_level, length_of, start_of
 
 #: What a cell has of each side.
 EXPECTED, FOUND = 0, 1
@@ -27,7 +27,7 @@ COUNTS = 2 + 3 * TRIALS
 #: many ghosts, for what came after a mark.
 _BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
 _SWEEPS = 3
-#: How much of a trend is left one step of age later.
+#: How much of a trend is left one equal step of age later.
 _LASTING = 0.7
 _TRACE = 2.0**-40
 
@@ -66,8 +66,12 @@ def fit(core: Core, side: int) -> None:
                         product = scale * factors[0, i] * factors[1, j] * factors[2, k]
                         hoped[axis, at] += expected[i, j, k] * product / factors[axis, at]
                         had[axis, at] += found[i, j, k]
-            for at in range(sizes[axis]):
-                factors[axis, at] = (had[axis, at] + _BELIEF) / (hoped[axis, at] + _BELIEF)
+            for back in range(sizes[axis]):
+                at = sizes[axis] - 1 - back
+                # Early steps are short, and for all that is known like those after them.
+                usual = factors[0, at + 1] if axis == 0 and knows_keys(core) and at < EARLY else 1.0
+                belief = had[axis, at] + _BELIEF * usual
+                factors[axis, at] = belief / (hoped[axis, at] + _BELIEF)
     for i in range(steps):
         for j in range(levels):
             for k in range(trends):
@@ -84,7 +88,7 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before:
     """
     returns = core.returns[side]
     marks = returns.shape[1]
-    mark = step * marks // core.worth.shape[1]
+    mark = int(start_of(step) * marks)
     ghosts = returns[GHOSTS_BY, mark, level]
     # A window's results to those that are expected at the level's rate.
     unit = float(marks) / (at_level(level) * usual)
@@ -99,6 +103,12 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before:
             time = ghosts * length + trial[RISEN] * (marks - mark - length)
             best = max(best, (results * unit + hoped) / (time + belief))
     return max(float(best), 1.0)
+
+
+@inlined
+def _length(core: Core, step: int) -> float:
+    """How long a step of age is, in those that are equal."""
+    return length_of(step) * 16.0 if knows_keys(core) else 1.0
 
 
 @inner
@@ -120,17 +130,20 @@ def look_ahead(core: Core, side: int) -> None:
                 weight += expected[i, j, k] + _TRACE
             usual[i] = total / weight
         for i in range(steps):
-            best, total = 0.0, 0.0
+            best, total, time = 0.0, 0.0, 0.0
             for at in range(i, steps):
-                total += usual[at]
-                best = max(best, total / (at - i + 1))
+                total += usual[at] * _length(core, at)
+                time += _length(core, at)
+                best = max(best, total / time)
             if knows_keys(core):
                 more[i] = _as_kept(core, side, i, j, best, more[i])
             for k in range(trends):
-                best, total, lasting = 0.0, 0.0, 1.0
+                best, total, time, lasting = 0.0, 0.0, 0.0, 1.0
                 for at in range(i, steps):
-                    total += usual[at] + lasting * (worth[at, j, k] - usual[at])
-                    best = max(best, total / (at - i + 1))
-                    lasting *= _LASTING
+                    length = _length(core, at)
+                    total += (usual[at] + lasting * (worth[at, j, k] - usual[at])) * length
+                    time += length
+                    best = max(best, total / time)
+                    lasting *= _LASTING**length
                 # Nothing looks back at this step any more.
                 worth[i, j, k] = math.log2(best * more[i]) if knows_keys(core) else best

@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.kernel.compiling import inlined
 from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
+from tidegate.kernel.times import window_of
 
 #: What a key that never came is taken to have had.
 UNSEEN = 0.5
@@ -30,6 +31,10 @@ _STEADY = math.log2(math.log(2.0) / RECENT)
 _DOWN = 3.0
 #: The level of keys with one partner in a window.
 BELOW = 7.0
+#: Equal steps of a window, the first of which has so many more in it: from its end, each half the
+#: next, so that ages are told apart in windows that are much longer than it takes to find partners.
+_EQUAL, EARLY = 16, 12
+STEPS = _EQUAL + EARLY
 #: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
 #: they are compared: few say little.
 _DOUBT = 0.5
@@ -102,6 +107,35 @@ def level_of(count: float, doublings: float, levels: int) -> float:
 def at_level(level: int) -> float:
     """How many partners are expected in a window at a level."""
     return math.ldexp(1.0, level - int(BELOW)) if level > 0 else UNSEEN
+
+
+@inlined
+def start_of(step: int) -> float:
+    """At which age a step begins, as a part of the window."""
+    if step > EARLY:
+        return float(step - EARLY) / _EQUAL
+    return math.ldexp(1.0 / _EQUAL, step - EARLY - 1) if step > 0 else 0.0
+
+
+@inlined
+def length_of(step: int) -> float:
+    """How long it is, as a part of the window."""
+    return start_of(step + 1) - start_of(step)
+
+
+@inlined
+def stage_of(rules: Rules, side: int, time: Any, age: float) -> float:
+    """Where among the steps a tuple's age is; in the first, if its window never ends."""
+    window = window_of(rules, side, time)
+    if window == 0:
+        return 0.0
+    at = min(max(age * _EQUAL / float(window), 0.0), _EQUAL - 1.0)
+    if at >= 1.0:
+        return EARLY + at
+    if at < math.ldexp(1.0, -EARLY):
+        return math.ldexp(at, EARLY)
+    part, power = math.frexp(at)
+    return EARLY + power + 2.0 * part - 1.0
 
 
 @inlined

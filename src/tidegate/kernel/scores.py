@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined
 from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
-from tidegate.kernel.rates import STAY, doublings_of, level_of, rate_of, trend_of
+from tidegate.kernel.rates import STAY, doublings_of, level_of, rate_of, stage_of, trend_of
 from tidegate.kernel.times import life_of, step_of, window_of
 
 # Formulas, named as in the papers; see the policies.
@@ -40,10 +40,10 @@ def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
 def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> float:
     """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
     worth = core.worth[group & 1]
-    steps, levels, trends = worth.shape
+    _, levels, trends = worth.shape
     came = rate_of(core, group)
     doublings = doublings_of(core, rules, came)
-    step = step_of(rules, group & 1, time, age, steps)
+    step = stage_of(rules, group & 1, time, age)
     level = level_of(came, doublings, levels)
     trend = trend_of(core, rules, group, doublings, trends, float(core.clock[0]))
     i, j = int(level), int(trend)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tidegate.kernel import scores
+from tidegate.kernel import rates, scores
 from tidegate.policies.base import Policy, Ranks
-
-#: Ages that are told apart.
-_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -41,4 +38,4 @@ class Auto(Policy):
 
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
         """All ages alike, to begin with."""
-        return [1.0] * _STEPS, [1.0] * _STEPS
+        return [1.0] * rates.STEPS, [1.0] * rates.STEPS
