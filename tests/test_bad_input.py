@@ -256,6 +256,10 @@ def test_bad_tables_of_frequencies() -> None:
         ({"k": [1], "left": [1]}, ['the table of frequencies has no column "right"']),
         ({"k": [1, 1], "left": [1, 2], "right": [1, 2]}, ["names a key twice", "add its rows up"]),
         ({"k": [1], "left": [-1.0], "right": [1]}, ["not negative", '"left" has -1.0']),
+        (
+            {"k": [1, None], "left": [1, 2], "right": [1, 2]},
+            ['"k"', "has a null", "leave such rows"],
+        ),
     ):
         with pytest.raises(tg.TidegateError) as caught:
             given(**columns)

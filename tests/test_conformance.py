@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,26 @@ def test_a_policy_without_a_rank_for_each_tuple_is_refused() -> None:
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
     with pytest.raises(tg.TidegateError, match=r"policy short gives ranks of the shape \(\d+,\)"):
         tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=Short())
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ({"name": None}, "has no name"),
+        ({"ranks": None}, "must have ranks, one of .*, not None"),
+        ({"ranks": "banana"}, "must have ranks, one of .*, not 'banana'"),
+        ({"fixed_ranks": Policy.fixed_ranks}, "all of them alike: write fixed_ranks"),
+        ({"ranks": "key"}, "ranks by key, and counts nothing"),
+        ({"ranks": "score", "formula": 999}, "a formula of tidegate.kernel.scores, not 999"),
+    ],
+)
+def test_a_policy_that_cannot_rank_is_refused(written: dict[str, Any], says: str) -> None:
+    policy = type("Mine", (Small,), written)()
+    table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
+    with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
+        conformance.check(policy)
+    with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
+        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 @pytest.mark.parametrize(

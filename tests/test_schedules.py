@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ UTC = dt.UTC
         (pa.int32(), [3, 7], [3, 7]),
         (pa.float64(), [0.5, 7], [0.5, 7.0]),
         (pa.decimal128(9, 2), ["1.25", "2"], [125, 200]),
+        (pa.decimal128(9, 2), [1.25, Decimal(2)], [125, 200]),
         (pa.date32(), ["1970-01-02", dt.date(1970, 1, 3)], [86_400_000_000, 172_800_000_000]),
         (pa.timestamp("ms"), ["1970-01-01 00:00:01", dt.datetime(1970, 1, 2)], [1000, 86_400_000]),
         (
@@ -37,7 +39,7 @@ def test_times_are_read_as_those_of_the_time_column(
     kind: pa.DataType, times: list[Any], numbers: list[Any]
 ) -> None:
     schema = pa.schema([("k", pa.int64()), ("t", kind)])
-    length: Any = "1 h" if pa.types.is_temporal(kind) else 1
+    length: Any = "1 h" if pa.types.is_temporal(kind) else Decimal(1)
     spec = window_join(
         schema,
         schema,

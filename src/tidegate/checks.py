@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -189,7 +190,7 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
             )
     else:
         if isinstance(value, str | bool | timedelta) or not isinstance(
-            value, int | float | np.number
+            value, int | float | Decimal | np.number
         ):
             raise TidegateError(
                 f"{name} must be a number, because the time columns are a {unit.kind}; "

@@ -70,8 +70,10 @@ def steps_of(
 
 def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
     """A time, given as the time columns have it, as a number."""
+    written = str(value) if isinstance(value, float) and pa.types.is_decimal(kind) else value
     try:
-        array = pa.array([value]).cast(kind) if isinstance(value, str) else pa.array([value], kind)
+        is_text = isinstance(written, str)
+        array = pa.array([written]).cast(kind) if is_text else pa.array([written], kind)
         number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         number = math.nan

@@ -338,6 +338,12 @@ def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
     for name in wanted:
         check_column(arrow.schema, name, "the table of frequencies")
     keys = [_cast(arrow, k, spec.left.schema.field(k).type) for k in spec.left.keys]
+    for name, column in zip(spec.left.keys, keys, strict=True):
+        if column.null_count:
+            raise TidegateError(
+                f'the key column "{name}" of the table of frequencies has a null, which joins '
+                "nothing: leave such rows out"
+            )
     columns = []
     for name in ("left", "right"):
         values = np.asarray(_cast(arrow, name, pa.float64()).fill_null(0.0).to_numpy())

@@ -48,6 +48,27 @@ def test_auto_comes_close_to_whichever_policy_is_best(name: str) -> None:
     assert found["auto"] >= least * max(found[rival] for rival in RIVALS)
 
 
+@pytest.mark.parametrize(
+    ("delay", "within", "least"),
+    [((0, 6), 100_000, 0.97), ((0, 6), 4_000, 0.97), ((100, 200), 5_000, 1)],
+)
+def test_auto_knows_when_partners_come_in_windows_that_are_far_longer(
+    delay: tuple[int, int], within: int, least: float
+) -> None:
+    """Of some there is not a sixteenth until the streams end."""
+    time = np.arange(6_000)
+    came = time + np.random.default_rng(1).integers(*delay, len(time))
+    left = pa.table({"key": time // 4, "time": time})
+    right = pa.table({"key": time // 4, "time": came}).sort_by("time")
+    found = {
+        policy: tg.local.join(
+            left, right, on="key", time="time", within=within, memory=50, policy=policy
+        ).results
+        for policy in (*RIVALS, "auto")
+    }
+    assert found["auto"] >= least * max(found[rival] for rival in RIVALS)
+
+
 @pytest.mark.parametrize("skew", [0.5, 1.0])
 def test_auto_is_back_two_windows_after_all_keys_changed_places(skew: float) -> None:
     """Counts alone take as long as their half-life."""

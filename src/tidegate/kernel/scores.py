@@ -16,7 +16,8 @@ from tidegate.kernel.rates import STAY, doublings_of, level_of, rate_of, stage_o
 from tidegate.kernel.times import life_of, step_of, window_of
 
 # Formulas, named as in the papers; see the policies.
-RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(10)
+FORMULAS = 10
+RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(FORMULAS)
 
 #: So much of a partner does every tuple have: of those without any, the least important leaves.
 TRACE = 2.0**-40

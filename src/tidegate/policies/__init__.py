@@ -8,7 +8,7 @@ from tidegate.checks import nearest
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
 from tidegate.policies.auto import Auto
-from tidegate.policies.base import Arrivals, ByFrequency, Policy, ranks_of
+from tidegate.policies.base import Arrivals, ByFrequency, Policy, ranking, ranks_of
 from tidegate.policies.dgl import DGL
 from tidegate.policies.dimpprob import DimpProb
 from tidegate.policies.fifo import Fifo
@@ -73,7 +73,7 @@ POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
 def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> Policy:
     """The policy of a name, one of the known, or the policy itself."""
     if isinstance(choice, Policy):
-        return choice
+        return ranking(choice)
     names = ", ".join(f'"{name}"' for name in known)
     if isinstance(choice, type) and issubclass(choice, Policy):
         raise TidegateError(f"policy must be an instance: write {choice.__name__}()")

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
+from tidegate.kernel import scores
 
 
 class Arrivals(NamedTuple):
@@ -122,8 +123,8 @@ class ByFrequency(Policy):
         does not grow with the keys: for very many of them. ``"whole"`` counts the
         whole of both (finite) inputs first, as the papers' figures do; or a table with the key
         columns (the left's names) and the columns ``left`` and ``right``: how often each key
-        arrives on each stream; for ``split="predicted"``, in a unit of time (a second, where
-        times are timestamps).
+        arrives on each stream, a null being never; for ``split="predicted"``, in a unit of time (a
+        second, where times are timestamps).
     halflife
         How long until an arrival counts half, as a duration or a number like `within`. The
         default is 32 times the longer window; ``math.inf`` never forgets. Not with ``"window"``.
@@ -203,6 +204,31 @@ class ByFrequency(Policy):
             "frequencies": given,
             "halflife": None if self.halflife is None else str(self.halflife),
         }
+
+
+def ranking(policy: Policy) -> Policy:
+    """The policy, once it is clear that it says what it ranks by."""
+    kind = type(policy)
+    who = f"policy {kind.__name__}"
+    if not isinstance(getattr(policy, "name", None), str):
+        raise TidegateError(f'{who} has no name; write one in the class, such as name = "mine"')
+    ranks = getattr(policy, "ranks", None)
+    if ranks not in get_args(Ranks):
+        choices = ", ".join(f'"{each}"' for each in get_args(Ranks))
+        raise TidegateError(f"{who} must have ranks, one of {choices}, not {ranks!r}")
+    fixes = kind.fixed_ranks is not Policy.fixed_ranks
+    if ranks == "tuple" and not (fixes or policy.floor_weight or policy.order_weight):
+        raise TidegateError(f"{who} ranks tuples, all of them alike: write fixed_ranks")
+    if ranks in ("key", "life") and policy.counts == "nothing":
+        raise TidegateError(
+            f'{who} ranks by {ranks}, and counts nothing: write counts = "arrivals" in the class, '
+            "or take ByFrequency"
+        )
+    if ranks == "score" and policy.formula not in range(scores.FORMULAS):
+        raise TidegateError(
+            f"{who} must have a formula of tidegate.kernel.scores, not {policy.formula!r}"
+        )
+    return policy
 
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
