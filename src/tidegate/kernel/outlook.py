@@ -27,7 +27,7 @@ COUNTS = 2 + 3 * TRIALS
 #: many ghosts, for what came after a mark.
 _BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
 _SWEEPS = 3
-#: How much of a trend is left one equal step of age later.
+#: How much of a trend is left a sixteenth of the window later.
 _LASTING = 0.7
 _TRACE = 2.0**-40
 
@@ -105,12 +105,6 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before:
     return max(float(best), 1.0)
 
 
-@inlined
-def _length(core: Core, step: int) -> float:
-    """How long a step of age is, in those that are equal."""
-    return length_of(step) * 16.0 if knows_keys(core) else 1.0
-
-
 @inner
 def look_ahead(core: Core, side: int) -> None:
     """From what is earned in each cell, the best rate that can be reached from there on.
@@ -121,7 +115,12 @@ def look_ahead(core: Core, side: int) -> None:
     worth, expected = core.worth[side], core.cells[side, EXPECTED]
     steps, levels, trends = worth.shape
     usual, more = core.factors[0, 0], core.factors[1, 0]
+    lengths, passing = core.factors[2, 0], core.factors[2, 1]
     more[:] = 1.0
+    for i in range(steps):
+        # In steps of a sixteenth of the window, where these are not all alike.
+        lengths[i] = 16.0 * length_of(i) if knows_keys(core) else 1.0
+        passing[i] = _LASTING ** lengths[i]
     for j in range(levels):
         for i in range(steps):
             total, weight = 0.0, 0.0
@@ -132,18 +131,17 @@ def look_ahead(core: Core, side: int) -> None:
         for i in range(steps):
             best, total, time = 0.0, 0.0, 0.0
             for at in range(i, steps):
-                total += usual[at] * _length(core, at)
-                time += _length(core, at)
+                total += usual[at] * lengths[at]
+                time += lengths[at]
                 best = max(best, total / time)
             if knows_keys(core):
                 more[i] = _as_kept(core, side, i, j, best, more[i])
             for k in range(trends):
                 best, total, time, lasting = 0.0, 0.0, 0.0, 1.0
                 for at in range(i, steps):
-                    length = _length(core, at)
-                    total += (usual[at] + lasting * (worth[at, j, k] - usual[at])) * length
-                    time += length
+                    total += (usual[at] + lasting * (worth[at, j, k] - usual[at])) * lengths[at]
+                    time += lengths[at]
                     best = max(best, total / time)
-                    lasting *= _LASTING**length
+                    lasting *= passing[at]
                 # Nothing looks back at this step any more.
                 worth[i, j, k] = math.log2(best * more[i]) if knows_keys(core) else best
