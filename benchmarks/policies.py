@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import tidegate as tg
-from benchmarks import flights
+from benchmarks import flights, long_windows
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
 from tidegate.policies import POLICIES
@@ -291,6 +291,7 @@ def run(scale: Scale, step: Step) -> Section:
             ),
             after_drift(scale, step, 400, 2 * scale.seeds),
             after_drift(scale, step, 50, 16 * scale.seeds),
+            long_windows.table(scale.seeds, step),
             Table(
                 "Share of the exact results (of importance)", names, _rows(found, "share", "{:.1%}")
             ),

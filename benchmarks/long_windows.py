@@ -1,0 +1,102 @@
+"""Streams in which all that matters happens within a small part of a window."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+from benchmarks.measure import Step
+from benchmarks.report import Table
+from tidegate.policies import POLICIES
+
+Tables = tuple[pa.Table, pa.Table]
+
+
+def _partners(low: int, high: int, group: int) -> Callable[[int, int], Tables]:
+    """Keys that come `group` times and never again, each partner so much later."""
+
+    def make(n: int, seed: int) -> Tables:
+        time = np.arange(n)
+        came = time + np.random.default_rng(seed).integers(low, high, n)
+        left, right = (pa.table({"key": time // group, "time": t}) for t in (time, came))
+        return left, right.sort_by("time")
+
+    return make
+
+
+def _sliding(n: int, seed: int) -> Tables:
+    """Zipf keys of which one in twenty ticks gives way to a new one."""
+    drawn = np.random.default_rng(seed)
+    share = 1.0 / np.arange(1, 301) ** 1.1
+    time = np.arange(n)
+    keys = [drawn.choice(300, n, p=share / share.sum()) + time // 20 for _ in range(2)]
+    left, right = (pa.table({"key": key, "time": time}) for key in keys)
+    return left, right
+
+
+def _hot(n: int, seed: int) -> Tables:
+    """Five keys at a time have most arrivals, for 600 ticks; the others are always the same."""
+    drawn = np.random.default_rng(seed)
+    time = np.arange(n)
+    keys = [
+        np.where(
+            drawn.random(n) < 0.6,
+            2_000 + time // 600 * 5 + drawn.integers(0, 5, n),
+            drawn.integers(0, 1_000, n),
+        )
+        for _ in range(2)
+    ]
+    left, right = (pa.table({"key": key, "time": time}) for key in keys)
+    return left, right
+
+
+@dataclass(frozen=True)
+class Case:
+    """Streams, how long they and their windows are, and memories."""
+
+    name: str
+    make: Callable[[int, int], Tables]
+    ticks: int
+    window: int
+    memories: tuple[int, ...]
+
+
+CASES = (
+    Case("partners at once", _partners(0, 6, 4), 4_000, 100_000, (10, 50)),
+    Case("partners 100 to 200 ticks later", _partners(100, 200, 1), 20_000, 5_000, (50, 200)),
+    Case("a new key every 20 ticks", _sliding, 6_000, 4_000, (100, 400, 800)),
+    Case("a new key every 20 ticks", _sliding, 30_000, 6_000, (100, 400)),
+    Case("keys hot for 600 ticks", _hot, 20_000, 4_000, (50, 200)),
+)
+
+
+def table(seeds: int, step: Step) -> Table:
+    """What `auto` and the best of the others find, on the mean of the seeds."""
+    rows = []
+    for case in CASES:
+        found: dict[tuple[int, str], list[float]] = {}
+        for seed in range(seeds):
+            step(f"long windows, {case.name}, seed {seed}")
+            tables = case.make(case.ticks, seed)
+            settings = {"on": "key", "time": "time", "within": case.window}
+            exact = tg.local.join(*tables, **settings).results
+            for memory in case.memories:
+                for name in POLICIES:
+                    kept = tg.local.join(*tables, **settings, memory=memory, policy=name).results
+                    found.setdefault((memory, name), []).append(kept / exact)
+        for memory in case.memories:
+            shares = {name: statistics.mean(found[memory, name]) for name in POLICIES}
+            own = shares.pop("auto")
+            best = max(shares, key=lambda name: shares[name])
+            shown = (f"{own:.1%}", f"{shares[best]:.1%}", best, f"{own / shares[best]:.0%}")
+            rows.append((case.name, f"{case.ticks:,}", f"{case.window:,}", f"{memory:,}", *shown))
+    return Table(
+        f"Windows far longer than what matters, mean of {seeds} seeds",
+        ("streams", "ticks", "window", "memory", "auto", "best", "which", "auto over it"),
+        tuple(rows),
+    )
