@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +84,7 @@ def table(seeds: int, step: Step) -> Table:
         for seed in range(seeds):
             step(f"long windows, {case.name}, seed {seed}")
             tables = case.make(case.ticks, seed)
-            settings = {"on": "key", "time": "time", "within": case.window}
+            settings: dict[str, Any] = {"on": "key", "time": "time", "within": case.window}
             exact = tg.local.join(*tables, **settings).results
             for memory in case.memories:
                 for name in POLICIES:

@@ -13,7 +13,7 @@ import math
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import Core
-from tidegate.kernel.rates import EARLY, at_level, length_of, start_of
+from tidegate.kernel.rates import EARLY, EQUAL, at_level, length_of, start_of
 
 #: What a cell has of each side.
 EXPECTED, FOUND = 0, 1
@@ -27,7 +27,7 @@ COUNTS = 2 + 3 * TRIALS
 #: many ghosts, for what came after a mark.
 _BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
 _SWEEPS = 3
-#: How much of a trend is left a sixteenth of the window later.
+#: How much of a trend is left one equal step of age later.
 _LASTING = 0.7
 _TRACE = 2.0**-40
 
@@ -118,8 +118,8 @@ def look_ahead(core: Core, side: int) -> None:
     lengths, passing = core.factors[2, 0], core.factors[2, 1]
     more[:] = 1.0
     for i in range(steps):
-        # In steps of a sixteenth of the window, where these are not all alike.
-        lengths[i] = 16.0 * length_of(i) if knows_keys(core) else 1.0
+        # In equal steps of the window, where these are not all alike.
+        lengths[i] = EQUAL * length_of(i) if knows_keys(core) else 1.0
         passing[i] = _LASTING ** lengths[i]
     for j in range(levels):
         for i in range(steps):

@@ -33,8 +33,8 @@ _DOWN = 3.0
 BELOW = 7.0
 #: Equal steps of a window, the first of which has so many more in it: from its end, each half the
 #: next, so that ages are told apart in windows that are much longer than it takes to find partners.
-_EQUAL, EARLY = 16, 12
-STEPS = _EQUAL + EARLY
+EQUAL, EARLY = 16, 12
+STEPS = EQUAL + EARLY
 #: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
 #: they are compared: few say little.
 _DOUBT = 0.5
@@ -113,8 +113,8 @@ def at_level(level: int) -> float:
 def start_of(step: int) -> float:
     """At which age a step begins, as a part of the window."""
     if step > EARLY:
-        return float(step - EARLY) / _EQUAL
-    return math.ldexp(1.0 / _EQUAL, step - EARLY - 1) if step > 0 else 0.0
+        return float(step - EARLY) / EQUAL
+    return math.ldexp(1.0 / EQUAL, step - EARLY - 1) if step > 0 else 0.0
 
 
 @inlined
@@ -129,7 +129,7 @@ def stage_of(rules: Rules, side: int, time: Any, age: float) -> float:
     window = window_of(rules, side, time)
     if window == 0:
         return 0.0
-    at = min(max(age * _EQUAL / float(window), 0.0), _EQUAL - 1.0)
+    at = min(max(age * EQUAL / float(window), 0.0), EQUAL - 1.0)
     if at >= 1.0:
         return EARLY + at
     if at < math.ldexp(1.0, -EARLY):
