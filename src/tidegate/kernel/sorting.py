@@ -165,13 +165,15 @@ def lowest(
 
     What is in `spare`, where there is room for n, `ends` and `counts` is overwritten.
     """
-    if n > _LONG and _deal(items, n, k, found, spare, ends, counts):
+    in_order = _in_order(items, 0, n)
+    if not in_order and n > _LONG and _deal(items, n, k, found, spare, ends, counts):
         return
-    if k < n:
+    if not in_order and k < n:
         select(items, n, k)
     _move(items, 0, k, found, 0)
     _move(items, k, n, items, 0)
-    sort(found, spare, 0, k, counts)
+    if not in_order:
+        sort(found, spare, 0, k, counts)
 
 
 @inner

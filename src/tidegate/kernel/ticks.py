@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.kernel.compiling import AHEAD, inlined
+from tidegate.kernel.compiling import AHEAD, inlined, prefetch
 from tidegate.kernel.layout import AT, LATE, TICK_FROM, TICK_TO, Batch, Core, Rules
 from tidegate.kernel.tuples import expire
 from tidegate.kernel.victims import fetch_group
@@ -31,6 +31,11 @@ def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
     ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
     for i in range(start + AHEAD, min(stop + AHEAD, total)):
         fetch_group(core, 2 * batch.entry[i])
+    for i in range(start + AHEAD // 2, min(stop + AHEAD // 2, total)):
+        # The first that it may join, and the one after which it may stand.
+        group = 2 * batch.entry[i] + batch.side[i]
+        prefetch(core.slots, core.groups[group ^ 1].head)
+        prefetch(core.slots, core.groups[group].tail)
     for i in range(start, stop):
         ints[LATE] += time < core.heard[batch.side[i]]
     # Rows of a tick are in order of their sides.

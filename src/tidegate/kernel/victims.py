@@ -122,8 +122,16 @@ def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None
     if i < n:
         if of_tuples(rules):
             fetch_group(core, core.slots[queue[i].item].group)
+            prefetch(core.slots, core.slots[queue[i].item].next)
         else:
             prefetch(core.slots, core.groups[queue[i].item].head)
+
+
+@inlined
+def fetch_after(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have fetched the tuple that will head its group once candidate i of n has left."""
+    if i < n and not of_tuples(rules):
+        prefetch(core.slots, core.slots[slot_of(core, rules, queue[i].item)].next)
 
 
 @inlined
@@ -417,12 +425,14 @@ def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
         at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
         fetch(core, rules, near, at + AHEAD, stop)
         fetch_behind(core, rules, near, at + AHEAD // 2, stop)
+        fetch_after(core, rules, near, at + AHEAD // 4, stop)
         ints[NEAR_FROM + pool] = at + 1
     elif place == _IN_LINE:
         line = joiners[::-1]
         at, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
         fetch(core, rules, line, at + AHEAD, stop)
         fetch_behind(core, rules, line, at + AHEAD // 2, stop)
+        fetch_after(core, rules, line, at + AHEAD // 4, stop)
         ints[LINE_FROM + pool] = at + 1
     else:
         n = ints[JOINERS + pool] - 1
