@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,13 +48,21 @@ class Whole(Small):
         return arrivals.time.astype(np.int64)
 
 
-class Short(Small):
-    """One rank too few."""
+def too_few(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    return np.zeros(len(arrivals.time) - 1)
 
-    name: ClassVar[str] = "short"
 
-    def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
-        return np.zeros(len(arrivals.time) - 1)
+def of_text(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    return np.array(["high"] * len(arrivals.time))
+
+
+def failing(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    raise ZeroDivisionError("by nothing")
+
+
+def changing(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    arrivals.time[:] = 0
+    return arrivals.importance
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -66,10 +75,22 @@ def test_a_policy_of_ones_own_conforms() -> None:
     conformance.check(Whole())
 
 
-def test_a_policy_without_a_rank_for_each_tuple_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("fixed_ranks", "says"),
+    [
+        (too_few, r"gives ranks of the shape \(\d+,\) for \d+ tuples"),
+        (of_text, "in fixed_ranks: ValueError: could not convert string to float"),
+        (failing, "in fixed_ranks: ZeroDivisionError: by nothing"),
+        (changing, "in fixed_ranks: ValueError: assignment destination is read-only"),
+    ],
+)
+def test_a_policy_that_fails_to_rank_is_named(
+    fixed_ranks: Callable[..., NDArray[np.float64]], says: str
+) -> None:
+    policy = type("Mine", (Small,), {"name": "mine", "fixed_ranks": fixed_ranks})()
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
-    with pytest.raises(tg.TidegateError, match=r"policy short gives ranks of the shape \(\d+,\)"):
-        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=Short())
+    with pytest.raises(tg.TidegateError, match=f"policy mine .*{says}"):
+        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 @pytest.mark.parametrize(

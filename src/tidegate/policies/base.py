@@ -26,7 +26,7 @@ from tidegate.kernel import scores
 
 
 class Arrivals(NamedTuple):
-    """Newcomers as arrays, for a policy that fixes ranks at admission."""
+    """Newcomers as arrays, to be read only, for a policy that fixes ranks at admission."""
 
     time: NDArray[Any]
     side: NDArray[np.int8]
@@ -233,7 +233,16 @@ def ranking(policy: Policy) -> Policy:
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     """What a policy fixes as the ranks of newcomers, once it is clear that these are ranks."""
-    ranks = np.asarray(policy.fixed_ranks(arrivals), np.float64)
+    lent = Arrivals(*map(_lent, arrivals[:-1]), arrivals.seed)
+    try:
+        ranks = np.require(policy.fixed_ranks(lent), np.float64, "W")
+    except TidegateError:
+        raise
+    except Exception as error:
+        raise TidegateError(
+            f"policy {policy.name} failed to rank {len(arrivals.time)} tuples, in fixed_ranks: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if ranks.shape != arrivals.time.shape:
         raise TidegateError(
             f"policy {policy.name} gives ranks of the shape {ranks.shape} for "
@@ -245,6 +254,13 @@ def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
             "finite numbers"
         )
     return ranks
+
+
+def _lent(column: NDArray[Any]) -> NDArray[Any]:
+    """The same, to be read only."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
