@@ -56,6 +56,10 @@ def of_text(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     return np.array(["high"] * len(arrivals.time))
 
 
+def with_gaps(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
+    return np.ma.masked_array(arrivals.importance, arrivals.time > 1)
+
+
 def failing(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     raise ZeroDivisionError("by nothing")
 
@@ -80,6 +84,7 @@ def test_a_policy_of_ones_own_conforms() -> None:
     [
         (too_few, r"gives ranks of the shape \(\d+,\) for \d+ tuples"),
         (of_text, "in fixed_ranks: ValueError: could not convert string to float"),
+        (with_gaps, "ranks a tuple nan; ranks must be finite numbers"),
         (failing, "in fixed_ranks: ZeroDivisionError: by nothing"),
         (changing, "in fixed_ranks: ValueError: assignment destination is read-only"),
     ],
@@ -97,6 +102,9 @@ def test_a_policy_that_fails_to_rank_is_named(
     ("written", "says"),
     [
         ({"name": None}, "has no name"),
+        ({"name": ""}, "has no name"),
+        ({"floor_weight": np.nan}, "must be a finite number, not nan"),
+        ({"order_weight": "x"}, "must be a finite number, not 'x'"),
         ({"ranks": None}, "must have ranks, one of .*, not None"),
         ({"ranks": "banana"}, "must have ranks, one of .*, not 'banana'"),
         ({"fixed_ranks": Policy.fixed_ranks}, "all of them alike: write fixed_ranks"),

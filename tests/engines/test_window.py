@@ -474,12 +474,23 @@ def test_what_was_learned_survives_restarts(policy: Policy) -> None:
     assert sum(found[0].values()) > 200
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_cuts_and_restarts_change_nothing_in_a_large_memory(name: str) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [*POLICIES, Prob("window"), Prob("sketch"), Life("sketch"), Heeb("sketch")],
+    ids=lambda policy: policy if isinstance(policy, str) else f"{policy.name}-{policy.frequencies}",
+)
+def test_cuts_and_restarts_change_nothing_in_a_large_memory(policy: Any) -> None:
     """Where ranks that move are not looked up at every turn, and keys come and go."""
     rng = np.random.default_rng(12)
     spec = window_join(
-        INTEGERS, INTEGERS, on="k", time="t", within=4000, memory=1500, policy=name, importance="w"
+        INTEGERS,
+        INTEGERS,
+        on="k",
+        time="t",
+        within=4000,
+        memory=1500,
+        policy=policy,
+        importance="w",
     )
     assert spec.memory is not None
     assert spec.memory > EXACT_LIMIT
@@ -500,6 +511,25 @@ def test_cuts_and_restarts_change_nothing_in_a_large_memory(name: str) -> None:
     assert sum(whole.values()) > 1000
     assert joined(7001, restarts=False) == whole
     assert joined(8000, restarts=True) == whole
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_many_tuples_of_few_keys_survive_a_restart(name: str) -> None:
+    """More tuples than the first tables have room for, and fewer keys."""
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=5000, memory=3000, policy=name)
+    first = [(0, t % 10, t, t) for t in range(4000)]
+    last = [(1, t % 10, t, t) for t in range(4000, 4020)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec)
+        assert not pairs_of(engine.feed([[prepared(spec, first, side)] for side in range(2)]))
+        if restarts:
+            engine = passed_on(engine, [])
+        assert len(held_of(engine)) == 3000
+        pairs = pairs_of(engine.feed([[prepared(spec, last, side)] for side in range(2)]))
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 1000
 
 
 @pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])

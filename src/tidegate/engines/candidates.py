@@ -61,9 +61,8 @@ class Candidates:
         live = self._living(core)
         for side in range(2):
             own = np.flatnonzero(self._sides(core, live) == side)
-            known = core.hashes[live["item"][own] >> 1]
-            if self._of_tuples:
-                known = core.slots["seq"][live["item"][own]]
+            item = live["item"][own]
+            known = core.slots["seq"][item] if self._of_tuples else core.hashes[item >> 1]
             order = np.argsort(known)
             own, known = own[order], known[order]
             for batch in batches if len(own) else ():

@@ -193,19 +193,22 @@ class Tables:
 
     # ---- keys ---------------------------------------------------------------------------------
 
-    def intern(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The entry of each key; rates of theirs will be taken as changed."""
+    def intern(self, keys: NDArray[np.uint64], *, loading: bool = False) -> NDArray[np.int64]:
+        """The entry of each key; rates of theirs will be taken as changed.
+
+        While a state is loaded, keys may have rates whose tuples are still to come.
+        """
         entries = np.empty(len(keys), np.int64)
         tries = 0
         if self._unused() < min(self._interned, len(keys)):
-            self._sweep()  # as many new keys as the last time would not find room
+            self._sweep(loading)  # as many new keys as the last time would not find room
         before = self._unused()
         while key_table.intern(self.core, keys, entries) < len(keys):
             # What this batch's keys were given so far goes too: nothing refers to it yet.
-            self._sweep()
+            self._sweep(loading)
             if tries > 0 or self._crowded():
                 self._grow_entries(len(self.core.hashes) * (5 + tries) // 4 + 1024)
-                self._sweep()
+                self._sweep(loading)
             tries += 1
             before = self._unused()
         self._interned = before - self._unused()
@@ -221,9 +224,10 @@ class Tables:
     def _crowded(self) -> bool:
         return 4 * self._unused() < len(self.core.hashes)
 
-    def _sweep(self) -> None:
+    def _sweep(self, loading: bool = False) -> None:
         # A sketch knows of keys that hold nothing.
-        key_table.sweep_entries(self.core, bool(self._rules.learn) and not self._sketches)
+        keep_rates = bool(self._rules.learn) and (loading or not self._sketches)
+        key_table.sweep_entries(self.core, keep_rates)
 
     def set_rates(
         self,
@@ -269,7 +273,7 @@ class Tables:
             core.groups["rate"][:] = 0.0
         keys, left, right, *recent = (c.to_numpy() for c in batch.columns)
         order = np.argsort(keys)
-        entries = self.intern(keys)
+        entries = self.intern(keys, loading=True)
         self.set_rates(entries, keys[order], left[order], right[order])
         core = self.core
         for at, values in enumerate(recent):
@@ -483,7 +487,7 @@ class Tables:
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold tuples, given in order of their sequence numbers, and nothing else."""
         self.make_room(len(held["seq"]))
-        group = 2 * self.intern(held["key"]) + held["side"]
+        group = 2 * self.intern(held["key"], loading=True) + held["side"]
         names = ("time", "seq", "row", "size", "rank", "gain", "last")
         time, seq, row, size, rank, gain, last = (held[name] for name in names)
         tuples.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)

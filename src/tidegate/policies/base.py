@@ -210,12 +210,15 @@ def ranking(policy: Policy) -> Policy:
     """The policy, once it is clear that it says what it ranks by."""
     kind = type(policy)
     who = f"policy {kind.__name__}"
-    if not isinstance(getattr(policy, "name", None), str):
+    name = getattr(policy, "name", None)
+    if not (isinstance(name, str) and name):
         raise TidegateError(f'{who} has no name; write one in the class, such as name = "mine"')
     ranks = getattr(policy, "ranks", None)
     if ranks not in get_args(Ranks):
         choices = ", ".join(f'"{each}"' for each in get_args(Ranks))
         raise TidegateError(f"{who} must have ranks, one of {choices}, not {ranks!r}")
+    for weight in ("floor_weight", "order_weight"):
+        at_least(getattr(policy, weight), -math.inf, f"{weight} of {who}")
     fixes = kind.fixed_ranks is not Policy.fixed_ranks
     if ranks == "tuple" and not (fixes or policy.floor_weight or policy.order_weight):
         raise TidegateError(f"{who} ranks tuples, all of them alike: write fixed_ranks")
@@ -233,11 +236,11 @@ def ranking(policy: Policy) -> Policy:
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     """What a policy fixes as the ranks of newcomers, once it is clear that these are ranks."""
-    lent = Arrivals(*map(_lent, arrivals[:-1]), arrivals.seed)
+    time, side, key, tie, importance = map(_lent, arrivals[:-1])
+    lent = Arrivals(time, side, key, tie, importance, arrivals.seed)
     try:
-        ranks = np.require(policy.fixed_ranks(lent), np.float64, "W")
-    except TidegateError:
-        raise
+        given = np.ma.filled(policy.fixed_ranks(lent), np.nan)
+        ranks = np.require(given, np.float64, "W")
     except Exception as error:
         raise TidegateError(
             f"policy {policy.name} failed to rank {len(arrivals.time)} tuples, in fixed_ranks: "
@@ -272,6 +275,8 @@ def at_least(value: Any, least: float, name: str, *, above: bool = False) -> Non
     )
     if not good or value < least or (above and value == least):
         wanted = f"a number {'above' if above else 'of at least'} {least:g}"
+        if least == -math.inf:
+            wanted = "a finite number"
         raise TidegateError(f"{name} must be {wanted}, not {value!r}")
 
 
