@@ -118,7 +118,7 @@ def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
 
 @inlined
 def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
-    """Have fetched what that leads to: of a tuple its group, of a group its oldest tuple."""
+    """Have fetched what that leads to: of a tuple its group and the next, of a group its head."""
     if i < n:
         if of_tuples(rules):
             fetch_group(core, core.slots[queue[i].item].group)
@@ -129,9 +129,17 @@ def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None
 
 @inlined
 def fetch_after(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
-    """Have fetched the tuple that will head its group once candidate i of n has left."""
+    """Have fetched, of a group, the tuple after its head."""
     if i < n and not of_tuples(rules):
-        prefetch(core.slots, core.slots[slot_of(core, rules, queue[i].item)].next)
+        prefetch(core.slots, core.slots[core.groups[queue[i].item].head].next)
+
+
+@inlined
+def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None:
+    """Have fetched what candidates after `at` need, which are taken in order."""
+    fetch(core, rules, queue, at + AHEAD, n)
+    fetch_behind(core, rules, queue, at + AHEAD // 2, n)
+    fetch_after(core, rules, queue, at + AHEAD // 4, n)
 
 
 @inlined
@@ -423,16 +431,12 @@ def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
     ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
     if place == _IN_ORDER:
         at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
-        fetch(core, rules, near, at + AHEAD, stop)
-        fetch_behind(core, rules, near, at + AHEAD // 2, stop)
-        fetch_after(core, rules, near, at + AHEAD // 4, stop)
+        fetch_ahead(core, rules, near, at, stop)
         ints[NEAR_FROM + pool] = at + 1
     elif place == _IN_LINE:
         line = joiners[::-1]
         at, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
-        fetch(core, rules, line, at + AHEAD, stop)
-        fetch_behind(core, rules, line, at + AHEAD // 2, stop)
-        fetch_after(core, rules, line, at + AHEAD // 4, stop)
+        fetch_ahead(core, rules, line, at, stop)
         ints[LINE_FROM + pool] = at + 1
     else:
         n = ints[JOINERS + pool] - 1
