@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
-from tidegate.times import LARGEST_TIME, TimeUnit
+from tidegate.times import LARGEST_TIME, WATERMARK, TimeUnit
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
@@ -169,6 +169,15 @@ def time_unit(
 
 #: What to give instead of a length of time that never ends.
 _ENDLESS = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
+
+
+def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | float:
+    """Check how late rows may be; None stands for the delay of the watermarks on the times."""
+    if value is not None:
+        return duration(value, unit, "lateness", zero=True)
+    marked = [field.metadata for field in times if WATERMARK in (field.metadata or ())]
+    longest = max((int(metadata[WATERMARK]) for metadata in marked), default=0)
+    return duration(timedelta(milliseconds=longest) if longest else 0, unit, "lateness", zero=True)
 
 
 def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from tidegate.spark.watermarks import Marked
+
 
 def constrained_join(
     streams: Mapping[str, DataFrame],
@@ -30,7 +32,7 @@ def constrained_join(
     select: Sequence[str] | None = None,
     constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     lag: Any = None,
     choose: bool = True,
     eliminate: bool = True,
@@ -71,7 +73,8 @@ def constrained_join(
         How constraints are watched, ``tg.Monitor(c=1.2, p=0.01, window=1000)``. If given, what
         constraints with a given k cost is estimated too, in the counter ``missed``.
     lateness
-        How far behind earlier rows of its own stream a row may come.
+        How far behind earlier rows of its own stream a row may come. By default the delay of the
+        streams' watermarks, and 0 without any.
     lag
         How far a stream may be behind the others; None for any, so that nothing is forgotten while
         one of the streams is silent.
@@ -153,19 +156,20 @@ def on_frames(
             f"a join in several shards is not possible here, because {why}; leave shards out"
         )
     most = None if why is None else 1
-    schema = result_schema(frames, spec) if plain else None
+    marked = marked_inputs(frames, spec)
+    schema = result_schema(marked, spec) if plain else None
     kept = None if shed_to is None else archive.archive(shed_to, archive_settings(spec))
-    return operator.run(job, frames, shards=shards, most=most, schema=schema, archive=kept)
+    return operator.run(job, marked.inputs, shards=shards, most=most, schema=schema, archive=kept)
 
 
-def result_schema(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> StructType:
-    """The result's schema as Spark's, which says more than Arrow's."""
-    from pyspark.sql.types import StructField, StructType
+def marked_inputs(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> Marked:
+    """Give the inputs with watermarks that operators after the join can go by."""
+    from tidegate.spark import watermarks
 
-    fields = [frames[s].schema[column] for s, column in spec.selected]
-    return StructType(
-        [
-            StructField(name, f.dataType, f.nullable, f.metadata)
-            for name, f in zip(spec.names, fields, strict=True)
-        ]
-    )
+    return watermarks.hold_back(frames, [stream.time for stream in spec.streams], spec)
+
+
+def result_schema(marked: Marked, spec: ConstrainedJoin) -> StructType:
+    """Give the schema of the selected columns."""
+    found = {(at, field.name): field for at, field in marked.columns}
+    return marked.schema(spec.names, [(s, found[s, column]) for s, column in spec.selected])

@@ -16,6 +16,7 @@ from tidegate.checks import (
     check_key,
     check_unique,
     duration,
+    lateness_of,
     nearest,
     result_names,
     time_unit,
@@ -97,6 +98,12 @@ class ConstrainedJoin:
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
 
     @property
+    def result_age(self) -> int | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+        lengths = [stream.window for stream in self.streams if stream.window is not None]
+        return max(lengths) if len(lengths) == len(self.streams) else None
+
+    @property
     def shard_columns(self) -> tuple[str, ...] | None:
         """A column of each stream that all joins make equal; None if there is none."""
         for start in self.streams[0].schema.names:
@@ -174,7 +181,7 @@ def constrained_join(
     select: Sequence[str] | None = None,
     constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     lag: Any = None,
     choose: bool = True,
     eliminate: bool = True,
@@ -223,7 +230,7 @@ def constrained_join(
         streams=tuple(_held(s, streams, graph, known, selected) for s in range(len(names))),
         graph=graph,
         unit=unit,
-        lateness=int(duration(lateness, unit, "lateness", zero=True)),
+        lateness=int(lateness_of(lateness, unit, [s.schema.field(s.time) for s in streams])),
         lag=None if lag is None else int(duration(lag, unit, "lag", zero=True)),
         constraints=known,
         monitor=monitor or Monitor(),

@@ -25,7 +25,6 @@ from tidegate.times import times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 
 def join(
@@ -42,7 +41,7 @@ def join(
     moment: str = "probe-first",
     importance: str | tuple[str, str] | None = None,
     combine: str | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     cpu: SlowCPU | None = None,
     shards: int | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
@@ -87,7 +86,8 @@ def join(
         result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Policies weigh by it, and
         the total is reported. Every value must be a finite number of at least 0.
     lateness
-        How long tuples are kept beyond their window for partners that come late.
+        How long tuples are kept beyond their window for partners that come late. By default the
+        delay of the inputs' watermarks, and 0 without any.
     cpu
         A join that cannot keep up, such as ``tidegate.SlowCPU(rate=1_000, queue=500)``: tuples wait
         in a bounded queue, and are dropped where it is full. None takes all at once.
@@ -105,7 +105,7 @@ def join(
         ``query.lastProgress["observedMetrics"]`` under ``"tidegate"`` (``"tidegate-2"`` for the
         second join that a program makes, and so on); `tidegate.spark.metrics.observed` reads them.
     """
-    from tidegate.spark import operator, packing
+    from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool import Place, shared
 
     share, memory = shared(memory)
@@ -141,27 +141,14 @@ def join(
             "leave shards out, or give on"
         )
     job = WindowJob(_counted(spec, left, right))
-    schema = named(left, right, spec.names)
+    marked = watermarks.hold_back([left, right], [side.time for side in spec.sides], spec)
     return operator.run(
         job,
-        [left, right],
+        marked.inputs,
         shards=shards,
         most=spec.most_shards,
-        schema=schema,
+        schema=marked.schema(spec.names, marked.columns),
         share=None if share is None else Place(share, WindowCopies(job.spec, split)),
-    )
-
-
-def named(left: DataFrame, right: DataFrame, names: tuple[str, ...]) -> StructType:
-    """The result's schema as Spark's, which says more than Arrow's."""
-    from pyspark.sql.types import StructField, StructType
-
-    fields = [*left.schema.fields, *right.schema.fields]
-    return StructType(
-        [
-            StructField(name, f.dataType, f.nullable, f.metadata)
-            for name, f in zip(names, fields, strict=True)
-        ]
     )
 
 

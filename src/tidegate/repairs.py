@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidegate.constrained import result_schema
+from tidegate.constrained import marked_inputs, result_schema
 from tidegate.cql.plan import repaired_spec
 from tidegate.engines.departures import MARK
 from tidegate.engines.repaired import RepairJob, archive_settings
@@ -55,7 +55,7 @@ def repair(
     lines = departures(frames[0].sparkSession, archive, archive_settings(spec))
     inputs = [*frames, lines.select("side", MARK)]
     most = 1 if spec.shard_columns is None or _counts_rows(spec.streams) else None
-    schema = result_schema(frames, spec)
+    schema = result_schema(marked_inputs(frames, spec), spec)
     return operator.run(RepairJob(spec), inputs, shards=shards, most=most, schema=schema)
 
 

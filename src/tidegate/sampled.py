@@ -9,7 +9,6 @@ from tidegate.engines.expected import Expectations
 from tidegate.engines.sampled import SampledJob
 from tidegate.errors import TidegateError
 from tidegate.estimates import estimation
-from tidegate.joins import named
 from tidegate.sampled_spec import CLUSTER, PROBABILITY, sampled_join
 from tidegate.spec import check_collations
 
@@ -32,7 +31,7 @@ def sample_join(
     value: str | None = None,
     margin: float = 3.0,
     reach: float = 3.0,
-    lateness: Any = 0,
+    lateness: Any = None,
     shards: int | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
@@ -93,7 +92,7 @@ def sample_join(
     ----------
     Srivastava, Widom, *Memory-Limited Execution of Windowed Stream Joins*, section 4.
     """
-    from tidegate.spark import operator, packing
+    from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool import Place, shared
 
     share, memory = shared(memory)
@@ -123,11 +122,14 @@ def sample_join(
     )
     for frame, keys in ((left, spec.window.left.keys), (right, spec.window.right.keys)):
         check_collations(frame, keys)
-    schema = named(left, right, spec.window.names)
-    schema = schema.add(PROBABILITY, "double", False).add(CLUSTER, "long", False)
+    times = [side.time for side in spec.window.sides]
+    marked = watermarks.hold_back([left, right], times, spec.window)
+    schema = marked.schema(spec.window.names, marked.columns)
+    schema = schema.add(PROBABILITY, "double", False, watermarks.window_note(spec.window))
+    schema = schema.add(CLUSTER, "long", False)
     return operator.run(
         SampledJob(spec),
-        [left, right],
+        marked.inputs,
         shards=shards,
         most=spec.most_shards,
         schema=schema,
@@ -164,7 +166,8 @@ def estimate(
     confidence
         With which probability an interval has the truth in it.
     lateness
-        On a stream, for how long a window waits for rows that come late.
+        On a stream, for how long a window waits for rows that come late. Where the joined streams
+        had watermarks, these say so instead, and `lateness` must be left out.
     groups
         A table of the groups that there are: those that were never sampled are then in the result,
         as unknown (null). Batch only.

@@ -84,7 +84,7 @@ def sampled_join(
     value: str | None = None,
     margin: float = 3.0,
     reach: float = 3.0,
-    lateness: Any = 0,
+    lateness: Any = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
 ) -> SampledJoin:

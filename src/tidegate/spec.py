@@ -21,6 +21,7 @@ from tidegate.checks import (
     duration,
     input_of,
     key_columns,
+    lateness_of,
     one_of,
     result_names,
     seed_of,
@@ -131,6 +132,16 @@ class WindowJoin:
         return min((step.value for step in self.budget if step.value is not None), default=None)
 
     @property
+    def result_age(self) -> int | float | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+        left, right = self.left.window, self.right.window
+        if left is None or right is None:
+            return None
+        # A shard's queue is its share of the whole, rounded up: at most twice as long to wait in.
+        queued = 0 if self.cpu is None else 2 * self.cpu.queue * self.cpu.step(self.second)
+        return max(left, right) + math.ceil(queued)
+
+    @property
     def most_shards(self) -> int | None:
         """How many shards there can be: by key, and each with memory for both sides."""
         if not self.left.keys:
@@ -190,7 +201,7 @@ def window_join(
     moment: str = "probe-first",
     importance: str | tuple[str, str] | None = None,
     combine: str | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     cpu: SlowCPU | None = None,
     suffixes: tuple[str, str] = ("_left", "_right"),
     seed: int = 0,
@@ -233,7 +244,7 @@ def window_join(
         left=sides[0],
         right=sides[1],
         unit=unit,
-        lateness=duration(lateness, unit, "lateness", zero=True),
+        lateness=lateness_of(lateness, unit, (left.field(left_time), right.field(right_time))),
         budget=budget,
         in_bytes=in_bytes,
         split=share,

@@ -11,12 +11,11 @@ from tidegate.engines.star_job import StarJob
 from tidegate.errors import TidegateError
 from tidegate.policies import Policy
 from tidegate.spec import check_collations
-from tidegate.star_spec import RELATION, StarJoin, named
+from tidegate.star_spec import RELATION, named
 from tidegate.star_spec import star_join as spec_of_star
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 
 def star_join(
@@ -36,7 +35,7 @@ def star_join(
     importance: Any = None,
     importance_limit: float | None = None,
     combine: str | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     shards: int | None = None,
     suffixes: Sequence[str] | None = None,
     seed: int = 0,
@@ -98,7 +97,8 @@ def star_join(
         and at most the limit, if there is one. And how the importance of a result follows:
         ``"min"`` (the default), ``"max"``, ``"sum"`` or ``"product"``.
     lateness
-        How long tuples are kept beyond their window for partners that come late.
+        How long tuples are kept beyond their window for partners that come late. By default the
+        delay of the streams' watermarks, and 0 without any.
     shards
         In how many parts the join is run, by the connected components of the relation. Where there
         are too few of these, tuples are copied to all parts that their facts are in.
@@ -119,7 +119,7 @@ def star_join(
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*.
     """
-    from tidegate.spark import operator, packing
+    from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool import Place, shared
     from tidegate.spark.relation import ship
 
@@ -171,23 +171,14 @@ def star_join(
             )
         job = StarJob(spec, ship(relation))
         job.check()
-    schema = _named(frames, relation, spec)
+    times = [side.time for side in spec.streams]
+    if spec.relation.changes is not None:
+        times.append(spec.relation.changes[1])
+    marked = watermarks.hold_back(inputs, times, spec)
+    columns = [column for column in marked.columns if column[0] < len(frames)]
+    carried = [(None, f) for f in relation.schema if f.name in spec.relation.carried]
+    schema = marked.schema(spec.names, [*columns, *carried])
     place = None if share is None else Place(share, StarCopies(job))
     return operator.run(
-        job, inputs, shards=shards, most=spec.most_shards, schema=schema, share=place
-    )
-
-
-def _named(frames: Mapping[str, DataFrame], relation: DataFrame, spec: StarJoin) -> StructType:
-    """The result's schema as Spark's, which says more than Arrow's."""
-    from pyspark.sql.types import StructField, StructType
-
-    fields = [field for frame in frames.values() for field in frame.schema.fields]
-    carried = set(spec.relation.carried)
-    fields += [field for field in relation.schema.fields if field.name in carried]
-    return StructType(
-        [
-            StructField(name, f.dataType, f.nullable, f.metadata)
-            for name, f in zip(spec.names, fields, strict=True)
-        ]
+        job, marked.inputs, shards=shards, most=spec.most_shards, schema=schema, share=place
     )

@@ -19,8 +19,8 @@ from tidegate.checks import (
     check_column,
     check_key,
     check_unique,
-    duration,
     key_columns,
+    lateness_of,
     one_of,
     result_names,
     seed_of,
@@ -106,6 +106,14 @@ class StarJoin:
         return tuple(side.window for side in self.streams)
 
     @property
+    def result_age(self) -> int | float | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+        if len(self.streams) == 1:
+            return 0
+        lengths = [window for window in self.windows if window is not None]
+        return max(lengths) if len(lengths) == len(self.windows) else None
+
+    @property
     def second(self) -> float:
         """A unit of time in the kernel's numbers: a second, or 1."""
         return times_of(self.unit, self.windows).unit
@@ -184,7 +192,7 @@ def star_join(
     importance: Any = None,
     importance_limit: float | None = None,
     combine: str | None = None,
-    lateness: Any = 0,
+    lateness: Any = None,
     suffixes: Sequence[str] | None = None,
     seed: int = 0,
 ) -> StarJoin:
@@ -220,7 +228,9 @@ def star_join(
         stream_names=names,
         relation=found,
         unit=unit,
-        lateness=duration(lateness, unit, "lateness", zero=True),
+        lateness=lateness_of(
+            lateness, unit, [s.field(t) for s, t in zip(schemas, times, strict=True)]
+        ),
         memory=held,
         split=split,  # type: ignore[arg-type]
         moment="probe-first" if len(names) == 1 else when,

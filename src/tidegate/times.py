@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -17,6 +18,8 @@ from tidegate.errors import TidegateError
 
 #: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
 LARGEST_TIME = 2**62
+#: The metadata of an Arrow field that has a watermark: its delay in milliseconds.
+WATERMARK = b"watermark_ms"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
             f"a time is out of range: {worst}; times must lie within ±2^62, so use a coarser unit"
         )
     return values
+
+
+def milliseconds(length: int | float, unit: TimeUnit) -> int:
+    """Give a length of time in milliseconds, rounded up."""
+    return math.ceil(length / unit.per_unit / 10**6)
 
 
 def shown(number: int | float, unit: TimeUnit) -> str:

@@ -12,11 +12,23 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import tidegate as tg
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
+from .workloads import (
+    Pair,
+    arrivals,
+    bag,
+    delivered,
+    ends_processes,
+    environment,
+    kill,
+    processes_of,
+    start,
+    write_files,
+)
 
 SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 
@@ -123,6 +135,34 @@ except tg.TidegateError as error:
 print(json.dumps(said))
 """
 
+WATERMARK_CLIENT = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+import tidegate as tg
+
+home, port, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+
+def stream(side):
+    schema = spark.read.parquet(str(home / side)).schema
+    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    return files.parquet(str(home / side)).withWatermark("ts", "10 minutes").where("k >= 0")
+
+joined = tg.join(stream("left"), stream("right"), **settings)
+query = (
+    joined.groupBy(F.window("ts_left", "10 minutes")).count().select("window.start", "count")
+    .writeStream.format("parquet").outputMode("append")
+    .option("path", str(home / "out"))
+    .option("checkpointLocation", str(home / "checkpoint"))
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print(json.dumps(joined.schema["ts_right"].metadata))
+"""
+
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -209,3 +249,21 @@ def test_calls_on_whole_inputs_give_what_local_ones_give(
     assert len(streaming) == len(WHOLE)
     assert all("the left input is a streaming DataFrame" in said for said in streaming)
     assert 'key column "key" has the collation UTF8_LCASE' in collation
+
+
+@ends_processes
+def test_a_count_after_the_join_waits_for_its_results(
+    spark: SparkSession, tmp_path: Path, port: str
+) -> None:
+    pieces = [arrivals(seed) for seed in (4, 5)]
+    for table, side in zip(pieces, ("left", "right"), strict=True):
+        write_files(table, tmp_path / side)
+    settings: dict[str, Any] = {"on": "k", "time": "ts", "within": "30 minutes"}
+    metadata = said_by(WATERMARK_CLIENT, tmp_path, port, settings)
+    assert metadata == {"spark.watermarkDelayMs": 40 * 60_000}
+
+    left, right = (spark.read.parquet(str(tmp_path / side)) for side in ("left", "right"))
+    counted = tg.join(left, right, **settings).groupBy(F.window("ts_left", "10 minutes")).count()
+    found = bag(delivered(spark, tmp_path))
+    assert found <= bag(counted.select("window.start", "count").toArrow())
+    assert found.total() >= 5

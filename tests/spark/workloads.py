@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ ends_processes = pytest.mark.skipif(
 )
 
 _FIRST_FILE = 1_700_000_000
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def bag(table: pa.Table) -> Bag:
@@ -125,6 +127,27 @@ def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQu
 def delivered(spark: SparkSession, home: Path) -> pa.Table:
     """What a query of `start` has written."""
     return spark.read.parquet(str(home / "out")).toArrow()
+
+
+def arrivals(seed: int, *, behind: int = 0) -> list[pa.Table]:
+    """Two hours of a stream in five pieces, whose rows come up to eight minutes late.
+
+    It is `behind` the other streams by as many pieces.
+    """
+    rows, size = 240, 48
+    rng = np.random.default_rng(seed)
+    minutes = rng.uniform(0, 120, rows)
+    minutes = minutes[np.argsort(minutes + rng.uniform(0, 8, rows))]
+    table = pa.table(
+        {
+            "k": rng.integers(0, 24, rows),
+            "ts": pa.array(
+                [_BEGIN + timedelta(minutes=float(m)) for m in minutes], pa.timestamp("us", "UTC")
+            ),
+            "n": np.arange(rows),
+        }
+    )
+    return [table.slice(0, 0)] * behind + [table.slice(at, size) for at in range(0, rows, size)]
 
 
 def marked(tables: dict[str, pa.Table], mark: str) -> pa.Table:

@@ -16,6 +16,8 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from tidegate.errors import TidegateError
 from tidegate.estimates import SUMS, WINDOW, Estimation, concluded, starts
 from tidegate.sampled_spec import CLUSTER, PROBABILITY
+from tidegate.spark import watermarks
+from tidegate.times import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 def run(spec: Estimation, sample: DataFrame) -> DataFrame:
     """Estimate from a sample: all of it, or window by window as a stream brings it."""
     if sample.isStreaming:
-        _check_streaming(spec)
+        _check_streaming(spec, sample)
     keys = [f"k{i}" for i in range(len(spec.keys))]
-    rows = _windowed(spec, _rows(spec, sample), sample.isStreaming)
+    rows = _windowed(spec, _rows(spec, sample), sample)
     of_row = F.when(F.col("v").isNotNull(), 1.0).otherwise(0.0)
     units = rows.groupBy(*keys, "unit").agg(
         F.sum(of_row).alias("rows"),
@@ -47,7 +49,7 @@ def run(spec: Estimation, sample: DataFrame) -> DataFrame:
     return found if spec.groups is None else _with_unknown(spec, found)
 
 
-def _check_streaming(spec: Estimation) -> None:
+def _check_streaming(spec: Estimation, sample: DataFrame) -> None:
     if spec.unit is None or spec.unit.kind not in ("timestamp", "local timestamp"):
         raise TidegateError(
             "a stream is estimated window by window, and Spark knows that a window is over by a "
@@ -58,6 +60,11 @@ def _check_streaming(spec: Estimation) -> None:
         raise TidegateError(
             "groups is for batch samples: on a stream, a group that was not sampled in a window "
             "has no row there"
+        )
+    if spec.lateness and None not in _delays(spec, sample):
+        raise TidegateError(
+            "lateness is for samples of streams without a watermark, and this sample has that of "
+            "its streams: leave lateness out, and give withWatermark the longer delay"
         )
 
 
@@ -74,18 +81,15 @@ def _rows(spec: Estimation, sample: DataFrame) -> DataFrame:
     return sample.select(*times, *groups, unit, p, value.alias("v"))
 
 
-def _windowed(spec: Estimation, rows: DataFrame, streaming: bool) -> DataFrame:
+def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame:
     """The same with the window that each row is in, as `k0`."""
     if not spec.time:
         return rows
-    if streaming:
+    if sample.isStreaming:
         assert spec.unit is not None
         assert spec.per is not None
         micro = 1000 * spec.unit.per_unit
-        at = F.greatest("t0", "t1") if len(spec.time) > 1 else F.col("t0")
-        timed = rows.withColumn("at", at).withWatermark(
-            "at", f"{int(spec.lateness / micro)} microseconds"
-        )
+        timed = _with_watermark(spec, rows, sample)
         return timed.withColumn("k0", F.window("at", f"{int(spec.per / micro)} microseconds"))
     named = [f"t{i}" for i in range(len(spec.time))]
     rest = [name for name in rows.columns if name not in named]
@@ -99,6 +103,25 @@ def _windowed(spec: Estimation, rows: DataFrame, streaming: bool) -> DataFrame:
             yield from pa.table(columns, names=["k0", *rest]).to_batches()
 
     return rows.mapInArrow(start, StructType(fields))
+
+
+def _delays(spec: Estimation, sample: DataFrame) -> list[int | None]:
+    """Give the delays of the watermarks on the time columns of a sample."""
+    return [watermarks.delay_of(sample, name) for name in spec.time]
+
+
+def _with_watermark(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame:
+    """Give the rows with the time that counts, `at`, and a watermark on it."""
+    at = F.greatest("t0", "t1") if len(spec.time) > 1 else F.col("t0")
+    delays = _delays(spec, sample)
+    if None not in delays:
+        # The watermark of the join's inputs, which the join has held back.
+        return rows.select("*", at.alias("at", metadata={watermarks.DELAY: delays[0]}))
+    assert spec.unit is not None
+    late = milliseconds(spec.lateness, spec.unit)
+    # Where streams are out of step, results may be out of order by the join's window.
+    window = sample.schema[PROBABILITY].metadata.get(watermarks.WINDOW, 0)
+    return rows.withColumn("at", at).withWatermark("at", f"{late + window} milliseconds")
 
 
 def _conclude(

@@ -27,8 +27,10 @@ from pyspark.sql.types import (
 
 from tidegate.engines.base import Job, RoutedJob
 from tidegate.errors import TidegateError
+from tidegate.spark import watermarks
 from tidegate.spark.metrics import FIELDS
 from tidegate.spark.shards import shard_of
+from tidegate.times import WATERMARK
 
 #: A pack task holds at most this much of its input before it passes it on.
 CHUNK_BYTES = 32 << 20
@@ -72,12 +74,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     for column in schema.fields:
         try:
-            fields += list(to_arrow_schema(StructType([column]), timezone="UTC"))
+            [found] = to_arrow_schema(StructType([column]), timezone="UTC")
         except PySparkTypeError:
             raise TidegateError(
                 f"column {column.name!r} is of type {column.dataType.simpleString()}, which Spark "
                 f"cannot hand to Python as Arrow: leave it out, or cast it to a number or a string"
             ) from None
+        delay = column.metadata.get(watermarks.DELAY)
+        fields.append(found.with_metadata(None if delay is None else {WATERMARK: str(delay)}))
     return pa.schema(fields)
 
 

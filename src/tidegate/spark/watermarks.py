@@ -1,0 +1,196 @@
+"""Watermarks on the inputs of a join, and the one that its results have.
+
+A result may be as old as the oldest row that a newcomer can still meet. Spark's own join therefore
+holds the watermark back by its window. The stateful operator that carries tidegate's engines passes
+the watermark on as it is, so operators after it would drop results as late. Here the delay of every
+input's watermark is lengthened instead: Spark has one watermark for the whole query, so operators
+after the join then wait as long as they would after Spark's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.types import StructField, StructType
+
+from tidegate.errors import TidegateError
+from tidegate.times import TimeUnit, milliseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: The metadata of a column by which Spark knows that it has a watermark, and its delay.
+DELAY = "spark.watermarkDelayMs"
+#: The metadata of a sample's `sample_probability`: the join's window in milliseconds.
+WINDOW = "tidegate.windowMs"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The inputs of a join, with watermarks that later operators can go by.
+
+    Parameters
+    ----------
+    inputs
+        One DataFrame an input.
+    times
+        The time column of each input.
+    delay
+        The watermark's delay in milliseconds on the result's time columns. None if the result has
+        no watermark; then Spark refuses later operators that need one.
+    """
+
+    inputs: list[DataFrame]
+    times: tuple[str, ...]
+    delay: int | None
+
+    @property
+    def columns(self) -> list[tuple[int, StructField]]:
+        """All columns of all inputs, each with the number of its input."""
+        return [(at, field) for at, frame in enumerate(self.inputs) for field in frame.schema]
+
+    def schema(
+        self, names: Sequence[str], columns: Sequence[tuple[int | None, StructField]]
+    ) -> StructType:
+        """Give the result's schema as Spark's, which says more than Arrow's.
+
+        `columns` are the result's, each with the number of its input (None for a table). Only time
+        columns have a watermark: how old the others may be is not known.
+        """
+        fields = []
+        for name, (at, field) in zip(names, columns, strict=True):
+            metadata = {key: value for key, value in field.metadata.items() if key != DELAY}
+            if self.delay is not None and at is not None and field.name == self.times[at]:
+                metadata[DELAY] = self.delay
+            fields.append(StructField(name, field.dataType, field.nullable, metadata))
+        return StructType(fields)
+
+
+class Timed(Protocol):
+    """The settings of a join that say how old its results may be."""
+
+    @property
+    def unit(self) -> TimeUnit:
+        """What its lengths of time are measured in."""
+
+    @property
+    def lateness(self) -> int | float:
+        """How late a row may come."""
+
+    @property
+    def result_age(self) -> int | float | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+
+
+def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) -> Marked:
+    """Have operators after a join wait for its oldest results, if the inputs have a watermark."""
+    found = [delay_of(frame, time) for frame, time in zip(inputs, times, strict=True)]
+    delays = [delay for delay in found if delay is not None]
+    elsewhere = any(
+        delay is None and _has_watermark(frame) for delay, frame in zip(found, inputs, strict=True)
+    )
+    streaming = all(frame.isStreaming for frame in inputs)
+    if not delays or elsewhere or not streaming or join.result_age is None:
+        return Marked(list(inputs), tuple(times), None)
+    window = milliseconds(join.result_age, join.unit)
+    most = max(*delays, milliseconds(join.lateness, join.unit))
+    # The shortest delay grows to what the latest row needs, all others by as much.
+    more = most - min(delays) + window
+    frames = [
+        # Spark's watermark is the least of all inputs', so it must follow every one of them.
+        frame.withWatermark(time, f"{most + window} milliseconds")
+        if delay is None
+        else _lengthened(frame, more, time)
+        for frame, time, delay in zip(inputs, times, found, strict=True)
+    ]
+    return Marked(frames, tuple(times), most + window)
+
+
+def window_note(join: Timed) -> dict[str, int]:
+    """Give the metadata by which `tidegate.estimate` knows how far out of order results may be."""
+    if join.result_age is None or not join.unit.is_time:
+        return {}
+    return {WINDOW: milliseconds(join.result_age, join.unit)}
+
+
+def delay_of(frame: DataFrame, time: str) -> int | None:
+    """Give the delay of the watermark on a column, in milliseconds; None if it has none."""
+    return frame.schema[time].metadata.get(DELAY) if frame.isStreaming else None
+
+
+def _has_watermark(frame: DataFrame) -> bool:
+    return any(DELAY in field.metadata for field in frame.schema.fields)
+
+
+def _lengthened(frame: DataFrame, more: int, time: str) -> DataFrame:
+    """Give the same DataFrame with `more` milliseconds added to each of its watermarks."""
+    if hasattr(frame, "_jdf"):
+        changed = _lengthened_in_jvm(frame, more)
+    else:
+        changed = _lengthened_in_client(frame, more)
+    if changed is None:
+        have = delay_of(frame, time) or 0
+        raise TidegateError(
+            f'the watermark on "{time}" is {have} milliseconds, and the join needs '
+            f"{have + more}, so that operators after it do not drop its results; it cannot be "
+            "changed from here, as it is not part of this program. Where it is defined, write "
+            f'.withWatermark("{time}", "{have + more} milliseconds")'
+        )
+    return changed
+
+
+def _lengthened_in_jvm(frame: DataFrame, more: int) -> DataFrame | None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    session = frame.sparkSession
+    assert isinstance(session, SparkSession)
+    jvm: Any = session._jvm
+
+    def rebuilt(plan: Any) -> Any:
+        children = plan.children()
+        old = [children.apply(i) for i in range(children.size())]
+        new = [rebuilt(child) for child in old]
+        if any(a is not b for a, b in zip(old, new, strict=True)):
+            plan = plan.withNewChildren(jvm.PythonUtils.toSeq(new))
+        if plan.nodeName() != "EventTimeWatermark":
+            return plan
+        node = jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+        longer = jvm.org.apache.spark.unsafe.types.CalendarInterval(
+            0, 0, 1000 * (node.getDelayMs(plan.delay()) + more)
+        )
+        return plan.copy(jvm.java.util.UUID.randomUUID(), plan.eventTime(), longer, plan.child())
+
+    plan = frame._jdf.queryExecution().analyzed()
+    changed = rebuilt(plan)
+    if changed is plan:
+        return None
+    rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, changed)
+    return ClassicDataFrame(rows, session)
+
+
+def _lengthened_in_client(frame: DataFrame, more: int) -> DataFrame | None:
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+    from pyspark.sql.connect.plan import LogicalPlan, WithWatermark
+
+    def rebuilt(plan: LogicalPlan) -> LogicalPlan:
+        children = {
+            name: rebuilt(value)
+            for name, value in vars(plan).items()
+            if isinstance(value, LogicalPlan)
+        }
+        same = all(getattr(plan, name) is child for name, child in children.items())
+        if same and not isinstance(plan, WithWatermark):
+            return plan
+        plan = copy.copy(plan)
+        vars(plan).update(children)
+        if isinstance(plan, WithWatermark):
+            plan._delay_threshold += f" {more} milliseconds"
+        return plan
+
+    client: Any = frame
+    changed = rebuilt(client._plan)
+    return None if changed is client._plan else ConnectDataFrame(changed, client._session)

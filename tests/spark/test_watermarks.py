@@ -1,0 +1,172 @@
+"""Operators after a join wait for its oldest results, as they do after Spark's own join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import tidegate as tg
+from tidegate.spark.watermarks import DELAY
+from tidegate.spec import window_join
+from tidegate.times import WATERMARK
+
+from .workloads import arrivals, bag, delivered, start, write_files
+
+DELAYED = "10 minutes"
+
+
+class Source:
+    """A folder of files as a stream and as a table."""
+
+    def __init__(self, spark: SparkSession, folder: Path, pieces: list[pa.Table]) -> None:
+        write_files(pieces, folder)
+        self.table = spark.read.parquet(str(folder))
+        files = spark.readStream.schema(self.table.schema).option("maxFilesPerTrigger", 1)
+        self.stream = files.parquet(str(folder))
+
+    @property
+    def marked(self) -> DataFrame:
+        return self.stream.withWatermark("ts", DELAYED)
+
+
+@pytest.fixture(scope="module")
+def sources(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
+    home = tmp_path_factory.mktemp("watermarks")
+    pieces = [arrivals(1), arrivals(2, behind=1), arrivals(3)]
+    return [Source(spark, home / str(at), each) for at, each in enumerate(pieces)]
+
+
+def by_window(joined: DataFrame, time: str) -> DataFrame:
+    counted = joined.groupBy(F.window(time, "10 minutes")).count()
+    return counted.select("window.start", "count")
+
+
+def check(
+    spark: SparkSession, home: Path, streamed: DataFrame, exact: DataFrame, time: str, least: int
+) -> None:
+    """Windows that were emitted have the counts of the whole, and there are enough of them."""
+    start(by_window(streamed, time), home)
+    found = bag(delivered(spark, home))
+    assert found <= bag(by_window(exact, time).toArrow())
+    assert found.total() >= least
+
+
+def native(one: DataFrame, other: DataFrame, minutes: int) -> DataFrame:
+    near = f"abs(timestampdiff(microsecond, l.ts, r.ts)) < {minutes * 60_000_000}"
+    joined = one.alias("l").join(other.alias("r"), F.expr(f"l.k = r.k and {near}"))
+    return joined.select(
+        F.col("l.k").alias("k"), F.col("l.ts").alias("ts_left"), F.col("r.ts").alias("ts_right")
+    )
+
+
+def test_a_windowed_count_after_a_join_is_that_of_the_whole(
+    spark: SparkSession, tmp_path: Path, sources: list[Source]
+) -> None:
+    """With rows that come late, and one stream behind the other."""
+    left, right, _ = sources
+    streamed = tg.join(left.marked, right.marked, on="k", time="ts", within="30 minutes")
+    for time in ("ts_left", "ts_right"):
+        assert streamed.schema[time].metadata == {DELAY: 40 * 60_000}
+    exact = native(left.table, right.table, 30)
+    check(spark, tmp_path, streamed, exact, "ts_left", least=7)
+
+
+def test_joins_in_a_chain_wait_for_all_windows(
+    spark: SparkSession, tmp_path: Path, sources: list[Source]
+) -> None:
+    """Also behind an operator with a watermark of its own, and with one on some inputs only."""
+    a, b, c = sources
+    once = a.marked.dropDuplicatesWithinWatermark(["n"])
+    first = tg.join(once, b.stream, on="k", time="ts", within=("20 minutes", "10 minutes"))
+    first = first.select(F.col("k_left").alias("k"), F.col("ts_right").alias("ts"))
+    streamed = tg.join(first, c.stream, on="k", time="ts", within="15 minutes")
+    exact = tg.join(a.table, b.table, on="k", time="ts", within=("20 minutes", "10 minutes"))
+    exact = exact.select(F.col("k_left").alias("k"), F.col("ts_right").alias("ts"))
+    check(spark, tmp_path, streamed, native(exact, c.table, 15), "ts_left", least=6)
+
+
+def test_star_joins_wait(spark: SparkSession, tmp_path: Path, sources: list[Source]) -> None:
+    keys = [{"x": k, "y": (k + 1) % 24} for k in range(24)]
+    relation = spark.createDataFrame(keys)
+    settings: dict[str, Any] = {
+        "on": {"s1": {"k": "x"}, "s2": {"k": "y"}},
+        "time": "ts",
+        "within": "20 minutes",
+    }
+    left, right, _ = sources
+    streamed = tg.star_join([left.marked, right.marked], relation, **settings)
+    exact = tg.star_join([left.table, right.table], relation, **settings)
+    check(spark, tmp_path, streamed, exact, "ts_s1", least=8)
+
+
+def test_constrained_joins_wait(spark: SparkSession, tmp_path: Path, sources: list[Source]) -> None:
+    settings: dict[str, Any] = {
+        "joins": "A.n <-> B.n",
+        "time": "ts",
+        "windows": "60 minutes",
+        "filters": {"A": "n < 100000"},
+    }
+    left, right, _ = sources
+    streamed = tg.constrained_join({"A": left.marked, "B": right.marked}, **settings)
+    exact = tg.constrained_join({"A": left.table, "B": right.table}, **settings)
+    check(spark, tmp_path, streamed, exact, "ts_A", least=4)
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_estimates_of_a_sample_wait(
+    spark: SparkSession, tmp_path: Path, sources: list[Source], mark: bool
+) -> None:
+    """By the streams' watermarks, or by the window of the join."""
+    settings: dict[str, Any] = {"on": "k", "time": "ts", "within": "20 minutes", "fraction": 1.0}
+    windows: dict[str, Any] = {"time": ("ts_left", "ts_right"), "per": "10 minutes"}
+    left, right, _ = sources
+    late: dict[str, Any] = {} if mark else {"lateness": DELAYED}
+    one, other = (source.marked if mark else source.stream for source in (left, right))
+    streamed = tg.estimate(tg.sample_join(one, other, **settings, **late), **windows, **late)
+    exact = tg.sample_join(left.table, right.table, **settings)
+    start(streamed.select("window", "rows"), tmp_path)
+    found = bag(delivered(spark, tmp_path))
+    assert found <= bag(tg.estimate(exact, **windows).select("window", "rows").toArrow())
+    assert found.total() >= 8
+    if mark:
+        with pytest.raises(tg.TidegateError, match="leave lateness out"):
+            tg.estimate(tg.sample_join(one, other, **settings), lateness="1 second", **windows)
+
+
+@pytest.mark.parametrize(("column", "within"), [("ts", "unbounded"), ("other", "30 minutes")])
+def test_results_of_any_age_have_no_watermark(
+    sources: list[Source], column: str, within: str
+) -> None:
+    left, right = (
+        source.stream.withColumn("other", F.col("ts")).withWatermark(column, DELAYED)
+        for source in sources[:2]
+    )
+    joined = tg.join(left, right, on="k", time="ts", within=within)
+    assert all(DELAY not in field.metadata for field in joined.schema)
+    writer = by_window(joined, "ts_left").writeStream.format("memory").queryName("refused")
+    with pytest.raises(AnalysisException, match="(?i)without watermark"):
+        writer.outputMode("append").start()
+
+
+def test_rows_may_be_as_late_as_watermarks_allow() -> None:
+    def schema(delay: int | None) -> pa.Schema:
+        field = pa.field("ts", pa.timestamp("us"))
+        if delay is not None:
+            field = field.with_metadata({WATERMARK: str(delay)})
+        return pa.schema([("k", pa.int64()), field])
+
+    def lateness(delays: tuple[int | None, int | None], **given: Any) -> int | float:
+        left, right = map(schema, delays)
+        return window_join(left, right, on="k", time="ts", within="1 hour", **given).lateness
+
+    assert lateness((None, None)) == 0
+    assert lateness((5_000, None)) == 5_000_000
+    assert lateness((5_000, 7_000)) == 7_000_000
+    assert lateness((5_000, 7_000), lateness=0) == 0
+    assert lateness((5_000, None), lateness="1 minute") == 60_000_000
