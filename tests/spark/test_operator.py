@@ -517,8 +517,9 @@ def test_state_that_is_swapped_or_gone_is_an_error(streams: Streams) -> None:
     # Spark itself finds that a file is gone or broken, before any of our code runs.
     for damage, words in (
         (swap, r"TidegateError: the state of shard \d of 2 .* is missing in batch 2"),
-        (lambda: shutil.rmtree(state / "1"), "state"),
-        (garble, "state"),
+        (lambda: shutil.rmtree(state / "1"), r"LOAD_STATE_STORE(.|\n)*/state/0/1/"),
+        (garble, "LOAD_STATE_STORE"),
+        (lambda: shutil.rmtree(state.parent), "STATE_DIRECTORY"),
     ):
         damage()
         with pytest.raises(Exception, match=words):
