@@ -158,9 +158,8 @@ def _times(data: Data, result: tg.Result) -> Any:
 def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) -> Kept:
     """One policy on one pair of streams."""
     start = time.perf_counter()
-    result = tg.local.join(
-        *tables, **data.settings, within=data.within, memory=memory, policy=policy
-    )
+    bound = {**data.settings, "within": data.within, "memory": memory, "policy": policy}
+    result = tg.local.join(*tables, **bound, keep_shed=True)
     speed = sum(map(len, tables)) / (time.perf_counter() - start)
     times = _numbers(tables[0].column(data.settings["time"]))
     half = (int(times.min()) + int(times.max())) / 2

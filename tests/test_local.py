@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
+from tidegate.engines.job import WindowJob
+from tidegate.spec import window_join
 from tidegate.streams import auctions, zipf
 
 
@@ -23,7 +25,7 @@ def rows(table: pa.Table) -> Counter[str]:
 
 def test_every_bid_finds_its_auction() -> None:
     left, right = auctions(500, seed=4)
-    found = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours")
+    found = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours", keep_shed=True)
     assert found.results == len(right) == found.importance
     assert found.table["auction_id_left"].equals(found.table["auction_id_right"])
     assert found.table.schema.names[:5] == [
@@ -40,6 +42,7 @@ def test_every_bid_finds_its_auction() -> None:
 def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
     left, right = zipf(300, domain=10, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 50, "memory": 20}
+    settings["keep_shed"] = True
     whole = tg.local.join(left, right, **settings)
     cut = tg.local.join(left, right, batch_rows=batch_rows, **settings)
     assert rows(cut.table) == rows(whole.table)
@@ -113,7 +116,7 @@ def test_bytes_are_counted_and_never_passed() -> None:
 def test_a_tuple_larger_than_the_memory_is_refused_alone() -> None:
     left = pa.table({"k": [1, 1], "t": [0, 1], "s": ["x" * 100_000, "x"]})
     right = pa.table({"k": [1], "t": [2]})
-    found = tg.local.join(left, right, on="k", time="t", within=10, memory="2 kB")
+    found = tg.local.join(left, right, on="k", time="t", within=10, memory="2 kB", keep_shed=True)
     assert found.table["t_left"].to_pylist() == [1]
     assert found.shed["why"].to_pylist() == ["rejected"]
 
@@ -251,3 +254,63 @@ def test_a_total_beyond_all_numbers_is_infinite() -> None:
     table = pa.table({"k": [1, 1], "t": [1, 2], "w": [1e308, 1e308]})
     found = tg.local.join(table, table, on="k", time="t", within=5, memory=4, importance="w")
     assert (found.results, found.importance) == (4, math.inf)
+
+
+def test_shed_is_there_only_if_asked_for() -> None:
+    """Rows that left early are not even gathered, in any of the joins."""
+    left, right = zipf(300, domain=10, seed=1)
+    two: dict[str, Any] = {"on": "key", "time": "time", "within": 50, "memory": 20}
+    facts = pa.table({"a": range(10), "b": range(10)})
+    star = {**two, "on": {"s1": {"key": "a"}, "s2": {"key": "b"}}, "policy": "rand"}
+    many: dict[str, Any] = {
+        "joins": "A.time -> B.time",
+        "time": "time",
+        "constraints": tg.RIDS("A -> B", k=0),
+    }
+    calls: list[Any] = [
+        lambda **more: tg.local.join(left, right, **two, **more),
+        lambda **more: tg.local.sample_join(left, right, **two, **more),
+        lambda **more: tg.local.star_join([left, right], facts, **star, **more),
+        lambda **more: tg.local.truncated_join(left, right, on="key", keep=20, **more),
+        lambda **more: tg.truncated_join(left, right, on="key", keep=20, **more),
+        lambda **more: tg.local.constrained_join({"A": left, "B": right}, **many, **more),
+    ]
+    assert len(calls[0](keep_shed=True).shed) > 0
+    for call in calls:
+        found = call()
+        with pytest.raises(tg.TidegateError, match="keep_shed=True"):
+            found.shed  # noqa: B018
+        kept = call(keep_shed=True)
+        assert {"side", "why"} <= set(kept.shed.schema.names)
+        assert rows(kept.table) == rows(found.table)
+        with pytest.raises(tg.TidegateError, match="keep_shed must be True or False, not 'yes'"):
+            call(keep_shed="yes")
+
+
+def test_allowed_is_the_budget() -> None:
+    left, right = zipf(300, domain=10, seed=1)
+    join: dict[str, Any] = {"on": "key", "time": "time", "within": 50}
+    for memory, allowed in (
+        (20, 20),
+        ("20 kB", 20_000),
+        ([(0, 20), (100, 30)], 30),
+        ([(0, 20), (100, 30), (10**6, 5)], 30),
+        (None, None),
+        ([(0, 20), (100, None)], None),
+    ):
+        counters = tg.local.join(left, right, **join, memory=memory).counters
+        assert counters.get("allowed") == allowed
+    sample = tg.local.sample_join(left, right, **join, memory=25)
+    assert sample.counters["allowed"] == 25
+    assert "allowed" not in tg.local.sample_join(left, right, **join, fraction=0.5).counters
+
+
+@pytest.mark.parametrize("split", ["shared", "fixed", 0.3])
+def test_shares_of_shards_add_up_to_the_budget(split: Any) -> None:
+    left, right = zipf(10, domain=10, seed=1)
+    for memory, total in ((103, 103), ("50 kB", 50_000)):
+        spec = window_join(
+            left.schema, right.schema, on="key", time="time", within=5, memory=memory, split=split
+        )
+        engines = [WindowJob(spec).engine_at(shard, 7) for shard in range(7)]
+        assert sum(engine.take_counters()["allowed"] for engine in engines) == total

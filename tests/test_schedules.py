@@ -111,7 +111,7 @@ def test_memory_follows_its_schedule() -> None:
     join: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "policy": "prob"}
     least = tg.local.join(left, right, **join, memory=20)
     most = tg.local.join(left, right, **join, memory=200)
-    found = tg.local.join(left, right, **join, memory=[(0, 200), (500, 20)])
+    found = tg.local.join(left, right, **join, memory=[(0, 200), (500, 20)], keep_shed=True)
     assert least.results < found.results < most.results
     at_once = found.shed.filter(pa.compute.equal(found.shed["left_at"], 500)).to_pylist()
     assert sum(row["why"] == "evicted" for row in at_once) >= 180

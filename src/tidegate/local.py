@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,20 +53,38 @@ class Result:
         Their total importance; the number of rows where none was asked for.
     counters
         What happened to the tuples: arrived, admitted, evicted, expired and so on.
-    shed
-        The tuples that left early: ``side``, ``left_at`` (when, in the time column's numbers),
-        ``why`` (``"evicted"``, ``"rejected"`` on arrival, ``"queue full"``, or the constraint that
-        dropped it) and the tuple, a struct in column ``left`` or ``right``; the other is null.
     """
 
     table: pa.Table
     results: int
     importance: float
     counters: dict[str, int | float]
-    shed: pa.Table
+    _shed: pa.Table | None = field(default=None, repr=False)
+
+    @property
+    def shed(self) -> pa.Table:
+        """The rows that left early, if the call was made with ``keep_shed=True``.
+
+        ``side``, ``left_at`` (when, in the time column's numbers), ``why`` (``"evicted"``,
+        ``"rejected"`` on arrival, ``"queue full"``, or the constraint that dropped it) and the
+        row, a struct in column ``left`` or ``right``; the other is null.
+        """
+        if self._shed is None:
+            raise TidegateError(
+                "shed was not kept, because it can take more memory than the join itself: give "
+                "the call keep_shed=True"
+            )
+        return self._shed
 
 
-def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+def join(
+    left: Any,
+    right: Any,
+    *,
+    batch_rows: int = 1 << 20,
+    keep_shed: bool = False,
+    **settings: Any,
+) -> Result:
     """Join two finite streams in bounded memory; see `tidegate.join` for the settings.
 
     Parameters
@@ -76,6 +94,8 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
         (dictionaries, runs, views) are decoded.
     batch_rows
         How many rows are taken at once. The answer does not depend on it.
+    keep_shed
+        Whether the result has ``shed``, the rows that left early. They take memory of their own.
     **settings
         As `tidegate.join` takes them, except `shards`: there is one.
     """
@@ -83,10 +103,17 @@ def join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -
     check_names(settings, window_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = window_join(tables[0].schema, tables[1].schema, **settings)
-    return _run(WindowJob(_counted(spec, tables)), tables, batch_rows)
+    return _run(WindowJob(_counted(spec, tables)), tables, batch_rows, keep_shed)
 
 
-def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+def star_join(
+    streams: Any,
+    relation: Any,
+    *,
+    batch_rows: int = 1 << 20,
+    keep_shed: bool = False,
+    **settings: Any,
+) -> Result:
     """Join finite streams through a relation; see `tidegate.star_join` for the settings.
 
     Parameters
@@ -98,6 +125,8 @@ def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **setti
         An Arrow table or pandas DataFrame: facts, or changes of them.
     batch_rows
         How many rows are taken at once. The answer does not depend on it.
+    keep_shed
+        Whether the result has ``shed``, the rows that left early.
     **settings
         As `tidegate.star_join` takes them, except `shards`: there is one.
     """
@@ -112,15 +141,22 @@ def star_join(streams: Any, relation: Any, *, batch_rows: int = 1 << 20, **setti
         inputs.append(facts)
     else:
         job = StarJob(spec, InHand(*in_order(facts)))
-    return _run(job, inputs, batch_rows)
+    return _run(job, inputs, batch_rows, keep_shed)
 
 
-def sample_join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings: Any) -> Result:
+def sample_join(
+    left: Any,
+    right: Any,
+    *,
+    batch_rows: int = 1 << 20,
+    keep_shed: bool = False,
+    **settings: Any,
+) -> Result:
     """Sample the join of two finite streams; see `tidegate.sample_join` for the settings.
 
     Parameters
     ----------
-    left, right, batch_rows
+    left, right, batch_rows, keep_shed
         As `join` takes them.
     **settings
         As `tidegate.sample_join` takes them, except `shards`: there is one.
@@ -129,7 +165,7 @@ def sample_join(left: Any, right: Any, *, batch_rows: int = 1 << 20, **settings:
     check_names(settings, sampled_join)
     tables = [decoded(as_table(left)), decoded(as_table(right))]
     spec = sampled_join(tables[0].schema, tables[1].schema, **settings)
-    return _run(SampledJob(spec), tables, batch_rows)
+    return _run(SampledJob(spec), tables, batch_rows, keep_shed)
 
 
 def estimate(sample: Any, **settings: Any) -> pa.Table:
@@ -152,9 +188,14 @@ def _check_batch(rows: Any) -> None:
         raise TidegateError(f"batch_rows must be a positive number of rows, not {rows!r}")
 
 
-def _run(job: WindowJob | SampledJob | StarJob, tables: list[pa.Table], batch_rows: int) -> Result:
+def _run(
+    job: WindowJob | SampledJob | StarJob,
+    tables: list[pa.Table],
+    batch_rows: int,
+    keep_shed: bool,
+) -> Result:
     """Feed a new engine all rows."""
-    engine = job.engine(1, keep_shed=True)
+    engine = job.engine(1, keep_shed=flag(keep_shed, "keep_shed"))
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):
@@ -167,17 +208,21 @@ def _run(job: WindowJob | SampledJob | StarJob, tables: list[pa.Table], batch_ro
         results=int(counters["results"]),
         importance=float(counters["importance"]),
         counters=counters,
-        shed=engine.take_shed(),
+        _shed=engine.take_shed() if keep_shed else None,
     )
 
 
-def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
+def truncated_join(
+    left: Any, right: Any = None, *, keep_shed: bool = False, **settings: Any
+) -> Result:
     """Join the best part of finite relations; see `tidegate.truncated_join` for the settings.
 
     Parameters
     ----------
     left, right
         Arrow tables or pandas DataFrames; or a list of two and more as the first.
+    keep_shed
+        Whether the result has ``shed``, the rows that were not kept.
     **settings
         As `tidegate.truncated_join` takes them.
 
@@ -190,6 +235,7 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
         ``left_at``.
     """
     check_names(settings, spec_of_truncated)
+    flag(keep_shed, "keep_shed")
     tables = [decoded(as_table(data)) for data in relations(left, right)]
     spec = spec_of_truncated([table.schema for table in tables], **settings)
     done = truncation.run(spec, tables)
@@ -200,6 +246,7 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
             ("truncated", done.left_out[at]),
             ("no partner", done.partnerless[at]),
         )
+        if keep_shed
     ]
     results = len(done.table)
     return Result(
@@ -207,7 +254,7 @@ def truncated_join(left: Any, right: Any = None, **settings: Any) -> Result:
         results=results,
         importance=float(results),
         counters=done.counters,
-        shed=pa.concat_tables(shed),
+        _shed=pa.concat_tables(shed) if keep_shed else None,
     )
 
 
@@ -306,7 +353,6 @@ def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
         results=table.num_rows,
         importance=float(table.num_rows),
         counters=engine.take_counters(),
-        shed=lines.slice(0, 0),
     )
 
 
@@ -328,21 +374,16 @@ def run_streams(
     for text, k in engine.adherence.items():
         counters[f"k of {text}"] = math.inf if k is None else k
     table = pa.Table.from_batches(found, job.result_schema)
-    shed = pa.table({"side": pa.array([], pa.string()), "why": pa.array([], pa.string())})
-    if isinstance(job, ConstrainedJob) and isinstance(engine, Archiving):
-        shed = engine.take_shed()
-        if job.spec.archive:
-            made_by = json.dumps({"settings": archive_settings(job.spec)})
-            shed = shed.replace_schema_metadata({MADE_BY: made_by})
-        else:
-            # What was not noted must not be taken for nothing by `repair`.
-            shed = shed.drop_columns(MARK)
+    shed = None
+    if isinstance(job, ConstrainedJob) and job.spec.archive and isinstance(engine, Archiving):
+        made_by = json.dumps({"settings": archive_settings(job.spec)})
+        shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
     return Result(
         table=table,
         results=table.num_rows,
         importance=float(table.num_rows),
         counters=counters,
-        shed=shed,
+        _shed=shed,
     )
 
 

@@ -183,8 +183,14 @@ class WindowJoin:
                 "seed": self.seed,
                 "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
             }
-            | self.policy.settings()
+            | settings_of_policy(self.policy)
         )
+
+
+def settings_of_policy(policy: Policy) -> dict[str, Any]:
+    """The policy's settings, under names that hide none of the join's."""
+    given = policy.settings()
+    return {n if n == "policy" else f"policy's {n}": value for n, value in given.items()}
 
 
 def window_join(

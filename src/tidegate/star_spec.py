@@ -38,6 +38,7 @@ from tidegate.spec import (
     combine_of,
     halflife_of,
     not_too_large,
+    settings_of_policy,
     times_of,
     window_length,
 )
@@ -172,7 +173,7 @@ class StarJoin:
                 [f"{f.name}: {f.type}" for f in schema]
                 for schema in (*(side.schema for side in self.streams), relation.schema)
             ],
-        } | self.policy.settings()
+        } | settings_of_policy(self.policy)
 
 
 def star_join(

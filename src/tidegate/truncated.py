@@ -22,6 +22,7 @@ def truncated_join(
     per: Any = None,
     suffixes: Sequence[str] | None = None,
     seed: int = 0,
+    keep_shed: bool = False,
 ) -> Any:
     """Join as much of two or more relations as a budget of input tuples allows.
 
@@ -57,6 +58,8 @@ def truncated_join(
         ``("_1", "_2", "_3")`` and so on for more.
     seed
         Of the tuples of one key that is kept in part, which ones: drawn by their content and this.
+    keep_shed
+        With tables, whether the `Result` has ``shed``, the rows that were not kept.
 
     Returns
     -------
@@ -95,13 +98,15 @@ def truncated_join(
     inputs = local.relations(left, right)
     on_spark = [hasattr(data, "mapInArrow") for data in inputs]
     if not any(on_spark):
-        return local.truncated_join(inputs, **settings)
+        return local.truncated_join(inputs, keep_shed=keep_shed, **settings)
     if not all(on_spark):
         kinds = ", ".join(type(data).__name__ for data in inputs)
         raise TidegateError(
             f"the inputs must be all Spark DataFrames or none, not {kinds}; "
             "spark.createDataFrame makes one of a table"
         )
+    if keep_shed:
+        raise TidegateError("keep_shed is for tables: leave it out with Spark DataFrames")
     from tidegate.spark import packing
     from tidegate.spark import truncated as on_frames
 

@@ -170,6 +170,7 @@ def test_an_example_by_hand() -> None:
         memory=10,
         policy=tg.Prob(frequencies),
         cpu=tg.SlowCPU(rate=0.5, queue=1),
+        keep_shed=True,
     )
     # At 0 one is taken, whichever its hash puts first; of the other two the better one waits.
     [dropped] = found.shed.to_pylist()

@@ -89,6 +89,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
             split=0.75,
             importance="w",
             policy=tg.IJoin(p_init=10.0, recompute=when),
+            keep_shed=True,
         ).shed
         gone = [row["left"]["k"] for row in shed.to_pylist() if row["side"] == "left"]
         assert "".join(gone) == lost

@@ -65,9 +65,8 @@ def test_rand_evicts_uniformly() -> None:
     n, memory = 6_000, 50
     table = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})
     other = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
-    shed = tg.local.join(
-        table, other, on="k", time="t", within="unbounded", memory=memory, policy="rand", seed=3
-    ).shed
+    join: dict[str, Any] = {"on": "k", "time": "t", "within": "unbounded", "seed": 3}
+    shed = tg.local.join(table, other, **join, memory=memory, policy="rand", keep_shed=True).shed
     lives = np.array(
         [
             at - row["t"]
@@ -135,9 +134,8 @@ def test_a_given_table_is_followed() -> None:
     right = pa.table({"k": [2], "t": [2]})
     table = {"k": [1, 2], "left": [1, 1], "right": [0, 9]}
     for frequencies in (table, pa.table(table), "whole"):
-        found = tg.local.join(
-            left, right, on="k", time="t", within=10, memory=1, policy=tg.Prob(frequencies)
-        )
+        join: dict[str, Any] = {"on": "k", "time": "t", "within": 10, "memory": 1}
+        found = tg.local.join(left, right, **join, policy=tg.Prob(frequencies), keep_shed=True)
         assert found.results == 1
         assert found.shed["left"][0].as_py() == {"k": 1, "t": 0}
         assert found.shed["why"][0].as_py() == "evicted"

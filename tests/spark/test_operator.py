@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -489,6 +490,77 @@ def test_two_joins_meet_in_one_query(spark: SparkSession) -> None:
     left, right = make(spark, 0, 30, 3, 8), make(spark, 0, 30, 5, 8)
     both = joined(left, right).union(joined(right, left))
     assert both.count() == 2 * len(native(left, right))
+
+
+def test_state_that_is_swapped_or_gone_is_an_error(streams: Streams) -> None:
+    for start in (0, 40):
+        streams.add("left", make(streams.spark, start, 40, 3, 8))
+        streams.add("right", make(streams.spark, start, 40, 5, 8))
+        streams.advance(shards=2)
+    before = streams.results()
+    streams.add("left", make(streams.spark, 80, 40, 3, 8))
+    checkpoint, whole = streams.home / "checkpoint", streams.home / "whole"
+    shutil.copytree(checkpoint, whole)
+    state = checkpoint / "state" / "0"
+
+    def swap() -> None:
+        (state / "0").rename(state / "swapped")
+        (state / "1").rename(state / "0")
+        (state / "swapped").rename(state / "1")
+
+    def garble() -> None:
+        for path in (state / "1").glob("[0-9]*.*"):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+            path.write_bytes(content)
+
+    # Spark itself finds that a file is gone or broken, before any of our code runs.
+    for damage, words in (
+        (swap, r"TidegateError: the state of shard \d of 2 .* is missing in batch 2"),
+        (lambda: shutil.rmtree(state / "1"), r"LOAD_STATE_STORE(.|\n)*/state/0/1/"),
+        (garble, "LOAD_STATE_STORE"),
+        (lambda: shutil.rmtree(state.parent), "STATE_DIRECTORY"),
+    ):
+        damage()
+        with pytest.raises(Exception, match=words):
+            streams.advance(shards=2)
+        assert streams.results() == before
+        shutil.rmtree(checkpoint)
+        shutil.copytree(whole, checkpoint)
+    streams.advance(shards=2)
+    assert streams.results() == native(streams.all("left"), streams.all("right"))
+
+
+def test_gauges_stay_in_a_batch_without_input(streams: Streams) -> None:
+    """An aggregation after the join has Spark run a batch that only moves the watermark."""
+    streams.add("left", make(streams.spark, 0, 40, 3, 8))
+    streams.add("right", make(streams.spark, 0, 40, 5, 8))
+    result = joined(streams.source("left"), streams.source("right"), shards=2)
+    timed = result.select(F.timestamp_seconds("l_t").alias("at")).withWatermark("at", "1 second")
+    query = (
+        timed.groupBy(F.window("at", "10 seconds"))
+        .count()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(streams.home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    first, idle = query.recentProgress
+    assert (first["numInputRows"], idle["numInputRows"]) == (80, 0)
+    [filled] = metrics.observed(first).values()
+    assert (filled["shards"], filled["held"] > 0, filled["arrived"] > 0) == (2, True, True)
+    # Spark has nothing to sum up, and says so.
+    [raw] = idle["observedMetrics"].values()
+    assert {raw["held"], raw["arrived"], raw["shards"]} == {None}
+    [counts] = metrics.observed(idle).values()
+    assert [counts[name] for name in ("shards", "held", "bytes")] == [
+        filled[name] for name in ("shards", "held", "bytes")
+    ]
+    assert (counts["arrived"], counts["results"], counts["importance"]) == (0, 0, 0)
+    # Nothing is known of a run of which the batch before was not read.
+    [unknown] = metrics.observed({**idle, "runId": "another"}).values()
+    assert (unknown["held"], unknown["shards"], unknown["arrived"]) == (None, None, 0)
 
 
 def test_labels_spread_over_partitions(spark: SparkSession) -> None:

@@ -85,7 +85,7 @@ def test_the_join_is_as_large_as_planned(settings: dict[str, Any], plan: Any) ->
 def test_what_was_not_kept_is_in_shed() -> None:
     left, right = skewed()
     left = left.append_column("n", pa.array(np.arange(len(left))))
-    done = tg.truncated_join(left, right, on="key", keep=150)
+    done = tg.truncated_join(left, right, on="key", keep=150, keep_shed=True)
     shed = done.shed.filter(pa.compute.equal(done.shed["side"], "left"))
     rows = {row["n"] for row in shed["left"].to_pylist()}
     assert rows.isdisjoint(done.table["n"].to_pylist())

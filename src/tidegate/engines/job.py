@@ -29,8 +29,14 @@ class WindowJob:
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> WindowEngine | QueueEngine:
         """One of several engines that share the memory equally."""
+        return self.engine_at(None, shards, keep_shed=keep_shed)
+
+    def engine_at(
+        self, shard: int | None, shards: int, *, keep_shed: bool = False
+    ) -> WindowEngine | QueueEngine:
+        """The engine of one shard: the shares of all add up to the memory."""
         kind = WindowEngine if self.spec.cpu is None else QueueEngine
-        return kind(self.spec, shards=shards, keep_shed=keep_shed)
+        return kind(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on."""

@@ -42,12 +42,13 @@ class QueueEngine:
         spec: WindowJoin,
         *,
         shards: int = 1,
+        shard: int | None = None,
         keep_shed: bool = False,
         keys: int = _KEYS,
     ) -> None:
         assert spec.cpu is not None
         self.spec = spec
-        self._join = PiecewiseEngine(spec, shards=shards, keep_shed=keep_shed)
+        self._join = PiecewiseEngine(spec, shards=shards, shard=shard, keep_shed=keep_shed)
         self._statistics = Statistics(spec.frequencies, keys)
         self._rules = _rules(spec, shards, keys)
         self._keep_shed = keep_shed

@@ -55,7 +55,9 @@ _MOMENTS = {
 }
 
 
-def rules_of(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
+def rules_of(
+    spec: WindowJoin, shards: int, exact_limit: int, shard: int | None = None
+) -> layout.Rules:
     """The settings as the loop takes them."""
     number = spec.unit.dtype.type
     policy = spec.policy
@@ -64,8 +66,9 @@ def rules_of(spec: WindowJoin, shards: int, exact_limit: int) -> layout.Rules:
     counting = layout.FADING
     if isinstance(policy, ByFrequency) and learn:
         counting = _COUNTINGS[policy.counting]
-    budgets = [share_of(step.value, spec, shards) for step in spec.budget]
-    least, most = min(budgets), max(share_of(s.value or 0, spec, shards) for s in spec.budget)
+    budgets = [share_of(step.value, spec, shards, shard) for step in spec.budget]
+    least = min(budgets)
+    most = max(share_of(step.value or 0, spec, shards, shard) for step in spec.budget)
     cap = columns = reserved = 0
     if learn:
         each = _OVERHEADS[counting]
@@ -119,9 +122,12 @@ def _columns(wanted: int | None, size: int | None) -> int:
     return min(_SKETCH, 1 << (most.bit_length() - 1))
 
 
-def share_of(memory: int | None, spec: WindowJoin, shards: int) -> int:
-    """One shard's share of a memory."""
-    return 2**62 if memory is None else max(memory // shards, 1 if spec.split is None else 2)
+def share_of(memory: int | None, spec: WindowJoin, shards: int, shard: int | None = None) -> int:
+    """One shard's share of a memory: with the shard's number, all shares add up to the memory."""
+    if memory is None:
+        return 2**62
+    share = memory // shards + (shard is not None and shard < memory % shards)
+    return max(share, 1 if spec.split is None else 2)
 
 
 def pools_of(memory: int, split: float | None) -> tuple[int, int]:

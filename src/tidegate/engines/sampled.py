@@ -71,7 +71,13 @@ class SampledJob:
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
         """One of several engines that share the memory equally."""
-        return SampledEngine(self.spec, shards=shards, keep_shed=keep_shed)
+        return self.engine_at(None, shards, keep_shed=keep_shed)
+
+    def engine_at(
+        self, shard: int | None, shards: int, *, keep_shed: bool = False
+    ) -> SampledEngine:
+        """The engine of one shard: the shares of all add up to the memory."""
+        return SampledEngine(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on."""
@@ -81,8 +87,17 @@ class SampledJob:
 class SampledEngine(WindowEngine):
     """A random sample of the join of two streams over sliding windows."""
 
-    def __init__(self, spec: SampledJoin, *, shards: int = 1, keep_shed: bool = False) -> None:
-        super().__init__(spec.window, shards=shards, keep_shed=keep_shed)
+    def __init__(
+        self,
+        spec: SampledJoin,
+        *,
+        shards: int = 1,
+        shard: int | None = None,
+        keep_shed: bool = False,
+    ) -> None:
+        super().__init__(spec.window, shards=shards, shard=shard, keep_shed=keep_shed)
+        if not spec.bounded:
+            self._shares = [None]
         self.sampled, self._shards = spec, shards
         self._rules = self._rules._replace(
             kind=layout.NOTHING,

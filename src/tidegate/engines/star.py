@@ -75,6 +75,7 @@ class StarEngine:
             known, self._index, self._numbers = relation
             self._rows = Payload(known.rows.schema)
             self._rows.add([known.rows])
+        self._memory = memory
         self._tables = StarTables(spec, self._index, memory)
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.streams]
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
@@ -358,6 +359,8 @@ class StarEngine:
         taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
+        if self._memory is not None:
+            taken["allowed"] = self._memory
         return taken | {
             "held": self._tables.held,
             "waiting": sum(b.num_rows for b in self._open),

@@ -21,6 +21,7 @@ from tidegate.engines.rules import (
     EXACT_LIMIT,
     TUPLE_OVERHEAD,
     rules_of,
+    share_of,
 )
 from tidegate.kernel import layout, victims, window
 from tidegate.kernel.order import tick_order
@@ -80,12 +81,17 @@ class WindowEngine:
         spec: WindowJoin,
         *,
         shards: int = 1,
+        shard: int | None = None,
         keep_shed: bool = False,
         exact_limit: int = EXACT_LIMIT,
     ) -> None:
         self.spec = spec
+        self._shares = [
+            None if step.value is None else share_of(step.value, spec, shards, shard)
+            for step in spec.budget
+        ]
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
-        self._rules = rules_of(spec, shards, exact_limit)
+        self._rules = rules_of(spec, shards, exact_limit, shard)
         self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
         self._candidates = Candidates(self._rules)
         if spec.memory is not None and spec.policy.learns is not None:
@@ -406,6 +412,9 @@ class WindowEngine:
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         left, right = self._tables.held_on(0), self._tables.held_on(1)
+        allowed = self._shares[int(ints[layout.CHANGE])]
+        if allowed is not None:
+            taken["allowed"] = allowed
         return taken | {
             "held": left + right,
             "held_left": left,

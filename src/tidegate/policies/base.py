@@ -103,11 +103,7 @@ class Policy:
 
     def settings(self) -> dict[str, Any]:
         """What tells this policy from others, as plain JSON values."""
-        chosen = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in chosen.items()}
-        return {"policy": self.name} | {
-            k: v if isinstance(v, int | float | str | None) else str(v) for k, v in plain.items()
-        }
+        return {"policy": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -278,6 +274,15 @@ def at_least(value: Any, least: float, name: str, *, above: bool = False) -> Non
         if least == -math.inf:
             wanted = "a finite number"
         raise TidegateError(f"{name} must be {wanted}, not {value!r}")
+
+
+def _plain(value: Any) -> int | float | str | None:
+    """A setting as a plain JSON value; NumPy's own text leaves out the middle of a long array."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int | float | str | None):
+        return value
+    return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
 def hash_of(table: Any) -> str:

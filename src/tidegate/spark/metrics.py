@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,22 @@ if TYPE_CHECKING:
 #: What the operator itself adds: bytes of state written, engines rebuilt from the state, shards.
 CARRIER = ("state_bytes", "rebuilt", "shards")
 COUNTERS = (*FLOWS, *GAUGES, *CARRIER)
+#: What stays as it is while nothing happens.
+_STANDING = (*GAUGES, "shards")
+
+#: A join without a budget has none to report.
+NO_BUDGET = "allowed"
 
 FIELDS = [
-    *(StructField(name, LongType(), False) for name in COUNTERS),
+    *(StructField(name, LongType(), name == NO_BUDGET) for name in COUNTERS),
     *(StructField(name, DoubleType(), False) for name in MEASURES),
 ]
 
 _uses: dict[str, itertools.count[int]] = {}
+#: What was last read of each join of a run: in which batch, and its gauges.
+_last: OrderedDict[tuple[str, str], tuple[int, dict[str, Any]]] = OrderedDict()
+#: So many joins of runs are remembered.
+_MOST_READ = 1_000
 
 
 def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False) -> DataFrame:
@@ -48,17 +58,33 @@ def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False
     return packed.observe(name, *sums)
 
 
-def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, int | float]]:
+def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]:
     """Read the counters in a progress report (`query.lastProgress`, an event's), by join.
 
-    A batch in which no task ran reports zeros.
+    A batch without input, which only moves a watermark, reaches no shard, and Spark reports nulls.
+    Nothing has happened in it, so that flows are 0 here, and gauges are those of the batch before.
+    They are None if that one was not read in this process.
     """
-    metrics = progress["observedMetrics"]
-    return {
-        key: _values(row)
-        for key, row in metrics.items()
+    found = {
+        key: dict(_plain(row))
+        for key, row in progress["observedMetrics"].items()
         if key == name or key.startswith(f"{name}-")
     }
+    for key, values in found.items():
+        _fill(values, (str(progress["runId"]), key), int(progress["batchId"]))
+    return {key: {f.name: values[f.name] for f in FIELDS} for key, values in found.items()}
+
+
+def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
+    """Put in what is known of a batch that reached no shard."""
+    if values["shards"] is None:
+        before, gauges = _last.get(join, (None, {}))
+        known = gauges if before in (batch - 1, batch) else {}
+        values |= dict.fromkeys(values, 0) | {gauge: known.get(gauge) for gauge in _STANDING}
+    _last[join] = batch, {gauge: values[gauge] for gauge in _STANDING}
+    _last.move_to_end(join)
+    if len(_last) > _MOST_READ:
+        _last.popitem(last=False)
 
 
 def reports(progress: Any) -> list[dict[str, Any]]:
@@ -70,11 +96,6 @@ def reports(progress: Any) -> list[dict[str, Any]]:
     ]
     said = [text for row in rows for text in (row.get("report") or "").splitlines()]
     return [json.loads(text) for text in said]
-
-
-def _values(row: Any) -> dict[str, int | float]:
-    values = _plain(row)
-    return {field.name: values[field.name] or 0 for field in FIELDS}
 
 
 def _plain(row: Any) -> Mapping[str, Any]:

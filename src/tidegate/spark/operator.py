@@ -58,6 +58,7 @@ def run(
     the memory is what the pool orders through a control source, beside the inputs. With an
     `archive`, what the engines shed is written there.
     """
+    result_schema = schema or from_arrow_schema(job.result_schema)
     streaming = {frame.isStreaming for frame in inputs}
     if len(streaming) != 1:
         kinds = ", ".join("streaming" if frame.isStreaming else "batch" for frame in inputs)
@@ -92,9 +93,9 @@ def run(
     shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
-        settings = {**job.fingerprint(), "shards": number, "shuffle partitions": partitions}
+        settings = {"shards": number, "shuffle partitions": partitions}
         results = groups.transformWithStateInPandas(
-            _StreamingShard(shard, settings),
+            _StreamingShard(shard, settings_of(job, result_schema) | settings),
             packing.RESULTS,
             "append",
             "none",
@@ -102,8 +103,17 @@ def run(
     else:
         results = groups.applyInArrow(_batch_shard(shard), packing.RESULTS)
     return metrics.observe(results, name, reports=share is not None).mapInArrow(
-        packing.unpack, schema or from_arrow_schema(job.result_schema)
+        packing.unpack, result_schema
     )
+
+
+def settings_of(job: Job, result_schema: StructType) -> dict[str, Any]:
+    """The settings that a checkpoint depends on: those of the job, and the result's columns.
+
+    A sink must not get two schemas because a query was restarted with other names.
+    """
+    columns = [f"{field.name}: {field.dataType.simpleString()}" for field in result_schema]
+    return {**job.fingerprint(), "result columns": columns}
 
 
 def _need_rocksdb(provider: str) -> None:
@@ -137,12 +147,11 @@ class _Inbox:
 
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
         """Make the one row of counters of this shard and batch."""
-        row: dict[str, int | float] = dict.fromkeys((field.name for field in metrics.FIELDS), 0)
+        row: dict[str, int | float] = {}
         dropped: list[Mapping[str, int | float]] = [note.dropped for note in self._notes]
         for counts in (engine.take_counters(), *dropped, carrier):
             for counter, value in counts.items():
-                if counter in row:
-                    row[counter] += value
+                row[counter] = row.get(counter, 0) + value
         return row
 
 
@@ -200,6 +209,7 @@ class _StreamingShard(StatefulProcessor):
         self._sealed = _Sealed(shard)
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
+        self._partitions: int = settings["shuffle partitions"]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -218,8 +228,8 @@ class _StreamingShard(StatefulProcessor):
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
                 inbox.add(*row)
         label = int(key[0])
-        place = _place(self._operator, label)
-        opened = self._log.open(self._settings, place, lambda: shard.engine(label))
+        where = _where(self._operator, label, shard.labels, self._partitions)
+        opened = self._log.open(self._settings, where, lambda: shard.engine(label))
         for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
         shard.put_away(opened.engine, label)
@@ -258,16 +268,22 @@ def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pandas(_frame(data, counters), schema=packing.RESULTS_ARROW)
 
 
-def _place(operator: str, label: int) -> tuple[object, ...]:
-    """Say where an engine is at home: one shard of one operator of one query."""
+def _where(operator: str, label: int, labels: Sequence[int], partitions: int) -> state.Shard:
+    """Say which shard of which query this is."""
     context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-    return (query, operator, label)
+    told = context.getLocalProperty if context is not None else lambda name: None
+    return state.Shard(
+        label,
+        labels,
+        sharding.spark_hash(label) % partitions,
+        int(told("streaming.sql.batchId") or 0),
+        (told("sql.streaming.queryId"), operator, label),
+    )
 
 
 def _frame(data: bytes, counters: dict[str, int | float], report: str = "") -> pd.DataFrame:
     columns: dict[str, list[Any]] = {"data": [data]}
     for field in metrics.FIELDS:
-        columns[field.name] = [counters.get(field.name, 0)]
+        columns[field.name] = [counters.get(field.name, None if field.nullable else 0)]
     columns["report"] = [report]
     return pd.DataFrame(columns)

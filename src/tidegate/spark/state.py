@@ -4,6 +4,10 @@ What a batch writes must follow what changed, not what is held. So the state of 
 of records under increasing numbers, begun anew with a snapshot when most of it is dead, and a
 small note of where the log begins and ends. The engine itself stays alive in the Python worker
 between batches; the log is read only where the worker does not have the engine that wrote it.
+
+Lost or damaged state must not pass for a new shard. Every pack task speaks to every shard, so that
+all shards of a query have a note, or none has: a shard without one has lost its state if an earlier
+batch wrote another shard's note into the same store. Each value has a checksum.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -26,12 +33,13 @@ from pyspark.sql.types import (
 
 from tidegate.checks import check_same
 from tidegate.engines.base import Engine
+from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 #: The layout of what is written here.
-VERSION = 1
+VERSION = 2
 #: A value goes through several copies and a socket in one piece, so large records are cut.
 VALUE_BYTES = 4 << 20
 #: An engine that its shard has not asked for in this long is elsewhere by now.
@@ -44,11 +52,16 @@ _META = StructType(
         StructField("first", LongType(), False),
         StructField("next", LongType(), False),
         StructField("token", BinaryType(), False),
+        StructField("since", LongType(), False),
     ]
 )
 _NUMBER = StructType([StructField("number", LongType(), False)])
 _RECORD = StructType(
-    [StructField("last", BooleanType(), False), StructField("data", BinaryType(), False)]
+    [
+        StructField("last", BooleanType(), False),
+        StructField("data", BinaryType(), False),
+        StructField("checksum", LongType(), False),
+    ]
 )
 
 
@@ -84,52 +97,130 @@ class LiveEngines:
 LIVE = LiveEngines()
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Which shard of which query a log is of.
+
+    Attributes
+    ----------
+    label, labels
+        Its group key, and those of all shards.
+    partition
+        The partition of Spark's state store that it is in.
+    batch
+        The number of the batch that is run.
+    place
+        Where its engine stays alive: one shard of one operator of one query.
+    """
+
+    label: int
+    labels: Sequence[int]
+    partition: int
+    batch: int
+    place: tuple[object, ...]
+
+    @property
+    def named(self) -> str:
+        """How messages call it."""
+        number = self.labels.index(self.label) + 1
+        return (
+            f"shard {number} of {len(self.labels)} (group {self.label}, in the folder "
+            f"state/<operator>/{self.partition} of the checkpoint)"
+        )
+
+    def damaged(self, what: str) -> TidegateError:
+        """The error of a state that cannot be gone on with, and what to do."""
+        return TidegateError(
+            f"the state of {self.named} {what}. To go on without it would leave out results. "
+            "Restore the whole checkpoint folder as it was, or from a copy of one time, or start "
+            "with a new checkpoint location."
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Say whose state it is that Spark cannot read."""
+        try:
+            yield
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            raise self.damaged(f"cannot be read ({type(error).__name__}: {said})") from error
+
+
 class Log:
-    """One shard's records in the state store."""
+    """The records of shards in one partition of the state store."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._meta = handle.getValueState("meta", _META)
         self._records = handle.getMapState("log", _NUMBER, _RECORD)
+        # The attribute's name differs between versions of Spark.
+        clients = (each for each in vars(handle).values() if hasattr(each, "set_implicit_key"))
+        self._client = next(clients, None)
 
-    def open(self, settings: str, place: tuple[object, ...], new: Callable[[], Engine]) -> Opened:
+    def open(self, settings: str, shard: Shard, new: Callable[[], Engine]) -> Opened:
         """Give the engine as the last committed batch left it."""
-        meta = self._meta.get()
+        with shard.reading():
+            meta = self._meta.get()
         if meta is None:
-            LIVE.take(place, b"")
-            return Opened(self, settings, place, new(), 0, 0, b"", rebuilt=False)
-        version, written_with, first, after, token = meta
+            self._check_new(shard)
+            LIVE.take(shard.place, b"")
+            return Opened(self, settings, shard, new(), 0, 0, b"", shard.batch, rebuilt=False)
+        version, written_with, first, after, token, since = meta
         check_settings(
             {"state version": version, **json.loads(written_with)},
             {"state version": VERSION, **json.loads(settings)},
         )
         token = bytes(token)
-        engine = LIVE.take(place, token)
+        engine = LIVE.take(shard.place, token)
         rebuilt = engine is None
         if engine is None:
             engine = new()
-            engine.restore(self._read(first, after))
-        return Opened(self, settings, place, engine, first, after, token, rebuilt=rebuilt)
+            engine.restore(self._read(shard, first, after))
+        return Opened(self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt)
 
-    def _read(self, first: int, after: int) -> Iterator[bytes]:
+    def _check_new(self, shard: Shard) -> None:
+        """Refuse to begin anew where another shard's note shows that batches were taken before.
+
+        One of this batch shows nothing: all shards of a partition may begin in one batch.
+        """
+        if shard.batch == 0 or self._client is None:
+            return
+        for label in shard.labels:
+            self._client.set_implicit_key((label,))
+            with shard.reading():
+                other = self._meta.get()
+            if other is not None and other[-1] < shard.batch:
+                raise shard.damaged(
+                    f"is missing in batch {shard.batch}, but that of the group {label} is there "
+                    f"since batch {other[-1]}: a folder of the state was replaced by another, or "
+                    "restored from another time"
+                )
+        self._client.set_implicit_key((shard.label,))
+
+    def _read(self, shard: Shard, first: int, after: int) -> Iterator[bytes]:
         parts: list[bytes] = []
         for number in range(first, after):
             # One by one: the client's own iteration would put them all into one message.
-            value = self._records.getValue((number,))
+            with shard.reading():
+                value = self._records.getValue((number,))
             if value is None:
-                raise RuntimeError(f"the state of this shard has lost its record {number}")
-            last, data = value
-            parts.append(bytes(data))
+                raise shard.damaged(f"has lost its record {number}")
+            last, data, checksum = value
+            data = bytes(data)
+            if checksum != _checksum(shard.label, number, data):
+                raise shard.damaged(f"has a record {number} that is damaged or of another shard")
+            parts.append(data)
             if last:
                 yield parts[0] if len(parts) == 1 else b"".join(parts)
                 parts = []
 
-    def append(self, number: int, record: bytes) -> int:
+    def append(self, shard: Shard, number: int, record: bytes) -> int:
         """Write a record at a number, in several values if it is large; the next number."""
         view = memoryview(record)
         for start in range(0, max(len(record), 1), VALUE_BYTES):
             last = start + VALUE_BYTES >= len(record)
             value = record if last and start == 0 else bytes(view[start : start + VALUE_BYTES])
-            self._records.updateValue((number,), (last, value))
+            checksum = _checksum(shard.label, number, value)
+            self._records.updateValue((number,), (last, value, checksum))
             number += 1
         return number
 
@@ -138,9 +229,14 @@ class Log:
         for number in range(first, after):
             self._records.removeKey((number,))
 
-    def close(self, settings: str, first: int, after: int, token: bytes) -> None:
-        """Say where the log begins and ends, and which engine it equals."""
-        self._meta.update((VERSION, settings, first, after, token))
+    def close(self, settings: str, first: int, after: int, token: bytes, since: int) -> None:
+        """Say where the log begins and ends, which engine it equals and since when it is."""
+        self._meta.update((VERSION, settings, first, after, token, since))
+
+
+def _checksum(label: int, number: int, data: bytes) -> int:
+    """A checksum of a value, which is another in another place."""
+    return zlib.crc32(data, zlib.crc32(f"{label} {number}".encode()))
 
 
 class Opened:
@@ -150,11 +246,12 @@ class Opened:
         self,
         log: Log,
         settings: str,
-        place: tuple[object, ...],
+        shard: Shard,
         engine: Engine,
         first: int,
         after: int,
         token: bytes,
+        since: int,
         *,
         rebuilt: bool,
     ) -> None:
@@ -162,10 +259,11 @@ class Opened:
         self.rebuilt = rebuilt
         self._log = log
         self._settings = settings
-        self._place = place
+        self._shard = shard
         self._first = first
         self._after = after
         self._token = token
+        self._since = since
 
     def save(self) -> int:
         """Write what the batch changed and keep the engine alive; how many bytes were written.
@@ -181,11 +279,11 @@ class Opened:
             changes = self.engine.changes()
             records = [changes] if changes else []
         for record in records:
-            after = self._log.append(after, record)
+            after = self._log.append(self._shard, after, record)
         if records or first != self._first or not token:
             token = os.urandom(16)
-            self._log.close(self._settings, first, after, token)
-        LIVE.keep(self._place, token, self.engine)
+            self._log.close(self._settings, first, after, token, self._since)
+        LIVE.keep(self._shard.place, token, self.engine)
         return sum(map(len, records))
 
 
