@@ -32,6 +32,7 @@ from benchmarks import (
     star,
     state,
     static,
+    wide,
 )
 
 #: By name: how to run a part, in full or quickly.
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "kernel": lambda quick, step: kernel.run(kernel.QUICK if quick else kernel.FULL, step),
     "growth": lambda quick, step: growth.run(growth.QUICK if quick else growth.FULL, step),
     "state": lambda quick, step: state.run(state.QUICK if quick else state.FULL, step),
+    "wide": lambda quick, step: wide.run(wide.QUICK if quick else wide.FULL, step),
     "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
     "approximation": lambda quick, step: approximation.run(
         approximation.QUICK if quick else approximation.FULL, step

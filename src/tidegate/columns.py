@@ -196,6 +196,37 @@ def row_bytes(array: pa.Array) -> NDArray[np.int64]:
     return np.full(rows, max(kind.bit_width // 8, 1), np.int64)
 
 
+def row_bits(array: pa.Array) -> int | NDArray[np.int64]:
+    """How many bits each value takes in Arrow's layout, each with a validity bit of its own.
+
+    One number where all values take the same.
+    """
+    array = plain(array)
+    kind = array.type
+    if pa.types.is_null(kind):
+        return 0
+    if pa.types.is_struct(kind):
+        total: int | NDArray[np.int64] = 1
+        for child in array.flatten():
+            total = total + row_bits(child)
+        return total
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        items, offsets = _runs(array)
+        own = 65 if pa.types.is_large_list(kind) else 33
+        each = row_bits(items)
+        if isinstance(each, int) and pa.types.is_fixed_size_list(kind):
+            return each * int(kind.list_size) + 1
+        if isinstance(each, int):
+            return each * np.diff(offsets) + own
+        return sum_runs(each, offsets) + own
+    if not pa.types.is_fixed_size_binary(kind):
+        wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        strings = _bytes_of(array)
+        if strings is not None:
+            return 8 * np.diff(strings[1]) + (65 if wide else 33)
+    return int(kind.bit_width) + 1
+
+
 def equal(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
     """Whether values are equal as join keys are: a null inside a value equals a null."""
     a, b = plain(a), plain(b)

@@ -22,6 +22,7 @@ from tidegate.engines.base import Archiving, Job
 from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.departures import MARK, archived, shed_schema
 from tidegate.engines.job import WindowJob
+from tidegate.engines.payload import Payload
 from tidegate.engines.repaired import MADE_BY, RepairJob, archive_settings, check_archive
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
@@ -37,6 +38,9 @@ from tidegate.star_spec import star_join as spec_of_star
 from tidegate.times import times
 from tidegate.truncated_spec import TruncatedJoin
 from tidegate.truncated_spec import truncated_join as spec_of_truncated
+
+#: A table is taken as one batch up to this size.
+_PART_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -424,24 +428,40 @@ def _in_step(
     job: Job, tables: list[pa.Table], batch_rows: int, counters: dict[str, int | float]
 ) -> Iterator[list[list[pa.RecordBatch]]]:
     """The rows of all tables in order of time, some at once."""
-    prepared = []
+    sources, orders, times = [], [], []
     for stream, table in enumerate(tables):
-        batch, dropped = job.prepare(stream, _single(table))
-        prepared.append(batch)
-        for name, value in dropped.items():
-            counters[name] = counters.get(name, 0) + value
-    times = [b.column("time").to_numpy() for b in prepared]
-    orders = [np.argsort(t, kind="stable") for t in times]
-    prepared = [b.take(pa.array(o)) for b, o in zip(prepared, orders, strict=True)]
-    times = [t[o] for t, o in zip(times, orders, strict=True)]
+        prepared = []
+        for part in _parts(table):
+            batch, dropped = job.prepare(stream, part)
+            prepared.append(batch)
+            for name, value in dropped.items():
+                counters[name] = counters.get(name, 0) + value
+        sources.append(Payload(prepared[0].schema))
+        sources[-1].add(prepared)
+        time = np.concatenate([batch.column("time").to_numpy() for batch in prepared])
+        orders.append(np.argsort(time, kind="stable"))
+        times.append(time[orders[-1]])
     cuts = np.sort(np.concatenate(times))[batch_rows::batch_rows]
     ends = [[*np.searchsorted(t, cuts), len(t)] for t in times]
     for i in range(len(cuts) + 1):
         starts = [e[i - 1] if i else 0 for e in ends]
         yield [
-            [b.slice(start, end[i] - start)]
-            for b, start, end in zip(prepared, starts, ends, strict=True)
+            list(source.pieces(order[start : end[i]]))
+            for source, order, start, end in zip(sources, orders, starts, ends, strict=True)
         ]
+
+
+def _parts(table: pa.Table) -> list[pa.RecordBatch]:
+    """A table as one batch, or as a few where one column of strings would be too large."""
+    parts: list[list[pa.RecordBatch]] = []
+    size = 0
+    for batch in table.to_batches():
+        if not parts or size + batch.nbytes > _PART_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(batch)
+        size += batch.nbytes
+    return [_single(pa.Table.from_batches(part, table.schema)) for part in parts or [[]]]
 
 
 def _single(table: pa.Table) -> pa.RecordBatch:

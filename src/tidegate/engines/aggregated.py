@@ -20,6 +20,7 @@ from tidegate.columns import numbered
 from tidegate.constrained_spec import ConstrainedJoin
 from tidegate.engines.base import Clocks
 from tidegate.engines.constrained import ConstrainedEngine, ConstrainedJob
+from tidegate.engines.pieces import cut_batch
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.totals import Changes, reals, sum_type, sums
 from tidegate.errors import TidegateError
@@ -114,13 +115,14 @@ class AggregatedEngine:
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take prepared batches of every stream; give the aggregates that have changed."""
-        yield from self._give(list(self._join.feed(inputs, clocks)), final=False)
+        yield from self._give(self._join.feed(inputs, clocks), final=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Take the tick that is still open, and give what holds at its time."""
-        yield from self._give(list(self._join.finish()), final=True)
+        yield from self._give(self._join.finish(), final=True)
 
-    def _give(self, found: list[pa.RecordBatch], *, final: bool) -> Iterator[pa.RecordBatch]:
+    def _give(self, found: Iterator[pa.RecordBatch], *, final: bool) -> Iterator[pa.RecordBatch]:
+        # Of each piece, only the columns that matter stay.
         new = pa.concat_tables([self._schema.empty_table(), *map(self._timed, found)])
         self._fresh = pa.concat_tables([self._fresh, new])
         rows = pa.concat_tables([self._rows, new])
@@ -128,8 +130,8 @@ class AggregatedEngine:
         changed = self._changed(rows, end)
         self._told = max(self._told, end)
         self._rows = rows.filter(pc.greater_equal(rows.column("until"), self._told))
-        if changed is not None and changed.num_rows:
-            yield changed
+        if changed is not None:
+            yield from cut_batch(changed)
 
     def _timed(self, batch: pa.RecordBatch) -> pa.Table:
         """Results with the time for which they are in the join."""

@@ -19,7 +19,8 @@ from tidegate.engines.constrained_log import Log
 from tidegate.engines.constrained_rows import BITS, Side, prepare
 from tidegate.engines.constrained_tables import Tables
 from tidegate.engines.departures import Departures
-from tidegate.engines.payload import Payload, one_batch
+from tidegate.engines.payload import Payload, gather
+from tidegate.engines.pieces import Widths, cut, room
 from tidegate.engines.prepare import TIE, TIME
 from tidegate.kernel import constrained as loop
 from tidegate.kernel import constrained_layout as layout
@@ -81,6 +82,7 @@ class ConstrainedEngine:
         self._sides = [Side(spec, at, more) for at in range(len(spec.streams))]
         self._tables = Tables(spec)
         self._payload = [Payload(side.payload_schema) for side in self._sides]
+        self._piece = room(spec.result_schema)
         self._open = [self._no_rows(s) for s in range(len(self._sides))]
         self._flows = dict.fromkeys(FLOWS, 0)
         self._departures = Departures(spec)
@@ -111,16 +113,13 @@ class ConstrainedEngine:
         self, inputs: Sequence[Sequence[pa.RecordBatch]], told: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Take all rows but those of the latest time, of which more may come."""
-        given = [
-            one_batch(pa.Table.from_batches([self._open[s], *inputs[s]]))
-            for s in range(len(self._sides))
-        ]
-        lengths = [batch.num_rows for batch in given]
+        given = [[self._open[s], *inputs[s]] for s in range(len(self._sides))]
+        lengths = [sum(batch.num_rows for batch in batches) for batches in given]
         if not any(lengths):
             return
-        time = np.concatenate([batch.column(TIME).to_numpy() for batch in given])
+        time = np.concatenate([_column(batches, TIME) for batches in given])
         stream = np.repeat(np.arange(len(given), dtype=np.int8), lengths)
-        tie = np.concatenate([batch.column(TIE).to_numpy() for batch in given])
+        tie = np.concatenate([_column(batches, TIE) for batches in given])
         order = tick_order(time, lengths[0], stream, tie, tie)
         latest = time[order[-1]]
         ready = len(order)
@@ -128,11 +127,14 @@ class ConstrainedEngine:
             ready = int(np.searchsorted(time[order], latest))
         starts = np.concatenate([[0], np.cumsum(lengths)])
         waiting = np.sort(order[ready:])
-        for s, batch in enumerate(given):
+        for s, batches in enumerate(given):
             own = waiting[(waiting >= starts[s]) & (waiting < starts[s + 1])] - starts[s]
-            self._open[s] = batch.take(pa.array(own)) if len(own) else self._no_rows(s)
+            self._open[s] = gather(batches, self._sides[s].schema, own)
         order = order[:ready]
-        first = [self._payload[s].add([self._sides[s].payload(b)]) for s, b in enumerate(given)]
+        first = [
+            payload.add([side.payload(batch) for batch in batches])
+            for payload, side, batches in zip(self._payload, self._sides, given, strict=True)
+        ]
         newcomers = self._batch(given, order, time, stream, starts, first)
         for at in range(0, ready, _CHUNK):
             part = layout.Batch(*(column[at : at + _CHUNK] for column in newcomers))
@@ -141,7 +143,7 @@ class ConstrainedEngine:
 
     def _batch(
         self,
-        given: list[pa.RecordBatch],
+        given: list[list[pa.RecordBatch]],
         order: NDArray[np.int64],
         time: NDArray[np.int64],
         stream: NDArray[np.int8],
@@ -156,14 +158,14 @@ class ConstrainedEngine:
         bits = np.zeros(len(time), np.uint8)
         row = np.zeros(len(time), np.int64)
         end = np.full(len(time), layout.NEVER, np.int64)
-        for s, (side, batch) in enumerate(zip(self._sides, given, strict=True)):
+        for s, (side, batches) in enumerate(zip(self._sides, given, strict=True)):
             mine = slice(starts[s], starts[s + 1])
             for j in range(len(side.keys)):
-                hashes[mine, j] = batch.column(f"h{j}").to_numpy()
+                hashes[mine, j] = _column(batches, f"h{j}")
             for j in range(len(side.stream.ordered)):
-                values[mine, j] = batch.column(f"v{j}").to_numpy()
-            bits[mine] = batch.column(BITS).to_numpy()
-            row[mine] = first[s] + np.arange(batch.num_rows)
+                values[mine, j] = _column(batches, f"v{j}")
+            bits[mine] = _column(batches, BITS)
+            row[mine] = first[s] + np.arange(len(row[mine]))
             if side.stream.window is not None:
                 end[mine] = time[mine] + side.stream.window
         return layout.Batch(
@@ -177,7 +179,7 @@ class ConstrainedEngine:
         )
 
     def _no_batch(self) -> layout.Batch:
-        empty = [self._no_rows(s) for s in range(len(self._sides))]
+        empty = [[self._no_rows(s)] for s in range(len(self._sides))]
         nothing = np.zeros(0, np.int64)
         starts = np.zeros(len(self._sides) + 1, np.int64)
         first = [0] * len(self._sides)
@@ -193,10 +195,16 @@ class ConstrainedEngine:
         while stopped != loop.DONE:
             found, stopped = loop.run(tables.core, tables.plan, newcomers, out, 0)
             if found:
-                yield self._results(out[:found])
-            elif stopped == loop.FULL:
-                out = np.empty((2 * len(out), len(self._sides)), np.int64)
+                yield from self._found(out[:found])
         self._departures.note(tables.take_shed(), newcomers, ties, self._payload)
+
+    def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Results as rows, in pieces."""
+        taken: Widths = 0
+        for s, payload in enumerate(self._payload):
+            taken = taken + payload.widths_of(rows[:, s])
+        for piece in cut(len(rows), taken, self._piece):
+            yield self._results(rows[piece])
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Results as rows, less those whose keys only had the same hash."""
@@ -326,3 +334,8 @@ class ConstrainedEngine:
     def take_shed(self) -> pa.Table:
         """What constraints dropped since the last call; see `Departures`."""
         return self._departures.take()
+
+
+def _column(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[Any]:
+    """A column of numbers of several batches."""
+    return np.concatenate([batch.column(name).to_numpy() for batch in batches])

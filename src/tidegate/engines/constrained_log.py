@@ -20,7 +20,7 @@ from tidegate.kernel.constrained_state import load_group, load_slots
 
 #: Rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
-#: What a log may take, whatever is held.
+#: Bytes of these rows; and what a log may take, whatever is held.
 _RECORD_BYTES = 16 << 20
 #: What is written of a tuple, besides its links and its payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
@@ -80,8 +80,9 @@ class Log:
         used = self._tables.used_slots()
         for s in range(len(self._sides)):
             mine = used[self._tables.core.slots["stream"][used] == s]
-            for at in range(0, len(mine), _RECORD_ROWS):
-                held = self._held_rows(s, mine[at : at + _RECORD_ROWS])
+            rows = np.maximum(self._tables.core.slots["row"][mine], 0)
+            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
+                held = self._held_rows(s, mine[part])
                 records.append(to_bytes(self._head(), {f"held{s}": held}))
         self._logged_rows = self._tables.held
         self._logged_bytes = sum(map(len, records))
@@ -215,8 +216,7 @@ class Log:
         stored.add(
             [pa.RecordBatch.from_arrays(b.columns[-len(schema) :], schema=schema) for b in batches]
         )
-        if len(rows):
-            payload.add([stored.take(rows)])
+        payload.add(list(stored.pieces(rows)))
         return slots[live], links[live], hashes[live]
 
     def _move(

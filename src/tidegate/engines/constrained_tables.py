@@ -65,7 +65,6 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         steps=np.array(list(map(len, steps))),
         step_up=_ragged([[int(up) for up, _ in s] for s in steps]),
         step_edge=_ragged([[edge for _, edge in s] for s in steps]),
-        branches=np.array([not spec.eliminate or any(up for up, _ in s) for s in steps]),
         covers=np.array(list(map(len, covers))),
         cover=_ragged(covers),
         rows=np.array([s.rows or 0 for s in spec.streams]),

@@ -151,9 +151,10 @@ class Departures:
                 self._last.put(s, came.at(-1))
         for s in range(n):
             mine = np.flatnonzero(shed["stream"] == s)
-            if len(mine):
-                rows = payload[s].take(np.ascontiguousarray(shed["row"][mine]))
-                self._found.append(self._rows(s, shed[mine], rows, seen.at(np.s_[:, mine])))
+            for part in payload[s].cut(shed["row"][mine]):
+                own = mine[part]
+                rows = payload[s].take(np.ascontiguousarray(shed["row"][own]))
+                self._found.append(self._rows(s, shed[own], rows, seen.at(np.s_[:, own])))
 
     def _rows(
         self,

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.engines.payload import gather
 from tidegate.engines.prepare import payload_of
-from tidegate.engines.window import WindowEngine, _opened, _take_rows
+from tidegate.engines.window import WindowEngine, _opened
 from tidegate.kernel import layout, window
 
 
@@ -59,7 +60,7 @@ class PiecewiseEngine(WindowEngine):
             if why == layout.TOO_MANY_KEYS:
                 self._tables.forget()
             elif why != layout.DONE:
-                yield from self._found()
+                yield from self._so_far()
             if why == layout.PROBE_TOO_LARGE:
                 room = 2 * len(self._out.left)
                 wider = {name: np.empty(room, np.int64) for name in ("left", "right")}
@@ -78,19 +79,19 @@ class PiecewiseEngine(WindowEngine):
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """No more rows of this feed: give the last results, and drop the rows nobody holds."""
-        yield from self._found()
+        yield from self._so_far()
         self._note_shed(self._out)
         rows = np.sort(self._order[self._waiting])
         split = int(np.searchsorted(rows, self._left))
         table, held = self._tables.core.slots["row"], []
         for s, own in enumerate((rows[:split], rows[split:] - self._left)):
-            self._open[s] = _take_rows(self._given[s], own) if len(own) else self._no_rows(s)
+            self._open[s] = gather(self._given[s], self._schemas[s], own)
             slots = self._tables.slots_of(s)
             held.append(slots[table[slots] >= self._first[s]])
         self._trim(np.concatenate(held), self._first)
 
-    def _found(self) -> Iterator[pa.RecordBatch]:
+    def _so_far(self) -> Iterator[pa.RecordBatch]:
         """The results so far."""
         if self._pairs:
-            yield self._results(self._out.left[: self._pairs], self._out.right[: self._pairs])
+            yield from self._found(self._out.left[: self._pairs], self._out.right[: self._pairs])
         self._pairs = 0

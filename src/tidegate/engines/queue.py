@@ -105,11 +105,10 @@ class QueueEngine:
         newcomers = newcomers[np.lexsort([newcomers[name] for name in names])]
         items = np.concatenate([self._queue, newcomers])
         queue = self._loaded(items)
-        rows = [self._rows_of(side, items) for side in range(2)]
         called: NDArray[np.int64] = np.empty(len(items), np.int64)
         if self._rules.integrated:
             sides = np.argsort(items["side"], kind="stable")
-            called[sides] = self._join.begin([[batch] for batch in rows])
+            called[sides] = self._join.begin([self._pieces_of(s, items) for s in range(2)])
         number = self.spec.unit.dtype.type
         why, handed = -1, 0
         while why != kernel.DONE:
@@ -132,7 +131,7 @@ class QueueEngine:
             chosen = items[np.sort(taken)]
             told_join = self._told(clocks)
             if len(chosen) or told_join is not None:
-                given = [[self._rows_of(side, chosen)] for side in range(2)]
+                given = [self._pieces_of(side, chosen) for side in range(2)]
                 yield from self._join.feed(given, told_join)
         self._sweep()
 
@@ -149,6 +148,10 @@ class QueueEngine:
     def _rows_of(self, side: int, items: NDArray[Any]) -> pa.RecordBatch:
         """The rows of one side's tuples."""
         return self._rows[side].take(items["row"][items["side"] == side])
+
+    def _pieces_of(self, side: int, items: NDArray[Any]) -> list[pa.RecordBatch]:
+        """The same in batches that no column of strings outgrows."""
+        return list(self._rows[side].pieces(items["row"][items["side"] == side]))
 
     def _loaded(self, items: NDArray[Any]) -> kernel.Queue:
         """What the loop works on: all that waits, and after it newcomers."""

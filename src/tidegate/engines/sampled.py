@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engines.core import Tables
+from tidegate.engines.pieces import cut
 from tidegate.engines.prepare import TIE, payload_of, prepare
 from tidegate.engines.records import from_bytes
 from tidegate.engines.window import WindowEngine
@@ -153,10 +154,11 @@ class SampledEngine(WindowEngine):
                 self._tables.forget()
                 continue
             if pairs:
-                yield self._rows(out, pairs)
+                for piece in self._cut(out.pairs.left[:pairs], out.pairs.right[:pairs]):
+                    yield self._rows(out, piece)
                 pairs = 0
             if why == layout.PROBE_TOO_LARGE:
-                out = self._sample(total, room=2 * len(out.share))
+                out = self._sample(total, pairs=2 * len(out.share))
         self._note_shed(out.pairs)
         self._settle(given, batch, order, left, first, close)
 
@@ -182,15 +184,24 @@ class SampledEngine(WindowEngine):
             fold(lot, words.astype(np.uint64))
         return lot
 
-    def _sample(self, newcomers: int, room: int = _ROOM) -> sampled.Sample:
+    def _sample(self, newcomers: int, pairs: int = _ROOM) -> sampled.Sample:
         return sampled.Sample(
-            self._output(newcomers, room=room), np.empty(room), np.empty(room, np.uint64)
+            self._output(newcomers, pairs=pairs), np.empty(pairs), np.empty(pairs, np.uint64)
         )
 
-    def _rows(self, out: sampled.Sample, pairs: int) -> pa.RecordBatch:
+    def _cut(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[slice]:
+        """Also count the probability and the cluster of each pair."""
+        taken = self._payload[0].widths_of(left) + self._payload[1].widths_of(right)
+        return cut(len(left), taken + 2 * 8, self._piece)
+
+    def _rows(self, out: sampled.Sample, piece: slice) -> pa.RecordBatch:
         """The sampled pairs as rows."""
-        columns, same = self._paired(out.pairs.left[:pairs], out.pairs.right[:pairs])
-        columns += [pa.array(out.share[:pairs]), pa.array(out.unit[:pairs].view(np.int64))]
+        columns, same = self._paired(out.pairs.left[piece], out.pairs.right[piece])
+        # Copies: the arrays are filled anew while a piece is still in use.
+        columns += [
+            pa.array(out.share[piece].copy()),
+            pa.array(out.unit[piece].view(np.int64).copy()),
+        ]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.sampled.result_schema)
         if not same.all():
             rows = rows.filter(pa.array(same))
@@ -228,7 +239,7 @@ class SampledEngine(WindowEngine):
         core, budget = self._tables.core, float(self._rules.budgets[0, 0])
         if core.ints[layout.USED] > budget:
             self._widen()
-            out = self._output(0, room=0)
+            out = self._output(0, pairs=0)
             core.ints[layout.SHED] = 0
             self._thin(budget, out)
             self._note_shed(out)

@@ -14,7 +14,8 @@ from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.changes import ChangingRelation
 from tidegate.engines.facts import FactIndex, Known
-from tidegate.engines.payload import Payload, one_batch
+from tidegate.engines.payload import Payload, gather
+from tidegate.engines.pieces import cut, room
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.star_tables import StarTables
@@ -79,6 +80,7 @@ class StarEngine:
         self._tables = StarTables(spec, self._index, memory)
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.streams]
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
+        self._piece = room(spec.result_schema)
         self._open = [pa.RecordBatch.from_pylist([], schema) for schema in self._schemas]
         self._done = self._tables.rules.never  # the time of the last tick that is closed
         self._keep_shed = keep_shed
@@ -182,11 +184,8 @@ class StarEngine:
         while why != layout.DONE:
             n, why = star.run(core, facts, rules, batch, out, n, close)
             if n:
-                yield self._results(out.rows[:, :n])
+                yield from self._found(out.rows[:, :n])
                 n = 0
-            if why == layout.PROBE_TOO_LARGE:
-                room = int(core.ints[star_layout.NEEDED])
-                out = out._replace(rows=np.empty((len(out.rows), room), np.int64))
         self._note_shed(out)
         self._settle(given, batch, order, starts, first, close)
 
@@ -249,16 +248,26 @@ class StarEngine:
             np.empty(n, np.bool_),
         )
 
-    def _fact_rows(self, facts: NDArray[np.int64]) -> pa.RecordBatch:
-        """Facts as rows."""
+    def _facts(self, facts: NDArray[np.int64]) -> tuple[Payload, NDArray[np.int64]]:
+        """Where facts are found, and their numbers there."""
         if self._changing is not None:
-            return self._changing.rows.take(facts)
-        return self._rows.take(self._numbers[facts])
+            return self._changing.rows, facts
+        return self._rows, self._numbers[facts]
+
+    def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Combinations as rows, in pieces."""
+        relation, facts = self._facts(rows[-1])
+        taken = relation.widths_of(facts)
+        for payload, own in zip(self._payload, rows, strict=False):
+            taken = taken + payload.widths_of(own)
+        for piece in cut(rows.shape[1], taken, self._piece):
+            yield self._results(rows[:, piece])
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Combinations as rows, less those whose keys only had the same hash."""
         relation = self.spec.relation
-        facts = self._fact_rows(rows[-1])
+        known, numbers = self._facts(rows[-1])
+        facts = known.take(numbers)
         same = np.ones(rows.shape[1], np.bool_)
         columns: list[pa.Array] = []
         weights = []
@@ -303,8 +312,7 @@ class StarEngine:
         opened = np.sort(opened)
         for s, schema in enumerate(self._schemas):
             own = opened[(opened >= starts[s]) & (opened < starts[s + 1])] - starts[s]
-            table = pa.Table.from_batches(given[s], schema)
-            self._open[s] = one_batch(table.take(pa.array(own)))
+            self._open[s] = gather(given[s], schema, own)
             payload = self._payload[s]
             payload.trim(first[s], tables.keep_rows(s, first[s], payload.rows))
             payload.join_chunks()
@@ -325,16 +333,18 @@ class StarEngine:
             mine = np.flatnonzero(out.shed_stream[:n] == s)
             if len(mine) == 0:
                 continue
-            rows = self._payload[s].take(out.shed_row[mine])
             name = self.spec.stream_names[s]
-            columns = [
-                pa.array([name] * len(mine)),
-                pa.array(out.shed_time[mine]),
-                pa.array(np.where(out.shed_held[mine], "evicted", "rejected"), pa.string()),
-                pa.StructArray.from_arrays(rows.columns, fields=list(side.schema)),
-            ]
-            named = ["side", "left_at", "why", name]
-            self._shed.append(pa.RecordBatch.from_arrays(columns, names=named))
+            for part in self._payload[s].cut(out.shed_row[mine]):
+                own = mine[part]
+                rows = self._payload[s].take(out.shed_row[own])
+                columns = [
+                    pa.array([name] * len(own)),
+                    pa.array(out.shed_time[own]),
+                    pa.array(np.where(out.shed_held[own], "evicted", "rejected"), pa.string()),
+                    pa.StructArray.from_arrays(rows.columns, fields=list(side.schema)),
+                ]
+                named = ["side", "left_at", "why", name]
+                self._shed.append(pa.RecordBatch.from_arrays(columns, names=named))
 
     def take_shed(self) -> pa.Table:
         """Early departures since the last call: which stream, when, why, and the tuple itself."""
@@ -407,8 +417,9 @@ class StarEngine:
         records = [to_bytes(self._head() | {"all_rates": True}, parts)]
         for s in range(len(self._open)):
             slots = tables.slots_of(s)
-            for at in range(0, len(slots), _RECORD_ROWS):
-                held = self._held_rows(s, slots[at : at + _RECORD_ROWS])
+            rows = tables.core.slots["row"][slots]
+            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
+                held = self._held_rows(s, slots[part])
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = tables.held
         self._logged_bytes = sum(map(len, records))

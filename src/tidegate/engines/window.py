@@ -14,7 +14,8 @@ from tidegate.columns import as_floats, equal
 from tidegate.engines.base import FLOWS, Clocks
 from tidegate.engines.candidates import Candidates
 from tidegate.engines.core import Tables, windows_of
-from tidegate.engines.payload import Payload, one_batch, sizes
+from tidegate.engines.payload import Payload, gather, sizes
+from tidegate.engines.pieces import cut, room
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
 from tidegate.engines.records import from_bytes, to_bytes
 from tidegate.engines.rules import (
@@ -34,7 +35,7 @@ from tidegate.spec import COMBINE, WindowJoin
 _ROOM = 1 << 18
 #: Rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
-#: What a log may take, whatever is held.
+#: Bytes of these rows; and what a log may take, whatever is held.
 _RECORD_BYTES = 16 << 20
 
 #: What is known of a held tuple besides its payload; by default a size of 1 and a rank of 0.
@@ -98,6 +99,7 @@ class WindowEngine:
             shape = _FEATURES if spec.policy.learns == "rates" else {}
             self._tables.leave_ghosts(_GHOSTS, **shape)
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
+        self._piece = room(spec.result_schema)
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
         self._where = None
         if spec.where is not None:
@@ -133,7 +135,7 @@ class WindowEngine:
 
     def _advance(self, *told: Any) -> None:
         """Hear how far the streams have come, and see to what that makes leave."""
-        core, out = self._tables.core, self._output(0, room=0)
+        core, out = self._tables.core, self._output(0, pairs=0)
         core.ints[layout.SHED] = 0
         evicted = core.ints[layout.EVICTED]
         window.advance(core, self._rules, out, *told)
@@ -201,11 +203,11 @@ class WindowEngine:
                 self._tables.forget()
                 continue
             if pairs:
-                yield self._results(out.left[:pairs], out.right[:pairs])
+                yield from self._found(out.left[:pairs], out.right[:pairs])
                 pairs = 0
             if why == layout.PROBE_TOO_LARGE:
-                room = 2 * len(out.left)
-                out = out._replace(left=np.empty(room, np.int64), right=np.empty(room, np.int64))
+                most = 2 * len(out.left)
+                out = out._replace(left=np.empty(most, np.int64), right=np.empty(most, np.int64))
         self._note_shed(out)
         self._settle(given, batch, order, left, first, close)
 
@@ -257,11 +259,11 @@ class WindowEngine:
         at = PREPARED + self.spec.sides[side].schema.get_field_index(importance)
         return np.concatenate([as_floats(b.column(at)) for b in batches])
 
-    def _output(self, newcomers: int, room: int = _ROOM) -> layout.Output:
+    def _output(self, newcomers: int, pairs: int = _ROOM) -> layout.Output:
         n = newcomers + self._tables.held if self._keep_shed else 0
         return layout.Output(
-            np.empty(room, np.int64),
-            np.empty(room, np.int64),
+            np.empty(pairs, np.int64),
+            np.empty(pairs, np.int64),
             np.empty(n, np.int64),
             np.empty(n, np.int8),
             np.empty(n, self.spec.unit.dtype),
@@ -282,6 +284,16 @@ class WindowEngine:
         if self._where is not None:
             same &= self._where.mask(a, b)
         return [*a.columns, *b.columns], same
+
+    def _found(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """The pairs as rows, in pieces."""
+        for piece in self._cut(left, right):
+            yield self._results(left[piece], right[piece])
+
+    def _cut(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[slice]:
+        """Cut pairs so that the rows of each piece fit into one."""
+        taken = self._payload[0].widths_of(left) + self._payload[1].widths_of(right)
+        return cut(len(left), taken, self._piece)
 
     def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
         """The pairs as rows."""
@@ -323,7 +335,7 @@ class WindowEngine:
         rows = np.sort(order[start:])
         split = int(np.searchsorted(rows, left))
         for s, own in enumerate((rows[:split], rows[split:] - left)):
-            self._open[s] = _take_rows(given[s], own) if len(own) else self._no_rows(s)
+            self._open[s] = gather(given[s], self._schemas[s], own)
         self._trim(tables.fresh(), first)
 
     def _trim(self, slots: NDArray[np.int64], first: Sequence[int]) -> None:
@@ -362,9 +374,11 @@ class WindowEngine:
             mine = np.flatnonzero(out.shed_side[:n] == s)
             if len(mine) == 0:
                 continue
-            rows = self._payload[s].take(out.shed_row[mine])
-            why = np.where(out.shed_held[mine], "evicted", "rejected")
-            self._depart(s, rows, out.shed_time[mine], why)
+            for part in self._payload[s].cut(out.shed_row[mine]):
+                own = mine[part]
+                rows = self._payload[s].take(out.shed_row[own])
+                why = np.where(out.shed_held[own], "evicted", "rejected")
+                self._depart(s, rows, out.shed_time[own], why)
 
     def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
         """Take down prepared rows that never reached the join."""
@@ -472,8 +486,9 @@ class WindowEngine:
         records = [to_bytes(self._head() | {"all_rates": True}, parts)]
         for s in range(2):
             slots = self._tables.slots_of(s)
-            for at in range(0, len(slots), _RECORD_ROWS):
-                held = self._held_rows(s, slots[at : at + _RECORD_ROWS])
+            rows = self._tables.core.slots["row"][slots]
+            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
+                held = self._held_rows(s, slots[part])
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = self._tables.held
         self._logged_bytes = sum(map(len, records))
@@ -606,10 +621,6 @@ def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
     known = held["seq"][at] == seq if len(held["seq"]) else np.zeros(len(seq), np.bool_)
     for name in ("gain", "last"):
         held[name][at[known]] = learned.column(name).to_numpy()[known]
-
-
-def _take_rows(batches: list[pa.RecordBatch], rows: NDArray[np.int64]) -> pa.RecordBatch:
-    return one_batch(pa.Table.from_batches(batches).take(pa.array(rows)))
 
 
 def _opened(batch: layout.Batch) -> tuple[int, int]:

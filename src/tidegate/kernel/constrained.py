@@ -25,6 +25,7 @@ from tidegate.kernel.constrained_layout import (
     NULL_KEYS,
     PARENT,
     PASSES,
+    PAUSED,
     RECHECK,
     RISING,
     SAMPLED,
@@ -71,19 +72,17 @@ DONE, FULL = 0, 1
 
 @entry_point
 def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[int, int]:
-    """Take a batch; stops with FULL when the next results may not fit into `out`."""
+    """Take a batch; stops with FULL when the next result does not fit into `out`."""
     ints = core.ints
     while True:
         while ints[STACK] > 0:
             slot = core.stack[ints[STACK] - 1]
             if core.slots[slot].status == RISING and plan.covering[core.slots[slot].stream]:
                 core.slots[slot].status = YES
-                room = out.shape[0] - found
-                branches = plan.branches[core.slots[slot].stream]
-                if room == 0 or (branches and generate(core, plan, slot, out, found, False) > room):
+                found = generate(core, plan, slot, out, found)
+                if ints[PAUSED]:
                     core.slots[slot].status = RISING
                     return found, FULL
-                found += generate(core, plan, slot, out, found, True)
                 _count_status(core, slot)
             ints[STACK] -= 1
             _spread(core, plan, slot)

@@ -38,8 +38,9 @@ from tidegate.kernel.layout import ranked_type
     NULL_KEYS,
     KEPT_RESULTS,  # results that only sampling has saved
     SHED,  # tuples noted in `Core.shed`
+    PAUSED,  # whether the results of the topmost tuple stopped at a full output
     INTS,
-) = range(21)
+) = range(22)
 
 #: What a slot is. RISING is Yes before it has given results, GONE is to be removed.
 EMPTY, UNKNOWN, YES, NO, RISING, GONE = range(6)
@@ -134,7 +135,6 @@ class Plan(NamedTuple):
     steps: Array  # by stream: how results are put together; up (1) or down, and the edge
     step_up: Array
     step_edge: Array
-    branches: Array  # by stream: whether there may be several results
     covers: Array  # by stream: how many covers there are among its parents, each as bits of `up`
     cover: Array
     rows: Array  # by stream: the window in rows, 0 if there is none

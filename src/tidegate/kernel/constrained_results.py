@@ -6,7 +6,16 @@ Babu, Srivastava, Widom: section 3.2 and appendices B, C and D.
 from __future__ import annotations
 
 from tidegate.kernel.compiling import Array, inlined
-from tidegate.kernel.constrained_layout import KEPT_RESULTS, NO, RISING, UNKNOWN, YES, Core, Plan
+from tidegate.kernel.constrained_layout import (
+    KEPT_RESULTS,
+    NO,
+    PAUSED,
+    RISING,
+    UNKNOWN,
+    YES,
+    Core,
+    Plan,
+)
 from tidegate.kernel.synopses import child_of, stands
 
 
@@ -51,20 +60,30 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
 
 
 @inlined
-def generate(core: Core, plan: Plan, slot: int, out: Array, found: int, write: bool) -> int:
-    """Join a tuple of the cover that has come into Yes with all others; how many results."""
+def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
+    """Join a tuple of the cover that has come into Yes with all others.
+
+    Results are written to `out`, which has `found` already; gives how many it has then. When `out`
+    is full it sets `PAUSED`, and the next call continues there: `assign` and `cursor` say where.
+    """
     assign, cursor = core.assign, core.cursor
     stream = core.slots[slot].stream
-    assign[:] = -1
-    assign[stream] = slot
     steps = plan.steps[stream]
-    results, at, forward = 0, 0, True
+    at, forward = 0, True
+    if core.ints[PAUSED]:
+        core.ints[PAUSED] = 0
+        at = steps
+    else:
+        assign[:] = -1
+        assign[stream] = slot
     while at >= 0:
         if at == steps:
             if _in_windows(core):
-                if write:
-                    _write(core, out, found + results)
-                results += 1
+                if found == out.shape[0]:
+                    core.ints[PAUSED] = 1
+                    return found
+                _write(core, out, found)
+                found += 1
             at -= 1
             forward = False
             continue
@@ -102,7 +121,7 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int, write: b
             assign[plan.child[edge]] = child
             forward = child != -1
         at += 1 if forward else -1
-    return results
+    return found
 
 
 @inlined

@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.kernel.compiling import Array, entry_point, inlined
 from tidegate.kernel.facts import Facts, last_end
 from tidegate.kernel.heap import put, sift_up
-from tidegate.kernel.layout import DONE, OUTPUT_FULL, PROBE_FIRST, PROBE_TOO_LARGE
+from tidegate.kernel.layout import DONE, OUTPUT_FULL, PROBE_FIRST
 from tidegate.kernel.star_layout import (
     AT,
     BASE,
@@ -19,7 +19,7 @@ from tidegate.kernel.star_layout import (
     FREE,
     HELD,
     LATE,
-    NEEDED,
+    PAUSED,
     PENDING,
     RATE,
     RATED,
@@ -33,7 +33,7 @@ from tidegate.kernel.star_layout import (
     Output,
     Rules,
 )
-from tidegate.kernel.star_match import meet, most
+from tidegate.kernel.star_match import meet
 from tidegate.kernel.star_memory import (
     admit,
     arrive,
@@ -69,16 +69,13 @@ def _probe_tick(
         is_first = rules.moment == PROBE_FIRST
         if not is_first and batch.slot[i] < 0:
             continue
-        if entry >= 0:
-            room = most(core, facts, rules, stream, entry, time)
-            if n + room > out.rows.shape[1]:
-                ints[NEEDED] = int(min(room, 1e15))
-                return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
-        if is_first:
+        if is_first and not ints[PAUSED]:
             arrive(core, facts, rules, batch, i, 0)
             if batch.slot[i] < 0:
                 continue
         n = meet(core, facts, rules, out.rows, n, stream, entry, time, batch.row[i], EMIT, -1)
+        if ints[PAUSED]:
+            return n, OUTPUT_FULL
         if alone:
             release(core, batch.slot[i])
             batch.slot[i] = -1

@@ -24,9 +24,10 @@ LATE, ADMITTED, REJECTED, EVICTED, EXPIRED, FILTERED = 5, 6, 7, 8, 9, 10
 TICK_FROM, TICK_TO, STAGE, AT, BASE = 11, 12, 13, 14, 15
 EPOCH, STARTED, REWRITTEN = 16, 17, 18
 ENDING = 19  # length of `Core.ending`
-NEEDED = 20  # the room that a probe needs
-RATED = 21  # changes with all that `worth` depends on
-INTS = 22
+RATED = 20  # changes with all that `worth` depends on
+# Whether a probe stopped at a full output, and at which fact and slot it continues.
+PAUSED, PAUSED_FACT, PAUSED_SLOT = 21, 22, 23
+INTS = 24
 #: How many tuples' worth is remembered; a power of two.
 MEMO = 256
 

@@ -6,7 +6,18 @@ from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined, inner
 from tidegate.kernel.facts import Facts, active
-from tidegate.kernel.star_layout import BASE, COUNT, DGL, EMIT, HELD, Core, Rules
+from tidegate.kernel.star_layout import (
+    BASE,
+    COUNT,
+    DGL,
+    EMIT,
+    HELD,
+    PAUSED,
+    PAUSED_FACT,
+    PAUSED_SLOT,
+    Core,
+    Rules,
+)
 from tidegate.kernel.star_ranks import learn, rematch
 
 
@@ -39,6 +50,11 @@ def _other(stream: int, depth: int) -> int:
 
 
 @inlined
+def _pause(core: Core, fact: int, slot: int) -> None:
+    core.ints[PAUSED], core.ints[PAUSED_FACT], core.ints[PAUSED_SLOT] = 1, fact, slot
+
+
+@inlined
 def meet(
     core: Core,
     facts: Facts,
@@ -55,22 +71,33 @@ def meet(
     """Go through all combinations of a tuple with one of each other stream, by its facts.
 
     `EMIT` writes those with all that have probed to `rows`, after the n that it has; it gives how
-    many it has then. The others count those with what is in memory, through facts that have not
-    ended; `ADD` and `TAKE` also in the matches of all but the tuple itself. `only` is one fact, or
-    -1.
+    many it has then. When `rows` is full it sets `PAUSED`, and the next call continues there. The
+    others count those with what is in memory, through facts that have not ended; `ADD` and `TAKE`
+    also in the matches of all but the tuple itself. `only` is one fact, or -1.
     """
     others = rules.windows.shape[0] - 1
     fact = only if only >= 0 else facts.first[stream, entry]
+    resumes = action == EMIT and core.ints[PAUSED] == 1
+    if resumes:
+        fact = core.ints[PAUSED_FACT]
+        core.ints[PAUSED] = 0
     while fact >= 0:
         fits = active(facts, fact, time)
         if action != EMIT and only < 0:
             fits = fits and facts.end[fact] > core.clock[0]
         if fits and others == 0:
+            if n == rows.shape[1]:
+                _pause(core, fact, -1)
+                return n
             rows[0, n], rows[1, n] = row, fact
             n += 1
         elif fits:
             depth = 0
             slot = core.groups[_other(stream, 0), facts.key[fact, _other(stream, 0)]].head
+            if resumes:
+                # The slots of the streams before the last are still in `core.cursor`.
+                depth, slot = others - 1, core.ints[PAUSED_SLOT]
+                resumes = False
             while depth >= 0:
                 if slot < 0:
                     depth -= 1
@@ -88,6 +115,9 @@ def meet(
                     o = _other(stream, depth)
                     slot = core.groups[o, facts.key[fact, o]].head
                     continue
+                if action == EMIT and n == rows.shape[1]:
+                    _pause(core, fact, slot)
+                    return n
                 for i in range(others):
                     one = core.cursor[i]
                     if action == EMIT:
@@ -115,19 +145,3 @@ def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only
     held = core.slots[slot]
     none = core.cursor.reshape(1, -1)
     return meet(core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only)
-
-
-@inlined
-def most(core: Core, facts: Facts, rules: Rules, stream: int, entry: int, time: Any) -> float:
-    """How many results a newcomer may have."""
-    total = 0.0
-    fact = facts.first[stream, entry]
-    while fact >= 0:
-        if active(facts, fact, time):
-            one = 1.0
-            for o in range(rules.windows.shape[0]):
-                if o != stream:
-                    one *= float(core.groups[o, facts.key[fact, o]].count)
-            total += one
-        fact = facts.next[fact, stream]
-    return total

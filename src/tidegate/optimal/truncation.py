@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.columns import equal, hash_columns, whole
+from tidegate.engines.payload import Payload
+from tidegate.engines.pieces import Widths, cut, room
 from tidegate.kernel.hashing import fold
 from tidegate.optimal import static
 from tidegate.optimal.static import Counts
 from tidegate.optimal.static_each import Searches
 from tidegate.times import TimeUnit, times
 from tidegate.truncated_spec import Relation, TruncatedJoin
+
+#: Combinations whose rows are looked up at once.
+_ROOM = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -94,17 +99,18 @@ def run(spec: TruncatedJoin, tables: list[pa.Table]) -> Truncated:
     keyed = [_keyed(spec, r, t) for r, t in zip(spec.relations, tables, strict=True)]
     values, groups = _grouped(keyed)
     kept = plan(spec, values)
+    rows = [payload(table) for table in tables]
     chosen = [
-        _chosen(table, group, counts, quota, spec.seed)
-        for table, group, counts, quota in zip(tables, groups, values.counts, kept, strict=True)
+        _chosen(source, group, counts, quota, spec.seed)
+        for source, group, counts, quota in zip(rows, groups, values.counts, kept, strict=True)
     ]
-    table = _joined(spec, tables, groups, chosen)
+    table = pa.Table.from_batches(joined(spec, rows, groups, chosen), spec.result_schema)
     counters: dict[str, int | float] = {"arrived": sum(len(t) for t in tables)}
     for name in ("null_keys", "null_times"):
         counters[name] = sum(getattr(each, name) for each in keyed)
     counters["kept"] = sum(map(len, chosen))
-    for relation, rows in zip(spec.relations, chosen, strict=True):
-        counters[f"kept_{relation.name}"] = len(rows)
+    for relation, mine in zip(spec.relations, chosen, strict=True):
+        counters[f"kept_{relation.name}"] = len(mine)
     counters |= {"results": len(table), "exact_results": static.results(values.counts)}
     return Truncated(
         table,
@@ -142,10 +148,13 @@ def _keyed(spec: TruncatedJoin, relation: Relation, table: pa.Table) -> _Keyed:
         column = whole(table.column(relation.time).filter(pa.array(timed)))
         window[timed] = window_numbers(column, spec.unit, spec.per)
     rows = np.flatnonzero(timed & has_key)
-    keys = table.select(list(relation.keys)).take(pa.array(rows))
+    keys = payload(table.select(list(relation.keys)))
+    hashes = [np.empty(0, np.uint64)]
+    for part in keys.cut(rows):
+        hashes.append(value_hashes(window[rows[part]], keys.take(rows[part]).columns))
     return _Keyed(
         rows,
-        value_hashes(window[rows], [whole(column) for column in keys.columns]),
+        np.concatenate(hashes),
         window[rows],
         len(table),
         window[timed],
@@ -194,55 +203,76 @@ def _count(windows: Counts, known: Counts) -> Counts:
     return np.bincount(at[there], minlength=len(known))
 
 
-def _chosen(table: pa.Table, group: Counts, counts: Counts, quota: Counts, seed: int) -> Counts:
+def payload(table: pa.Table) -> Payload:
+    """The rows of a table, to take some of them."""
+    rows = Payload(table.schema)
+    rows.add(table.to_batches())
+    return rows
+
+
+def _chosen(source: Payload, group: Counts, counts: Counts, quota: Counts, seed: int) -> Counts:
     """The rows of one input that are kept, ascending."""
     wanted = np.flatnonzero(group >= 0)
     wanted = wanted[quota[group[wanted]] > 0]
     in_part = quota[group[wanted]] < counts[group[wanted]]
     some = wanted[in_part]
-    contents = table.take(pa.array(some))
-    order = ties([whole(column) for column in contents.columns], len(some), seed)
-    some = some[np.lexsort((order, group[some]))]
+    order = [np.empty(0, np.int64)]
+    order += [ties(piece.columns, piece.num_rows, seed) for piece in source.pieces(some)]
+    some = some[np.lexsort((np.concatenate(order), group[some]))]
     rank = np.arange(len(some)) - np.searchsorted(group[some], group[some])
     return np.sort(np.concatenate([wanted[~in_part], some[rank < quota[group[some]]]]))
 
 
-def _joined(
-    spec: TruncatedJoin, tables: list[pa.Table], groups: list[Counts], chosen: list[Counts]
-) -> pa.Table:
-    """Every combination of chosen rows of one value."""
-    picked = [chosen[0]]
+def joined(
+    spec: TruncatedJoin, sources: list[Payload], groups: list[Counts], chosen: list[Counts]
+) -> Iterator[pa.RecordBatch]:
+    """Every combination of chosen rows of one value, in pieces."""
+    limit = room(spec.result_schema)
+    for picked in _combinations(groups, chosen):
+        taken: Widths = 0
+        for source, rows in zip(sources, picked, strict=True):
+            taken = taken + source.widths_of(rows)
+        for piece in cut(len(picked[0]), taken, limit):
+            parts = [s.take(rows[piece]) for s, rows in zip(sources, picked, strict=True)]
+            columns = [column for part in parts for column in part.columns]
+            result = pa.RecordBatch.from_arrays(columns, schema=spec.result_schema)
+            same = _really_equal(spec, parts)
+            yield result if same.all() else result.filter(pa.array(same))
+
+
+def _combinations(groups: list[Counts], chosen: list[Counts]) -> Iterator[list[Counts]]:
+    """The rows of each combination, input by input; some combinations at a time.
+
+    They are numbered: by the row of the first input, and for each of these as digits count.
+    """
     value = groups[0][chosen[0]]
+    others = []
+    each = np.ones(len(value), np.int64)
     for group, rows in zip(groups[1:], chosen[1:], strict=True):
         rows = rows[np.argsort(group[rows], kind="stable")]
         start, stop = (np.searchsorted(group[rows], value, side) for side in ("left", "right"))
-        times_each = stop - start
-        ends = np.cumsum(times_each)
-        before = np.repeat(np.arange(len(value)), times_each)
-        within = np.arange(len(before)) - (ends - times_each)[before]
-        picked = [each[before] for each in picked]
-        picked.append(rows[start[before] + within])
-        value = value[before]
-    columns = [
-        column
-        for table, rows in zip(tables, picked, strict=True)
-        for column in table.take(pa.array(rows)).columns
-    ]
-    table = pa.table(columns, schema=spec.result_schema)
-    return table.filter(pa.array(_really_equal(spec, columns, len(value))))
+        others.append((rows, start, stop - start))
+        each *= stop - start
+    ends = np.cumsum(each)
+    total = int(ends[-1]) if len(ends) else 0
+    for begin in range(0, total, _ROOM):
+        number = np.arange(begin, min(begin + _ROOM, total))
+        at = np.searchsorted(ends, number, "right")
+        number -= (ends - each)[at]
+        picked = []
+        for rows, start, count in reversed(others):
+            number, digit = np.divmod(number, count[at])
+            picked.append(rows[start[at] + digit])
+        yield [chosen[0][at], *reversed(picked)]
 
 
-def _really_equal(
-    spec: TruncatedJoin, columns: list[pa.ChunkedArray], rows: int
-) -> NDArray[np.bool_]:
+def _really_equal(spec: TruncatedJoin, parts: list[pa.RecordBatch]) -> NDArray[np.bool_]:
     """Whether the keys themselves are equal, and not their hashes only."""
-    same = np.ones(rows, np.bool_)
-    start = 0
-    keys: list[list[pa.Array]] = []
-    for relation in spec.relations:
-        at = [start + relation.schema.get_field_index(name) for name in relation.keys]
-        keys.append([whole(columns[i]) for i in at])
-        start += len(relation.schema)
+    same = np.ones(parts[0].num_rows, np.bool_)
+    keys = [
+        [part.column(relation.schema.get_field_index(name)) for name in relation.keys]
+        for part, relation in zip(parts, spec.relations, strict=True)
+    ]
     for others in keys[1:]:
         for a, b in zip(keys[0], others, strict=True):
             same &= equal(a, b)

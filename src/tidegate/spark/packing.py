@@ -2,7 +2,8 @@
 
 Spark moves rows one by one and a Python operator pays for each. So rows are grouped by shard
 where they arise and travel as Arrow IPC, one binary per shard and chunk: the shuffle and the
-stateful operator see a few large rows, whatever the number and type of the columns inside.
+stateful operator see a few large rows, whatever the number and type of the columns inside. No
+packed row is larger than 4 MB, unless it has a single row inside: Java copies each several times.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pyspark.sql.types import (
 )
 
 from tidegate.engines.base import Job, RoutedJob
+from tidegate.engines.payload import one_batch
+from tidegate.engines.pieces import PIECE_BYTES, cut, cut_batch, room, widths
 from tidegate.errors import TidegateError
 from tidegate.spark import watermarks
 from tidegate.spark.metrics import FIELDS
@@ -35,8 +38,6 @@ from tidegate.times import WATERMARK
 #: A pack task holds at most this much of its input before it passes it on.
 CHUNK_BYTES = 32 << 20
 CHUNK_ROWS = 1 << 20
-#: Results of about this size make one packed row.
-RESULT_BYTES = 4 << 20
 
 #: What crosses the shuffle: for which shard, from which stream, its rows (empty if none), and a
 #: note in JSON: the largest time seen so far and how many rows were dropped, and why.
@@ -155,34 +156,43 @@ class Pack:
         note = Note()
         held: list[pa.RecordBatch] = []
         rows = size = 0
+        spoke = False
         for batch in batches:
-            held.append(with_schema(batch.rename_columns(self.schema.names), self.schema))
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                yield from self._chunk(held, note)
-                held, rows, size = [], 0, 0
-        parts = list(self._chunk(held, note))
-        if not parts:
-            parts = [self._rows([], note)]
-        yield from parts
+            named = with_schema(batch.rename_columns(self.schema.names), self.schema)
+            for part in cut_batch(named, CHUNK_BYTES):
+                held.append(part)
+                rows += part.num_rows
+                size += part.nbytes
+                if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                    spoke = True
+                    yield from self._chunk(held, note)
+                    held, rows, size = [], 0, 0
+        if held or not spoke:
+            yield from self._chunk(held, note)
 
     def _chunk(self, held: list[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
-        if not held:
-            return
-        # More than one batch comes out only where a column passes 2 GB.
-        for batch in pa.Table.from_batches(held, self.schema).combine_chunks().to_batches():
+        """Pack some rows: at least one packed row for every shard."""
+        parts: Iterable[tuple[int, pa.RecordBatch | None]]
+        parts = ((shard, None) for shard in range(len(self.labels)))
+        if held:
+            batch = one_batch(pa.Table.from_batches(held, self.schema))
             prepared, dropped = self.job.prepare(self.stream, batch)
             note.count(dropped)
             if prepared.num_rows:
                 note.see(pc.max(prepared.column("time")).as_py())
-            yield self._rows(self._split(prepared, note), note)
+            parts = self._split(prepared, note)
+        yield from self._rows(parts, note)
 
-    def _split(self, prepared: pa.RecordBatch, note: Note) -> Iterator[pa.RecordBatch]:
-        """Give the rows of every shard in turn."""
+    def _split(
+        self, prepared: pa.RecordBatch, note: Note
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """Give the rows of every shard in turn, in pieces; None for a shard without rows."""
         shards = len(self.labels)
+        if prepared.num_rows == 0:
+            yield from ((shard, None) for shard in range(shards))
+            return
         if shards == 1:
-            yield prepared
+            yield from ((0, piece) for piece in cut_batch(prepared))
             return
         if isinstance(self.job, RoutedJob):
             routed, shard = self.job.route(self.stream, prepared, shards)
@@ -191,31 +201,48 @@ class Pack:
             routed, shard = None, shard_of(prepared.column("key").to_numpy(), shards)
         # A stable sort of 16-bit numbers is a radix sort: a pass a byte, and order is kept.
         order = np.argsort(shard, kind="stable")
-        grouped = prepared.take(pa.array(order if routed is None else routed[order]))
-        start = 0
-        for rows in np.bincount(shard, minlength=shards).tolist():
-            yield grouped.slice(start, rows)
-            start += rows
+        order = order if routed is None else routed[order]
+        taken, limit = widths(prepared), room(prepared.schema)
+        ends = np.cumsum(np.bincount(shard, minlength=shards))
+        for at, own in enumerate(np.split(order, ends[:-1])):
+            if len(own) == 0:
+                yield at, None
+            mine = taken if isinstance(taken, int) else taken[own]
+            for piece in cut(len(own), mine, limit):
+                yield at, prepared.take(pa.array(own[piece]))
 
-    def _rows(self, parts: Iterable[pa.RecordBatch], note: Note) -> pa.RecordBatch:
-        """Make one row for every shard. Dropped rows belong to none, so the first one is told."""
+    def _rows(
+        self, parts: Iterable[tuple[int, pa.RecordBatch | None]], note: Note
+    ) -> Iterator[pa.RecordBatch]:
+        """Make packed rows, a few at once. Dropped rows belong to no shard: the first is told."""
         sink = pa.BufferOutputStream()
+        shards: list[int] = []
+        notes: list[str] = []
         ends = [0]
-        for part in parts:
-            if part.num_rows:
+        for shard, part in parts:
+            if part is not None and ends[-1] and ends[-1] + part.nbytes > PIECE_BYTES:
+                yield self._packed(shards, ends, notes, sink.getvalue())
+                sink = pa.BufferOutputStream()
+                shards, ends, notes = [], [0], []
+            if part is not None:
                 encode([part], part.schema, sink)
+            shards.append(self.labels[shard])
             ends.append(sink.tell())
-        shards = len(self.labels)
-        ends += [0] * (shards + 1 - len(ends))
-        notes = [note.dump(), *[Note(note.clock).dump()] * (shards - 1)]
-        note.dropped = {}
-        # All shards' streams lie in one buffer already, which an array of binaries can be.
+            notes.append(note.dump())
+            note.dropped = {}
+        yield self._packed(shards, ends, notes, sink.getvalue())
+
+    def _packed(
+        self, shards: list[int], ends: list[int], notes: list[str], data: pa.Buffer
+    ) -> pa.RecordBatch:
+        """Make a batch of packed rows, whose data lies one after the other in a buffer."""
+        # That is what an array of binaries looks like already.
         offsets = pa.py_buffer(np.array(ends, np.int32))
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(self.labels, pa.int32()),
-                pa.array([self.stream] * shards, pa.int32()),
-                pa.Array.from_buffers(pa.binary(), shards, [None, offsets, sink.getvalue()]),
+                pa.array(shards, pa.int32()),
+                pa.array([self.stream] * len(shards), pa.int32()),
+                pa.Array.from_buffers(pa.binary(), len(shards), [None, offsets, data]),
                 pa.array(notes, pa.string()),
             ],
             schema=PACKED_ARROW,
@@ -242,16 +269,19 @@ class Orders:
 
 
 def pack_results(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
-    """Make packed rows of bounded size from results, taken from the engine as it goes."""
+    """Make packed rows of at most 4 MB from pieces of results, taken from the engine as it goes."""
     held: list[pa.RecordBatch] = []
-    size = 0
+    empty = len(_bytes([], schema))
+    size = empty
     for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            size += batch.nbytes
-        if size >= RESULT_BYTES:
+        if batch.num_rows == 0:
+            continue
+        more = pa.ipc.get_record_batch_size(batch)
+        if held and size + more > PIECE_BYTES:
             yield _bytes(held, schema)
-            held, size = [], 0
+            held, size = [], empty
+        held.append(batch)
+        size += more
     if held:
         yield _bytes(held, schema)
 
