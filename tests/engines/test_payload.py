@@ -60,10 +60,10 @@ def test_chunks_stay_few_and_none_is_made_too_long(monkeypatch: pytest.MonkeyPat
     for at in range(300):
         payload.add([batch(payload.rows, (1, 60, 40, 30)[at % 4])])
         payload.join_chunks()
-        assert max(chunk.num_rows for chunk in payload._chunks) <= 64
+        assert max(chunk.rows.num_rows for chunk in payload._chunks) <= 64
         assert len(payload._chunks) <= 8 + 4 * payload.rows / 64
     payload.trim(0, np.arange(0, payload.rows, 40))
-    assert max(chunk.num_rows for chunk in payload._chunks) <= 64
+    assert max(chunk.rows.num_rows for chunk in payload._chunks) <= 64
     assert len(payload._chunks) <= 8 + 4 * payload.rows / 64
 
 

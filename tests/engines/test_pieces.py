@@ -30,6 +30,7 @@ from tidegate.truncated_spec import truncated_join
 WIDE = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("text", pa.string())])
 TINY = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("n", pa.int32())])
 PAIR: dict[str, Any] = {"on": "k", "time": "t", "within": 1_000_000}
+MEMORY: dict[str, Any] = {"memory": 10_000, "policy": "prob"}
 
 
 def _wide(rows: int, size: int) -> pa.RecordBatch:
@@ -59,7 +60,7 @@ def _constrained(*schemas: pa.Schema) -> Job:
 
 JOBS: dict[str, Callable[[], Job]] = {
     "window": lambda: WindowJob(window_join(WIDE, TINY, **PAIR)),
-    "within a memory": lambda: WindowJob(window_join(WIDE, TINY, **PAIR, memory=10_000, policy="prob")),
+    "within a memory": lambda: WindowJob(window_join(WIDE, TINY, **PAIR, **MEMORY)),
     "slow cpu": lambda: WindowJob(window_join(WIDE, TINY, **PAIR, cpu=SlowCPU(1, 5_000))),
     "sampled": lambda: SampledJob(sampled_join(WIDE, TINY, **PAIR, fraction=1.0)),
     "star": lambda: _star(WIDE, TINY),
