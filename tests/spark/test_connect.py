@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
+from tidegate.spark import compat
 from tidegate.streams import zipf
 
 from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
@@ -159,6 +160,7 @@ def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
 
 
 @ends_processes
+@pytest.mark.skipif(compat.VERSION < (4, 1), reason="Connect has no stateful operator")
 def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:

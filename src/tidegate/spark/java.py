@@ -21,15 +21,14 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import TidegateError
 from tidegate.spark import trust
+from tidegate.user_folders import cache_folders, write_private
 
 #: The oldest Java that Spark 4 runs on.
 OLDEST = 17
@@ -119,7 +118,7 @@ def wrap(java: Java, certificates: list[bytes] | None = None) -> Path:
     so any number of processes may do this at once.
     """
     failures = []
-    for folder in _folders():
+    for folder in cache_folders():
         try:
             home = folder / _write_wrapper(java, certificates or [], folder)
         except OSError as error:
@@ -159,14 +158,6 @@ def _properties(executable: Path, *options: str) -> dict[str, str] | None:
     return found if len(found) == 2 else None
 
 
-def _folders() -> Iterator[Path]:
-    """Give the folders that only this user can write to and that may hold the wrapper."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(base):
-        yield Path(base) / "tidegate"
-    yield Path(tempfile.gettempdir()) / f"tidegate-{os.getuid()}"
-
-
 def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
     """Write the wrapper, and the trust store that it names, below a folder; give its home's name.
 
@@ -180,7 +171,7 @@ def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
             content.update(hashlib.sha256(certificate).digest())
         path = folder / "trust" / f"{content.hexdigest()[:16]}.jks"
         if not path.is_file():
-            _write(folder, path, trust.store(java.home, certificates), 0o600)
+            write_private(folder, path, trust.store(java.home, certificates), 0o600)
         trusted = _TRUST.format(store=shlex.quote(str(path)))
     script = _WRAPPER.format(
         vector=shlex.quote(_VECTOR),
@@ -188,27 +179,5 @@ def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
         java=shlex.quote(str(java.home.absolute() / "bin" / "java")),
     )
     name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    _write(folder, folder / name / "bin" / "java", script.encode(), 0o700)
+    write_private(folder, folder / name / "bin" / "java", script.encode(), 0o700)
     return name
-
-
-def _write(folder: Path, path: Path, content: bytes, mode: int) -> None:
-    """Make a file below a folder in one step, in folders that nobody else can write to."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    below = path.relative_to(folder).parents
-    for own in [folder / part for part in reversed(below)]:
-        own.mkdir(mode=0o700, exist_ok=True)
-        status = own.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"{str(own)!r} can be written to by others")
-    if path.is_file() and path.read_bytes() == content and path.stat().st_mode & 0o777 == mode:
-        return
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(draft, mode)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
 
 from tidegate.engines.base import Job, RoutedJob
 from tidegate.errors import TidegateError
+from tidegate.spark.compat import to_arrow
 from tidegate.spark.metrics import FIELDS
 from tidegate.spark.shards import shard_of
 
@@ -56,11 +56,11 @@ RESULTS = StructType(
     ]
 )
 
-PACKED_ARROW = to_arrow_schema(PACKED)
+PACKED_ARROW = to_arrow(PACKED)
 #: The stream of an order.
 NO_STREAM = -1
 
-RESULTS_ARROW = to_arrow_schema(RESULTS)
+RESULTS_ARROW = to_arrow(RESULTS)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -72,7 +72,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     for column in schema.fields:
         try:
-            fields += list(to_arrow_schema(StructType([column]), timezone="UTC"))
+            fields += list(to_arrow(StructType([column])))
         except PySparkTypeError:
             raise TidegateError(
                 f"column {column.name!r} is of type {column.dataType.simpleString()}, which Spark "
