@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
+from tidegate.spark import compat
 from tidegate.streams import zipf
 
 from .workloads import (
@@ -199,6 +200,7 @@ def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
 
 
 @ends_processes
+@pytest.mark.skipif(compat.VERSION < (4, 1), reason="Connect has no stateful operator")
 def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:

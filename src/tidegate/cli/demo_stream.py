@@ -138,14 +138,13 @@ def bounded(
     tuple
         The rows that the query wrote to its sink, and what it reported of every batch.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     import tidegate as tg
+    from tidegate.spark.compat import from_arrow
 
     arrivals = _Arrivals(streams, work)
     arrivals.next()
     left, right = (
-        spark.readStream.schema(from_arrow_schema(table.schema))
+        spark.readStream.schema(from_arrow(table.schema))
         .option("maxFilesPerTrigger", 1)
         .parquet(str(folder))
         for table, folder in arrivals.sides

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba._dynfunc import make_function
-from numba.core import cgutils, types
+from numba.core import cgutils, config, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from tidegate.user_folders import cache_folders, make_private
 
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,12 +31,66 @@ AHEAD = 16
 #: What the kernel's sources are. Numba's cache on disk watches only the file of the function that
 #: Python calls, and would miss a change in one that it is made of.
 _SOURCES = hashlib.sha256(
-    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    b"".join(
+        file.read_bytes()
+        for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".py")
+    )
 ).hexdigest()
 
 # Without reference counts: a kernel makes no arrays, and counting the references to the many
 # arrays of a `Core` at each call would cost more than the work.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
+
+
+class _ArchiveLocator(_CacheLocator):
+    """Where compiled code is kept if tidegate is imported from an archive.
+
+    Spark copies archives to a new folder for each executor. All copies of the same sources share
+    one folder of the user's, so that a machine compiles once.
+    """
+
+    def __init__(self, folder: Path, py_func: Any, py_file: str) -> None:
+        self._folder = folder
+        self._line = py_func.__code__.co_firstlineno
+        self._py_file = py_file
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> _ArchiveLocator | None:
+        if os.path.exists(py_file):
+            return None
+        given: str = config.CACHE_DIR  # type: ignore[attr-defined]
+        for base in (*([Path(given) / "tidegate"] if given else []), *cache_folders()):
+            try:
+                return cls(make_private(base, f"kernel-{_SOURCES[:16]}"), py_func, py_file)
+            except OSError:
+                continue
+        return None
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return _SOURCES
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _CacheFiles(CompileResultCacheImpl):
+    # Numba's own for archives goes by their path, and takes a `.zip` only.
+    _locator_classes: ClassVar[list[Any]] = [  # type: ignore[misc]
+        _ArchiveLocator,
+        *(kind for kind in CompileResultCacheImpl._locator_classes if "Zip" not in kind.__name__),
+    ]
+
+
+class _DiskCache(FunctionCache):
+    _impl_class = _CacheFiles
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file._source_stamp = _SOURCES
 
 
 class _PartLibrary(JITCodeLibrary):
@@ -85,8 +145,10 @@ def allocating(function: Function) -> Function:
 
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
-    compiled: Any = numba.njit(cache=True, **options)(function)
-    compiled._cache._cache_file._source_stamp = _SOURCES
+    compiled: Any = numba.njit(**options)(function)
+    # Where no folder can be written to, every process compiles for itself.
+    with suppress(RuntimeError):
+        compiled._cache = _DiskCache(function)
     return cast(Function, compiled)
 
 

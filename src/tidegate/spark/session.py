@@ -15,7 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidegate.errors import TidegateError
-from tidegate.spark import java
+from tidegate.spark import interpreter, java, shipping
 from tidegate.spark.daemon import SINGLE_THREADED
 
 #: What a session of your own must have for streaming joins: the store that
@@ -37,10 +37,8 @@ _CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Workers outlive a batch, which is what lets them keep their engines, and start with the
-    # heavy libraries already loaded.
+    # Workers outlive a batch, which is what lets them keep their engines.
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "tidegate.spark.daemon",
     **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREADED.items()},
     # Spark shares workers between operators whose environment is equal. This setting reaches
     # mapInArrow's workers but not the stateful operator's, so that the latter stay apart and
@@ -114,7 +112,9 @@ def _start(conf: SparkConf) -> None:
         gateway = launch_gateway(conf, {"stderr": write})
     finally:
         os.close(write)
-    SparkContext(conf=conf, gateway=gateway)
+    context = SparkContext(conf=conf, gateway=gateway)
+    if _LOCAL.fullmatch(str(context.master)):
+        context.pythonExec = interpreter.without_zips(context.pythonExec)
 
 
 def _relay(errors: int) -> None:
@@ -128,13 +128,23 @@ def _relay(errors: int) -> None:
 
 def _for_master(master: str) -> dict[str, str]:
     """Give the settings that depend on where Spark and this package are."""
-    logging = Path(str(resources.files("tidegate.spark") / "log4j2.properties")).as_uri()
-    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}"}
+    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_logging()}"}
+    if shipping.archive() is None:
+        # Spark starts it before it looks into archives.
+        settings |= {"spark.python.daemon.module": "tidegate.spark.daemon"}
     local = _LOCAL.fullmatch(master)
     if local is not None:
         cores = local["cores"] or "1"
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count()) if cores == "*" else cores
     return settings
+
+
+def _logging() -> str:
+    """Give the address of the settings for Spark's log."""
+    archive, name = shipping.archive(), "log4j2.properties"
+    if archive is not None:
+        return f"jar:{archive.as_uri()}!/tidegate/spark/{name}"
+    return Path(str(resources.files("tidegate.spark") / name)).as_uri()
 
 
 def _text(value: object) -> str:

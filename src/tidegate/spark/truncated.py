@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.window import Window
 
 from tidegate.columns import whole
 from tidegate.optimal.static import Counts
 from tidegate.optimal.truncation import Values, plan, ties, value_hashes
+from tidegate.spark.compat import BatchFunction
 from tidegate.times import TimeUnit
 from tidegate.truncated_spec import TruncatedJoin
 
@@ -142,21 +143,26 @@ def _kept(
     found = frame.join(planned.select(*value, f"n{at}"), value)
     columns = [f"c{at}_{i}" for i in range(len(spec.relations[at].schema))]
     if ranked:
-        order = _tie(spec.seed)(*columns)
+        found = found.mapInArrow(_with_ties(columns, spec.seed), _with_tie(found.schema))
         rank = F.row_number().over(Window.partitionBy(*value).orderBy("tie"))
-        found = found.withColumn("tie", order).withColumn("rank", rank)
+        found = found.withColumn("rank", rank)
         found = found.where(F.col("rank") <= F.col(f"n{at}"))
     return found.select(*value, *columns)
 
 
-def _tie(seed: int) -> Any:
-    """`truncation.ties` as a function on columns."""
+def _with_tie(schema: StructType) -> StructType:
+    return StructType([*schema.fields, StructField("tie", LongType())])
 
-    def order(*columns: pa.Array) -> pa.Array:
-        return pa.array(ties(columns, len(columns[0]), seed))
 
-    make: Any = arrow_udf  # its types ask for what it can tell by itself
-    return make(order, "long")
+def _with_ties(columns: Sequence[str], seed: int) -> BatchFunction:
+    """Append `truncation.ties` of these columns to the rows."""
+
+    def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            hashed = [batch.column(name) for name in columns]
+            yield batch.append_column("tie", pa.array(ties(hashed, len(batch), seed)))
+
+    return append
 
 
 def _quoted(name: str) -> str:
