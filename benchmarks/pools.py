@@ -246,7 +246,7 @@ class PooledRun:
         every: list[str] = []
         for name, inputs in batches.items():
             engines = self._engines[name]
-            order = latest(self._folders[name])
+            order = latest(self._folders[name], self._pool.size)
             clocks = [
                 max((b["time"].to_numpy().max() for b in i if len(b)), default=None) for i in inputs
             ]

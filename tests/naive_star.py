@@ -287,17 +287,20 @@ class NaiveStar:
         if self.ranker == "dimpprob":
             return (weight * now, weight, now, held.seq)
         if self.ranker == "dgl":
-            return (max(self._balance(held), 0.0), weight, now, held.seq)
+            return (self._balance(held, self.clock), weight, now, held.seq)
         return (self._worth(held.row), held.seq)
 
-    def _balance(self, held: Held) -> float:
-        return held.gain - self.params[1] * (self.clock - held.last)
+    def _balance(self, held: Held, at: Time) -> float:
+        """P of section 3.2, where no instant since the last with output had any."""
+        return max(held.gain - self.params[1] * max(at - held.last, 0), 0.0)
 
     def _learn(self, held: Held) -> None:
         life = max(held.row.time + self.windows[held.row.stream] - self.clock, 0)
         share = held.row.weight * life / self.params[0]
         if self.clock > held.last:
-            held.gain = max(self._balance(held), 0.0) + share * self.matches(held.row)
+            # P' + gain: P' is the priority from the previous instant.
+            held.gain = self._balance(held, self.clock - self.params[2])
+            held.gain += share * self.matches(held.row)
             held.last = self.clock
         held.gain += share
 

@@ -271,9 +271,11 @@ class Scored(ByKey):
             self.pools[self.join.pool_of(row)].earned += row.importance
             self.last[row.uid] = clock
         elif self.formula == "dgl" and since > 0:
-            lost = max(gain - self.given["beta"] * since, 0.0)
+            # P' of paper 4, 3.2: the priority of the instant before, which is one unit ago.
+            before = max(since - self.given["instant"], 0.0)
+            left = max(gain - self.given["beta"] * before, 0.0)
             won = row.importance * self.partners(row) * self.life(row, clock)
-            self.gain[row.uid] = lost + max(won / self.given["alpha"], 0.0)
+            self.gain[row.uid] = left + max(won / self.given["alpha"], 0.0)
             self.last[row.uid] = clock
         elif self.formula == "greedy-dual":
             floor = self.join.floors[self.join.pool_of(row)]

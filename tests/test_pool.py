@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from benchmarks.foreseen import of_joins
 from benchmarks.pools import PooledRun, sharded
 from tidegate.engines.copies import WindowCopies
 from tidegate.engines.expected import Expectations
+from tidegate.engines.job import WindowJob
+from tidegate.engines.pooled import Member, pooled
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_copies import StarCopies
 from tidegate.engines.star_job import InHand, StarJob, in_order
@@ -390,6 +393,61 @@ def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
     (tmp_path / "sub" / "2020.json").write_text(content)
     with pytest.raises(tg.TidegateError, match="2020.json' is no order of a pool"):
         pool_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"number": 1, "shares": [MORE]}',
+        '{"number": 1, "shares": [MORE, 1], "memory": 5}',
+        '{"number": 1, "shares": [-1]}',
+        '{"number": 1, "shares": [1.5]}',
+        '{"number": 1, "shares": [true]}',
+        '{"number": "1", "shares": [1]}',
+        '{"number": 1, "shares": 5}',
+        '{"number": 1, "shares": [1], "more": 1}',
+        "[" * 100_000,
+        "\ud800".encode("utf-8", "surrogatepass").hex(),
+    ],
+)
+def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -> None:
+    """Such as one that is larger than the pool: the error names the file."""
+    (tmp_path / "a").mkdir()
+    text = content.replace("MORE", str(MEMORY + 1))
+    (tmp_path / "a" / "00000001.json").write_text(text)
+    with pytest.raises(tg.TidegateError, match=r"a/00000001.json' is no order.*remove the file"):
+        pool_of(tmp_path)
+
+
+def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "00000001.json").write_text('{"number": 1, "shares": [5]}')
+    for note in ("", "5", "[5]", '[["1", 2]]', "{"):
+        (tmp_path / "a" / ".followed").write_text(note)
+        with pytest.raises(tg.TidegateError, match=r"a/\.followed' is no order.*remove the file"):
+            pool_of(tmp_path)
+
+
+def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
+    """Its orders say how much there was to divide when they were sent."""
+    (tmp_path / "a").mkdir()
+    order = {"number": 1, "shares": [10 * MEMORY], "memory": 10 * MEMORY}
+    (tmp_path / "a" / "00000001.json").write_text(json.dumps(order))
+    assert pool_of(tmp_path).joins == ["a"]
+
+
+def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
+    spec = turning(1.0, 1.0)[0]
+    member = Member("pool", "a", (2, MEMORY), 1.0)
+    engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
+    engine.follow(1, (MEMORY - 1, 1))
+    with pytest.raises(tg.TidegateError, match="order 2 of a pool gives one join"):
+        engine.follow(2, (MEMORY, 1))
+    with pytest.raises(tg.TidegateError, match="is for 1 shards, and the join has 2"):
+        engine.follow(3, (MEMORY,))
+    assert engine.take_counters()["allowed"] == MEMORY - 1
+    engine.follow(4, (MEMORY, 1), memory=2 * MEMORY)
+    assert engine.take_counters()["allowed"] == MEMORY
 
 
 def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:

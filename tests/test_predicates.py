@@ -105,6 +105,47 @@ def test_what_cannot_be_is_refused_before_any_row(where: Any, words: str) -> Non
         )
 
 
+def test_a_condition_of_thousands_of_terms_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is made where there is one, and a column is read once, whatever the length."""
+    texts: list[Any] = []
+    monkeypatch.setattr(Predicate, "_wrong", lambda self, *about: texts.append(about))
+    where = " AND ".join(f"l.x <= r.x + {i}" for i in range(10_000))
+    made = Predicate(where, LEFT.schema, RIGHT.schema)
+    assert not texts
+    passing = made.mask(LEFT.slice(0, 2), RIGHT.slice(0, 2))
+    shorter = Predicate("l.x <= r.x", LEFT.schema, RIGHT.schema)
+    whole = shorter.mask(LEFT.slice(0, 2), RIGHT.slice(0, 2))
+    assert passing.tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "(" * 5_000 + "l.x = r.x" + ")" * 5_000,
+        "NOT " * 5_000 + "l.x = r.x",
+        "-" * 5_000 + "l.x = r.x",
+        "abs(" * 190 + "l.x" + ")" * 190 + " < 1",
+        "l.x = 1 OR (" * 190 + "l.x = 2" + ")" * 190,
+        " + ".join(["l.x"] * 50_000) + " < r.x",
+    ],
+    ids=["brackets", "not", "minus", "abs", "or", "sum"],
+)
+def test_what_nests_too_deeply_says_what_to_write_instead(where: str) -> None:
+    with pytest.raises(tg.TidegateError, match=r"nest too deeply.*comparisons with AND") as error:
+        Predicate(where, LEFT.schema, RIGHT.schema)
+    assert len(str(error.value)) < 600
+
+
+def test_a_sum_may_have_many_terms_and_a_condition_some_levels() -> None:
+    for where in (
+        " + ".join(["l.x"] * 1_500) + " < r.x",
+        "(" * 100 + "l.x = r.x" + ")" * 100,
+        "NOT " * 100 + "l.x = r.x",
+        "l.x < " + "1" * 400,
+    ):
+        Predicate(where, LEFT.schema, RIGHT.schema)
+
+
 def test_a_join_needs_a_condition() -> None:
     with pytest.raises(tg.TidegateError, match="needs on .* where .* or both"):
         tg.local.join(LEFT, RIGHT, time="n", within=3)

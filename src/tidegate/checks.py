@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -17,23 +16,29 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.durations import nanoseconds
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, shortened
 from tidegate.times import LARGEST_TIME, WATERMARK, TimeUnit
+from tidegate.values import is_number, is_whole, quoted, real
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
     """Refuse what is not one of the choices."""
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(f'"{c}"' for c in choices)
-        raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
+        raise TidegateError(f"{name} must be one of {listed}, not {quoted(value)}")
     return value
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
     """A hint at the known name that an unknown one may stand for; nothing if none is like it."""
     by_letters = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(str(name).lower(), by_letters, n=1)
+    near = difflib.get_close_matches(_letters(name), by_letters, n=1)
     return f'; did you mean "{by_letters[near[0]]}"?' if near else ""
+
+
+def _letters(name: Any) -> str:
+    """A name to look for; nothing is like one that is very long, or is no name at all."""
+    return name.lower() if isinstance(name, str) and len(name) < 1_000 else ""
 
 
 def input_of(side: str) -> str:
@@ -70,11 +75,13 @@ def check_carried(schema: pa.Schema, side: str) -> None:
 
 def check_column(schema: pa.Schema, name: str, where: str) -> None:
     """Refuse the name of a column that there is not."""
+    if not isinstance(name, str):
+        raise TidegateError(f"a column of {where} is given by its name, not {quoted(name)}")
     if name not in schema.names:
         listed = ", ".join(f'"{n}"' for n in schema.names)
         hint = nearest(name, schema.names)
         raise TidegateError(
-            f'{where} has no column "{name}"; it has {listed or "no columns"}{hint}'
+            f'{where} has no column "{shortened(name, 200)}"; it has {listed or "no columns"}{hint}'
         )
 
 
@@ -91,7 +98,7 @@ def key_columns(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not pairs or not all(isinstance(n, str) for pair in pairs for n in pair):
         raise TidegateError(
             "on must be a column name, a list of them, or a {left: right} mapping, with at least "
-            f"one column, not {on!r}"
+            f"one column, not {quoted(on)}"
         )
     return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
@@ -183,49 +190,51 @@ def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | 
 def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
     """A length of time in the kernel's numbers."""
     if unit.is_time:
-        if zero and isinstance(value, int | float) and value == 0:
+        if zero and is_number(value) and real(value) == 0:
             return 0
-        if isinstance(value, timedelta):
-            days = Fraction(value.days * 86_400 + value.seconds)
-            exact: Fraction | None = days * 10**9 + value.microseconds * 1000
-        elif isinstance(value, str):
+        if isinstance(value, timedelta | np.timedelta64 | str):
             exact = nanoseconds(value)
         else:
             exact = None
         if exact is None:
             raise TidegateError(
                 f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
-                f"time columns are a {unit.kind}; not {value!r}{_ENDLESS.get(name, '')}"
+                f"time columns are a {unit.kind}; not {quoted(value)}{_ENDLESS.get(name, '')}"
             )
     else:
-        if isinstance(value, str | bool | timedelta) or not isinstance(
-            value, int | float | Decimal | np.number
-        ):
+        if not is_number(value):
             raise TidegateError(
                 f"{name} must be a number, because the time columns are a {unit.kind}; "
-                f"not {value!r}{_ENDLESS.get(name, '')}"
+                f"not {quoted(value)}{_ENDLESS.get(name, '')}"
             )
-        if not math.isfinite(value):
-            raise TidegateError(f"{name} must be finite, not {value!r}")
-        exact = Fraction(value) if not isinstance(value, np.number) else Fraction(value.item())
+        if not math.isfinite(real(value)):
+            raise TidegateError(f"{name} must be finite, not {quoted(value)}")
+        exact = Fraction(value.item() if isinstance(value, np.number) else value)
     if exact < 0 or (exact == 0 and not zero):
         least = "must not be negative" if zero else "must be longer than zero"
-        raise TidegateError(f"{name} {least}, not {value!r}")
+        raise TidegateError(f"{name} {least}, not {quoted(value)}")
     if unit.kind == "real number":
         return float(exact)
     # Differences of whole numbers are below a length exactly when they are below the next whole.
     length = math.ceil(exact * unit.per_unit)
     if length >= LARGEST_TIME // 4:
         raise TidegateError(
-            f"{name} is too long for the time columns' unit: {value!r}{_ENDLESS.get(name, '')}"
+            f"{name} is too long for the time columns' unit: "
+            f"{quoted(value)}{_ENDLESS.get(name, '')}"
         )
     return length
 
 
+#: Seeds are below this: all have their place in a checkpoint's settings.
+_SEEDS = 2**1024
+
+
 def seed_of(value: Any) -> int:
     """A seed, as a number."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise TidegateError(f"seed must be a whole number that is not negative, not {value!r}")
+    if not is_whole(value) or not 0 <= value < _SEEDS:
+        raise TidegateError(
+            f"seed must be a whole number that is not negative, not {quoted(value)}"
+        )
     return int(value)
 
 
@@ -238,7 +247,7 @@ def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]
     ):
         pair = 'a pair of strings such as ("_left", "_right")'
         wanted = pair if len(schemas) == 2 else f"{len(schemas)} strings, one for each input"
-        raise TidegateError(f"suffixes must be {wanted}, not {suffixes!r}")
+        raise TidegateError(f"suffixes must be {wanted}, not {quoted(suffixes)}")
     given = Counter(name for schema in schemas for name in schema.names)
     names = [
         name + suffix if given[name] > 1 else name
@@ -249,7 +258,7 @@ def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]
         if times > 1:
             raise TidegateError(
                 f'two result columns would be named "{name}"; choose other suffixes than '
-                f"{suffixes!r} or rename a column"
+                f"{quoted(suffixes)} or rename a column"
             )
     return tuple(names)
 
@@ -273,12 +282,12 @@ def check_names(
         if name not in known:
             listed = ", ".join([*known, *mine])
             hint = nearest(name, [*known, *mine])
-            raise TidegateError(f"there is no setting {name!r}; there are {listed}{hint}")
+            raise TidegateError(f"there is no setting {quoted(name)}; there are {listed}{hint}")
     needed = [name for name, parameter in wanted.items() if parameter.default is parameter.empty]
     for name in needed:
         if name in known and name not in settings:
             raise TidegateError(
-                f"the setting {name!r} is missing: a join needs {' and '.join(needed)}"
+                f"the setting {quoted(name)} is missing: a join needs {' and '.join(needed)}"
             )
 
 
@@ -297,7 +306,7 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instea
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:
-    return json.dumps(settings[name]) if name in settings else "(none)"
+    return shortened(json.dumps(settings[name]), 200) if name in settings else "(none)"
 
 
 def _keywords(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -26,6 +26,7 @@ from tidegate.errors import TidegateError
 from tidegate.join_graph import Edge, Graph
 from tidegate.predicates import Filter
 from tidegate.times import TimeUnit
+from tidegate.values import quoted
 
 #: Streams in one join: a bound on the graph's walks, not on what is sensible.
 MOST_STREAMS = 16
@@ -215,7 +216,9 @@ def constrained_join(
         if any((o.kind, o.stream, o.column, o.edges) == _place(one) for o in known[:i]):
             raise TidegateError(f"{one.text} is given twice; leave one out")
     if monitor is not None and not isinstance(monitor, Monitor):
-        raise TidegateError(f"monitor must be a tg.Monitor(c=1.2, p=0.01, ...), not {monitor!r}")
+        raise TidegateError(
+            f"monitor must be a tg.Monitor(c=1.2, p=0.01, ...), not {quoted(monitor)}"
+        )
     selected = _selected(select, streams)
     suffixes = tuple(f"_{name}" for name in names)
     chosen = [
@@ -251,14 +254,14 @@ def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) 
         known_streams(value, names, what)
         missing = [name for name in names if name not in value]
         if missing:
-            raise TidegateError(f"{what} has nothing for the stream {missing[0]!r}")
+            raise TidegateError(f"{what} has nothing for the stream {quoted(missing[0])}")
         found = dict(value)
     else:
         found = dict.fromkeys(names, value)
     for each in found.values():
         if not isinstance(each, kind):
             raise TidegateError(
-                f"{what} must be {wanted}, or a mapping of one for each stream, not {each!r}"
+                f"{what} must be {wanted}, or a mapping of one for each stream, not {quoted(each)}"
             )
     return found
 
@@ -266,11 +269,12 @@ def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) 
 def known_streams(value: Any, names: Sequence[str], what: str) -> None:
     """Refuse a mapping by stream that names others than there are."""
     if not isinstance(value, Mapping):
-        raise TidegateError(f"{what} must be a mapping by stream, not {value!r}")
+        raise TidegateError(f"{what} must be a mapping by stream, not {quoted(value)}")
     for name in value:
         if name not in names:
             raise TidegateError(
-                f"{what} names a stream {name!r} that there is not; there are {', '.join(names)}"
+                f"{what} names a stream {quoted(name)} that there is not; there are "
+                f"{', '.join(names)}"
                 f"{nearest(name, names)}"
             )
 
@@ -386,12 +390,14 @@ def attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
         raise TidegateError(
-            f'{text.strip()!r} in {whole!r} is no attribute: write stream.column, such as "S1.a"'
+            f"{quoted(text.strip())} in {quoted(whole)} is no attribute: write stream.column, "
+            'such as "S1.a"'
         )
     stream, column = _plain(match[1]), _plain(match[2])
     if stream not in schemas:
         raise TidegateError(
-            f"{whole!r} names a stream {stream!r} that there is not; there are {', '.join(schemas)}"
+            f"{quoted(whole)} names a stream {quoted(stream)} that there is not; there are "
+            f"{', '.join(schemas)}"
             f"{nearest(stream, schemas)}"
         )
     check_column(schemas[stream], column, f"the stream {stream}")
@@ -403,7 +409,8 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple
     listed = _texts(joins)
     if not listed:
         raise TidegateError(
-            f'joins must be texts such as "S1.a -> S2.a", many-one from S1 to S2, not {joins!r}'
+            'joins must be texts such as "S1.a -> S2.a", many-one from S1 to S2, not '
+            f"{quoted(joins)}"
         )
     names = list(schemas)
     pairs: dict[tuple[int, int], list[tuple[str, str]]] = {}
@@ -411,11 +418,13 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple
         parts = _JOIN.fullmatch(join)
         if parts is None:
             raise TidegateError(
-                f'the join {join!r} must be many-one, "S1.a -> S2.a", or one-one, "S1.a <-> S2.a"'
+                f'the join {quoted(join)} must be many-one, "S1.a -> S2.a", or one-one, "S1.a '
+                '<-> S2.a"'
             )
         if parts[2] == "=" and not many:
             raise TidegateError(
-                f"the join {join!r} does not say which side is unique: write -> from the many to "
+                f"the join {quoted(join)} does not say which side is unique: write -> from the "
+                "many to "
                 "the one, or <-> where both are. A many-many join cannot shed state by "
                 "constraints: tidegate.join takes it, two streams at a time, and here "
                 "eliminate=False does, which holds every tuple for its window"
@@ -424,7 +433,7 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple
         other = attribute(parts[3], schemas, join)
         if one[0] == other[0]:
             raise TidegateError(
-                f"the join {join!r} joins a stream with itself; give the stream two names"
+                f"the join {quoted(join)} joins a stream with itself; give the stream two names"
             )
         check_key(
             schemas[names[one[0]]],
@@ -457,7 +466,8 @@ def _apart(graph: Graph, names: list[str]) -> str:
                 seen |= {e.parent, e.child}
     left = next(name for at, name in enumerate(names) if at not in seen)
     return (
-        f"the joins do not connect the stream {left!r} with {names[0]!r}: every stream must be "
+        f"the joins do not connect the stream {quoted(left)} with {quoted(names[0])}: every "
+        "stream must be "
         "joined, directly or through others"
     )
 
@@ -473,7 +483,7 @@ def _listed(constraints: Any) -> Sequence[Any]:
     if not isinstance(constraints, Sequence) or isinstance(constraints, str):
         raise TidegateError(
             f'constraints must be a list such as [tg.RIDS("S1 -> S2", k=10)], one of them, or None '
-            f"for none, not {constraints!r}"
+            f"for none, not {quoted(constraints)}"
         )
     return constraints
 
@@ -482,7 +492,7 @@ def _known(given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit
     if not isinstance(given, RIDS | CA | OAP | OAC):
         raise TidegateError(
             'a constraint must be one of RIDS("S1 -> S2", k=10), CA("S1.a", k=10), '
-            f'OAP("S1.a", ...) and OAC("S2.a", ...), not {given!r}'
+            f'OAP("S1.a", ...) and OAC("S2.a", ...), not {quoted(given)}'
         )
     schemas = {s.name: s.schema for s in streams}
     text = f'{given.kind}("{given.on}")'
@@ -533,7 +543,7 @@ def _rids(
     if len(parts) != 2 or any(part not in names for part in parts):
         raise TidegateError(
             f'RIDS needs a join such as "S1 -> S2" between the streams {", ".join(names)}, not '
-            f"{given.on!r}"
+            f"{quoted(given.on)}"
         )
     parent, child = (names.index(part) for part in parts)
     edges = [i for i, e in enumerate(graph.edges) if (e.parent, e.child) == (parent, child)]
@@ -556,14 +566,14 @@ def _check_order(column: pa.Field, text: str) -> None:
     if not ordered or pa.types.is_interval(kind):
         raise TidegateError(
             f"{text} needs an attribute of numbers or times, whose order is that of its values, "
-            f"and {column.name!r} is {kind}; cast it"
+            f"and {quoted(column.name)} is {kind}; cast it"
         )
 
 
 def flag(value: Any, name: str) -> bool:
     """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
-        raise TidegateError(f"{name} must be True or False, not {value!r}")
+        raise TidegateError(f"{name} must be True or False, not {quoted(value)}")
     return value
 
 
@@ -573,7 +583,7 @@ def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str]
     listed = _texts(select)
     if not listed:
         raise TidegateError(
-            f'select must list result columns such as "S1.a", at least one, not {select!r}'
+            f'select must list result columns such as "S1.a", at least one, not {quoted(select)}'
         )
     schemas = {s.name: s.schema for s in streams}
     return tuple(attribute(each, schemas, f"select={each}") for each in listed)

@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tidegate.errors import TidegateError
+from tidegate.values import is_whole, quoted, real
 
 #: More tuples than any stream has.
 MOST = 2**60
@@ -44,21 +43,22 @@ class Constraint:
         if not isinstance(self.on, str):
             raise TidegateError(
                 f"{self.kind} needs a join or an attribute as text, such as "
-                f"{self.example}, not {self.on!r}"
+                f"{self.example}, not {quoted(self.on)}"
             )
         if self.k is not None and self.within is not None:
             raise TidegateError(
-                f"{self.kind}({self.on!r}) needs one of k (tuples) and within (time), not "
-                f"k={self.k!r} and within={self.within!r}"
+                f"{self.kind}({quoted(self.on)}) needs one of k (tuples) and within (time), not "
+                f"k={quoted(self.k)} and within={quoted(self.within)}"
             )
         k = self.k
-        counted = isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k <= MOST
+        counted = is_whole(k) and 0 <= k <= MOST
         if counted:
             object.__setattr__(self, "k", int(k))
-        elif not (k is None or k == DETECT):
+        elif not (k is None or (isinstance(k, str) and k == DETECT)):
             raise TidegateError(
-                f"k of {self.kind}({self.on!r}) must be a whole number of tuples up to 2**60, not "
-                f'negative, or "detect", not {k!r}; a length of time is given as within='
+                f"k of {self.kind}({quoted(self.on)}) must be a whole number of tuples up to "
+                "2**60, not "
+                f'negative, or "detect", not {quoted(k)}; a length of time is given as within='
             )
 
     @property
@@ -113,12 +113,12 @@ class Rows:
 
     def __post_init__(self) -> None:
         """Refuse a window that nothing fits into."""
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or not 1 <= self.n <= MOST:
+        if not is_whole(self.n) or not 1 <= self.n <= MOST:
             raise TidegateError(
-                f"a window of rows needs a positive whole number up to 2**60, not {self.n!r}"
+                f"a window of rows needs a positive whole number up to 2**60, not {quoted(self.n)}"
             )
         if self.by is not None and not isinstance(self.by, str):
-            raise TidegateError(f"a window of rows is by one column name, not {self.by!r}")
+            raise TidegateError(f"a window of rows is by one column name, not {quoted(self.by)}")
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,11 @@ class Monitor:
         """Refuse what cannot be watched with."""
         for name, least, most in (("c", 1.0, math.inf), ("p", 0.0, 1.0)):
             value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not least <= value <= most or math.isinf(value):
+            if not least <= real(value) <= most or math.isinf(real(value)):
                 between = "at least 1" if name == "c" else "between 0 and 1"
-                raise TidegateError(f"{name} of a monitor must be {between}, not {value!r}")
+                raise TidegateError(f"{name} of a monitor must be {between}, not {quoted(value)}")
         window = self.window
-        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MOST:
+        if not is_whole(window) or not 1 <= window <= MOST:
             raise TidegateError(
-                f"window of a monitor must be a positive number of tuples, not {window!r}"
+                f"window of a monitor must be a positive number of tuples, not {quoted(window)}"
             )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from fractions import Fraction
+
+import numpy as np
 
 _DURATION_UNITS = {
     1: ("ns", "nanosecond"),
@@ -23,11 +26,37 @@ _NANOSECONDS = {
 }
 
 
-def nanoseconds(text: str) -> Fraction | None:
+_NUMPY_UNITS = {
+    "W": Fraction(7 * 86_400 * 10**9),
+    "D": Fraction(86_400 * 10**9),
+    "h": Fraction(3_600 * 10**9),
+    "m": Fraction(60 * 10**9),
+    **{unit: Fraction(10**9, 1_000**at) for at, unit in enumerate(("s", "ms", "us", "ns", "ps"))},
+}
+#: A duration has no more letters: no unit is written that often.
+_LONGEST = 1_000
+
+
+def nanoseconds(value: str | timedelta | np.timedelta64) -> Fraction | None:
     """How many nanoseconds a duration has; None if it is none."""
-    parts = re.findall(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*,?", text.lower())
-    if not parts or re.sub(r"[0-9]+(?:\.[0-9]+)?\s*[a-zµ]+|[\s,]", "", text.lower()):
+    if isinstance(value, np.timedelta64):
+        return _of_numpy(value)
+    if isinstance(value, timedelta):
+        seconds = Fraction(value.days * 86_400 + value.seconds)
+        parts_of_one = value.microseconds * 1_000 + getattr(value, "nanoseconds", 0)  # of pandas
+        return seconds * 10**9 + parts_of_one
+    text = value.lower()
+    parts = re.findall(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*,?", text[:_LONGEST])
+    if not parts or re.sub(r"[0-9]+(?:\.[0-9]+)?\s*[a-zµ]+|[\s,]", "", text):
         return None
-    if any(unit not in _NANOSECONDS for _, unit in parts):
+    if len(text) > _LONGEST or any(unit not in _NANOSECONDS for _, unit in parts):
         return None
     return sum((Fraction(n) * _NANOSECONDS[unit] for n, unit in parts), Fraction(0))
+
+
+def _of_numpy(value: np.timedelta64) -> Fraction | None:
+    """The same of NumPy's; its months and years are of no fixed length."""
+    unit, count = np.datetime_data(value.dtype)
+    if np.isnat(value) or unit not in _NUMPY_UNITS:
+        return None
+    return value.astype(np.int64).item() * count * _NUMPY_UNITS[unit]

@@ -31,6 +31,7 @@ from tidegate.errors import TidegateError
 from tidegate.policies.base import as_table
 from tidegate.sampled_spec import CLUSTER, PROBABILITY
 from tidegate.times import TimeUnit, times
+from tidegate.values import quoted
 
 Floats = NDArray[np.float64]
 
@@ -109,21 +110,22 @@ def estimation(
     for name in names:
         check_column(schema, name, "the sample")
     if len(set(names)) < len(names):
-        raise TidegateError(f"by must name each column once, not {by!r}")
+        raise TidegateError(f"by must name each column once, not {quoted(by)}")
     unit, length, of = None, None, _names(time, "time")
     if (per is None) != (not of):
         raise TidegateError(
             "windows need both time (a column, or the two times of a pair, of which the later "
-            f"counts) and per (how long a window is), not time={time!r} and per={per!r}"
+            f"counts) and per (how long a window is), not time={quoted(time)} and per={quoted(per)}"
         )
     if of:
         if len(of) > 2:
-            raise TidegateError(f"time must be one column or the two of a pair, not {time!r}")
+            raise TidegateError(f"time must be one column or the two of a pair, not {quoted(time)}")
         sides = ("sampled", "sampled")
         unit = time_unit(schema, schema, of[0], of[-1], sides)
         if isinstance(per, float) and unit.kind == "whole number" and not per.is_integer():
             raise TidegateError(
-                f"windows of whole-number times must be whole numbers long too, not per={per!r}"
+                "windows of whole-number times must be whole numbers long too, not "
+                f"per={quoted(per)}"
             )
         length = duration(per, unit, "per")
     taken = {WINDOW if of else "", *(n + p for n in _ESTIMATES for p in _PARTS), *SUMS[:2]}
@@ -137,11 +139,13 @@ def estimation(
         or not isinstance(confidence, int | float)
         or not 0 < confidence < 1
     ):
-        raise TidegateError(f"confidence must be between 0 and 1, such as 0.95, not {confidence!r}")
+        raise TidegateError(
+            f"confidence must be between 0 and 1, such as 0.95, not {quoted(confidence)}"
+        )
     if unit is None and lateness != 0:
         raise TidegateError(
             f"lateness is how long a window waits for late rows, and there is none: give time and "
-            f"per, or leave lateness={lateness!r} out"
+            f"per, or leave lateness={quoted(lateness)} out"
         )
     late = 0 if unit is None else duration(lateness, unit, "lateness", zero=True)
     found = Estimation(schema, value, of, length, unit, names, float(confidence), late)
@@ -300,7 +304,9 @@ def _one(column: Any) -> pa.Array:
 
 def _check_value(schema: pa.Schema, value: Any) -> None:
     if not isinstance(value, str):
-        raise TidegateError(f"value must be the name of a column of the sample, not {value!r}")
+        raise TidegateError(
+            f"value must be the name of a column of the sample, not {quoted(value)}"
+        )
     check_column(schema, value, "the sample")
     kind = schema.field(value).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
@@ -313,7 +319,7 @@ def _check_value(schema: pa.Schema, value: Any) -> None:
 def _names(given: Any, name: str) -> tuple[str, ...]:
     names = () if given is None else (given,) if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-        raise TidegateError(f"{name} must be a column name or several, not {given!r}")
+        raise TidegateError(f"{name} must be a column name or several, not {quoted(given)}")
     return tuple(names)
 
 

@@ -22,6 +22,7 @@ from tidegate.spec import (
     with_frequencies,
 )
 from tidegate.times import times
+from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -137,7 +138,8 @@ def join(
         check_collations(frame, keys)
     if not spec.left.keys and shards not in (None, 1):
         raise TidegateError(
-            f"a join without on compares all tuples, so it runs in one shard, not {shards!r}; "
+            "a join without on compares all tuples, so it runs in one shard, not "
+            f"{quoted(shards)}; "
             "leave shards out, or give on"
         )
     job = WindowJob(_counted(spec, left, right))
@@ -155,7 +157,7 @@ def join(
 def _counted(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
     """Count both inputs first, if the policy asks for the whole streams' frequencies."""
     policy = spec.policy
-    if spec.memory is None or not isinstance(policy, ByFrequency) or not policy.whole:
+    if not (spec.sheds and isinstance(policy, ByFrequency) and policy.whole):
         return spec
     if left.isStreaming or right.isStreaming:
         raise TidegateError(

@@ -38,6 +38,7 @@ from tidegate.star_spec import star_join as spec_of_star
 from tidegate.times import times
 from tidegate.truncated_spec import TruncatedJoin
 from tidegate.truncated_spec import truncated_join as spec_of_truncated
+from tidegate.values import quoted
 
 #: A table is taken as one batch up to this size.
 _PART_BYTES = 1 << 30
@@ -189,7 +190,7 @@ def estimate(sample: Any, **settings: Any) -> pa.Table:
 
 def _check_batch(rows: Any) -> None:
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise TidegateError(f"batch_rows must be a positive number of rows, not {rows!r}")
+        raise TidegateError(f"batch_rows must be a positive number of rows, not {quoted(rows)}")
 
 
 def _run(
@@ -312,7 +313,7 @@ def check_streams(streams: Any) -> None:
     for name in streams:
         if not isinstance(name, str):
             raise TidegateError(
-                f'a stream must have a text as its name, such as "S1", not {name!r}'
+                f'a stream must have a text as its name, such as "S1", not {quoted(name)}'
             )
 
 
@@ -340,7 +341,7 @@ def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
     lines = shed.shed if isinstance(shed, Result) else as_table(shed)
     made_by = (lines.schema.metadata or {}).get(MADE_BY.encode())
     if made_by is not None:
-        check_archive(json.loads(made_by)["settings"], archive_settings(spec))
+        check_archive(made_by, archive_settings(spec))
     if not lines.schema.equals(shed_schema(spec)):
         raise TidegateError(
             "shed must be what tidegate.local.constrained_join gave, with the same settings and "
@@ -471,7 +472,7 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 def _counted(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
     """Count both inputs first, if the policy asks for the whole streams' frequencies."""
     policy = spec.policy
-    if spec.memory is None or not isinstance(policy, ByFrequency) or not policy.whole:
+    if not (spec.sheds and isinstance(policy, ByFrequency) and policy.whole):
         return spec
     counts = []
     for side, table in zip(spec.sides, tables, strict=True):

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tidegate.columns import plain, whole
 from tidegate.durations import nanoseconds
 from tidegate.errors import TidegateError
+from tidegate.values import quoted, real
 
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _WORDS = {"and": "and", "or": "or", "not": "not", "true": "True", "false": "False"}
@@ -44,6 +45,10 @@ _OF_ONE = re.compile(
 )
 _SIGNS = {"=": "==", "<>": "!="}
 _PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+#: Levels of a condition: each takes a few calls within calls, of which Python allows 1,000.
+_DEEPEST = 150
 
 
 class _Column(NamedTuple):
@@ -93,37 +98,51 @@ class Predicate:
         self._columns: list[_Column] = []
         if not isinstance(where, str) or not where.strip():
             raise TidegateError(
-                f'where must be a condition such as "abs(l.x - r.x) <= 0.5", not {where!r}'
+                f'where must be a condition such as "abs(l.x - r.x) <= 0.5", not {quoted(where)}'
             )
         try:
             self._tree = ast.parse(self._translated(), mode="eval").body
-            values = self._eval(self._tree, {"l": left.empty_table(), "r": right.empty_table()})
+            if _depth(self._tree) > _DEEPEST:
+                raise self._too_deep()
+            values = self._evaluated({"l": left.empty_table(), "r": right.empty_table()})
         except TidegateError:
             raise
         except SyntaxError as error:
+            if "nested" in str(error.msg):
+                raise self._too_deep() from None
             raise self._error("cannot be read", where, self._own(error.offset or 1)) from None
         except ValueError:
             raise self._error("cannot be read", where) from None
         except (RecursionError, MemoryError):
-            raise self._error("is too long", where[:40] + "...") from None
+            raise self._too_deep() from None
         if values.type != pa.bool_():
             raise self._error(f"gives {values.type}, and must be true or false", where)
 
     def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which of the pairs, row i of the one and row i of the other, the condition lets pass."""
-        values = self._eval(self._tree, {"l": left, "r": right})
+        values = self._evaluated({"l": left, "r": right})
         if isinstance(values, pa.Scalar):
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
+    def _too_deep(self) -> ConditionError:
+        return ConditionError(
+            self._condition,
+            "it is too long in one piece: parentheses, NOT, functions or sums nest too deeply. "
+            "Join simple comparisons with AND and OR, of which there may be thousands, or compute "
+            "a column before the join",
+            0,
+        )
+
     @property
     def _condition(self) -> str:
         """How errors call it."""
-        return f"where={self._where[:200]!r}"
+        return f"where={quoted(self._where[:200])}"
 
     def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
         why = (
-            f"{part!r} {what}. {self._written}, and there are + - * / = <> < <= > >= AND OR NOT "
+            f"{quoted(part)} {what}. {self._written}, and there are + - * / = <> < <= > >= AND "
+            "OR NOT "
             f"and {', '.join(_FUNCTIONS)}"
         )
         return ConditionError(self._condition, why, at)
@@ -182,9 +201,19 @@ class Predicate:
         self._columns.append(_Column(side, name))
         return f"column_{len(self._columns) - 1}"
 
-    def _eval(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
+    def _evaluated(self, sides: Mapping[str, Any]) -> Any:
+        """What the condition gives for all rows; a column is read once, however often it stands."""
+        read = {}
+        for column in set(self._columns):
+            values = sides[column.side].column(
+                self._schemas[column.side].get_field_index(column.name)
+            )
+            read[column] = plain(whole(values) if isinstance(values, pa.ChunkedArray) else values)
+        return self._eval(self._tree, read)
+
+    def _eval(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
         try:
-            return self._value(node, sides)
+            return self._value(node, read)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             reason = str(error).splitlines()[0]
             types = re.search(r"input types \((.*)\)", reason)
@@ -198,41 +227,45 @@ class Predicate:
         inside = [span for span in self._spans if start <= span.start and span.end <= end]
         return self._where[inside[0].own_start : inside[-1].own_end]
 
-    def _value(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
+    def _value(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
         if isinstance(node, ast.Constant):
             if isinstance(node.value, int) and not -(2**63) <= node.value < 2**63:
-                return pa.scalar(float(node.value))
+                return pa.scalar(real(node.value))
             return pa.scalar(node.value)
         if isinstance(node, ast.Name) and node.id.startswith("column_"):
-            side, name = self._columns[int(node.id.removeprefix("column_"))]
-            column = sides[side].column(self._schemas[side].get_field_index(name))
-            return plain(whole(column) if isinstance(column, pa.ChunkedArray) else column)
+            return read[self._columns[int(node.id.removeprefix("column_"))]]
         if isinstance(node, ast.BoolOp):
             join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
-            result = self._eval(node.values[0], sides)
+            result = self._eval(node.values[0], read)
             for value in node.values[1:]:
-                result = join(result, self._eval(value, sides))
+                result = join(result, self._eval(value, read))
             return result
         if isinstance(node, ast.UnaryOp):
-            value = self._eval(node.operand, sides)
+            value = self._eval(node.operand, read)
             if isinstance(node.op, ast.Not):
                 return pc.invert(value)
             return _checked(pc.negate_checked, value) if isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            one, other = self._eval(node.left, sides), self._eval(node.right, sides)
-            self._check_numbers(node, one, other)
-            if isinstance(node.op, ast.Div):
-                return _divided(one, other)
-            return _checked(_ARITHMETIC[type(node.op)], one, other)
+            # A sum of many terms is as deep as it is long, so that it is gone through in a loop.
+            terms = [node]
+            while isinstance(terms[-1].left, ast.BinOp) and type(terms[-1].left.op) in _ARITHMETIC:
+                terms.append(terms[-1].left)
+            value = self._eval(terms[-1].left, read)
+            for term in reversed(terms):
+                other = self._eval(term.right, read)
+                self._check_numbers(term, value, other)
+                value = _calculated(type(term.op), value, other)
+            return value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return self._call(node, [self._eval(a, sides) for a in node.args])
+            return self._call(node, [self._eval(a, read) for a in node.args])
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            one, other = (self._eval(n, sides) for n in (node.left, node.comparators[0]))
+            if type(node.ops[0]) not in _COMPARISONS:
+                raise self._wrong("is not known", node)
+            one, other = (self._eval(n, read) for n in (node.left, node.comparators[0]))
             return _compared(
                 type(node.ops[0]),
                 self._alike(one, other, node.left),
                 self._alike(other, one, node.comparators[0]),
-                self._wrong("is not known", node),
             )
         raise self._wrong("is not known; join comparisons with AND", node)
 
@@ -292,7 +325,9 @@ class Filter(Predicate):
     def __init__(self, where: str, schema: pa.Schema, stream: str) -> None:
         self._stream = stream
         if not isinstance(where, str) or not where.strip():
-            raise TidegateError(f'a filter must be a condition such as "x < 8", not {where!r}')
+            raise TidegateError(
+                f'a filter must be a condition such as "x < 8", not {quoted(where)}'
+            )
         super().__init__(where, schema, pa.schema([]))
 
     def passing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -301,7 +336,7 @@ class Filter(Predicate):
 
     @property
     def _condition(self) -> str:
-        return f"the filter {self._where[:200]!r} of {self._stream}"
+        return f"the filter {quoted(self._where[:200])} of {self._stream}"
 
     def _side(self, token: re.Match[str], at: int) -> str:
         if token["side"] is not None and token["side"].strip("`") != self._stream:
@@ -332,33 +367,49 @@ def _as_real(value: Any) -> Any:
     return pc.cast(value, pa.float64(), safe=False)
 
 
+def _depth(tree: ast.AST) -> int:
+    """How many calls within calls it takes to go through a condition; a sum of terms is one."""
+    deepest, stack = 0, [(tree, 1)]
+    while stack:
+        node, depth = stack.pop()
+        deepest = max(deepest, depth)
+        for part in ast.iter_child_nodes(node):
+            chained = isinstance(node, ast.BinOp) and part is node.left
+            stack.append((part, depth if chained else depth + 1))
+    return deepest
+
+
+def _calculated(op: type[ast.AST], one: Any, other: Any) -> Any:
+    return _divided(one, other) if op is ast.Div else _checked(_ARITHMETIC[op], one, other)
+
+
 def _divided(one: Any, other: Any) -> Any:
     """A quotient, null by zero."""
     one, other = _as_real(one), _as_real(other)
     return pc.divide(one, pc.if_else(pc.equal(other, 0.0), pa.scalar(None, pa.float64()), other))
 
 
-def _compared(op: type[ast.AST], one: Any, other: Any, unknown: TidegateError) -> Any:
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def _compared(op: type[ast.AST], one: Any, other: Any) -> Any:
     """A comparison, in which NaN equals itself and is larger than any number."""
     if pa.types.is_floating(one.type) != pa.types.is_floating(other.type):
         numbers = [v for v in (one, other) if not pa.types.is_floating(v.type)]
         if all(pa.types.is_integer(v.type) or pa.types.is_decimal(v.type) for v in numbers):
             one, other = _as_real(one), _as_real(other)
-    equal, less, more = pc.equal(one, other), pc.less(one, other), pc.greater(one, other)
+    if op in (ast.Eq, ast.NotEq):
+        equal = pc.equal(one, other)
+        if pa.types.is_floating(one.type):
+            equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        return equal if op is ast.Eq else pc.invert(equal)
+    # What is not more is less or equal: nothing is unordered.
+    less = _less(one, other) if op in (ast.Lt, ast.GtE) else _less(other, one)
+    return pc.invert(less) if op in (ast.LtE, ast.GtE) else less
+
+
+def _less(one: Any, other: Any) -> Any:
+    less = pc.less(one, other)
     if pa.types.is_floating(one.type):
-        first, second = pc.is_nan(one), pc.is_nan(other)
-        equal = pc.or_(equal, pc.and_(first, second))
-        less = pc.or_(less, pc.and_(pc.invert(first), second))
-        more = pc.or_(more, pc.and_(first, pc.invert(second)))
-    wanted = {
-        ast.Eq: (equal,),
-        ast.NotEq: (less, more),
-        ast.Lt: (less,),
-        ast.LtE: (less, equal),
-        ast.Gt: (more,),
-        ast.GtE: (more, equal),
-    }
-    if op not in wanted:
-        raise unknown
-    result, *rest = wanted[op]
-    return pc.or_(result, rest[0]) if rest else result
+        less = pc.or_(less, pc.and_(pc.invert(pc.is_nan(one)), pc.is_nan(other)))
+    return less

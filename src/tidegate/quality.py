@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import TidegateError
+from tidegate.values import quoted
 
 Rows: TypeAlias = pa.Table | Iterable[Hashable]
 Distance: TypeAlias = Callable[[Any, Any], float]
@@ -52,7 +53,9 @@ def multiset(rows: Rows) -> Counter[Hashable]:
     if isinstance(rows, Mapping):
         wrong = [n for n in rows.values() if isinstance(n, bool) or not isinstance(n, int) or n < 0]
         if wrong:
-            raise TidegateError(f"counts must be whole numbers of at least 0, not {wrong[0]!r}")
+            raise TidegateError(
+                f"counts must be whole numbers of at least 0, not {quoted(wrong[0])}"
+            )
         return Counter({row: count for row, count in rows.items() if count})
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise TidegateError(
@@ -145,10 +148,10 @@ def importance(results: pa.Table, columns: str | tuple[str, str], *, combine: st
     """
     if combine not in COMBINE:
         listed = ", ".join(f'"{name}"' for name in COMBINE)
-        raise TidegateError(f"combine must be one of {listed}, not {combine!r}")
+        raise TidegateError(f"combine must be one of {listed}, not {quoted(combine)}")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     if len(names) not in (1, 2):
-        raise TidegateError(f"columns must be one name or a pair of names, not {columns!r}")
+        raise TidegateError(f"columns must be one name or a pair of names, not {quoted(columns)}")
     parts = [_importance_column(results, name) for name in names]
     each = parts[0] if len(parts) == 1 else COMBINE[combine](*parts)
     return float(pc.sum(each, min_count=0).as_py())
@@ -167,7 +170,7 @@ def fairness(times: Iterable[float]) -> float:
         raise TidegateError(f"times must be numbers: {error}") from error
     wrong = stay[~(np.isfinite(stay) & (stay >= 0))]
     if len(wrong):
-        raise TidegateError(f"times must be finite and not negative, not {float(wrong[0])!r}")
+        raise TidegateError(f"times must be finite and not negative, not {quoted(float(wrong[0]))}")
     longest = stay.max(initial=0.0)
     if longest == 0:
         return 1.0
@@ -231,7 +234,9 @@ def match_and_compare(
     """
     for name, value in (("power", power), ("degree", degree)):
         if not (math.isfinite(value) and value >= 0):
-            raise TidegateError(f"{name} must be a finite number of at least 0, not {value!r}")
+            raise TidegateError(
+                f"{name} must be a finite number of at least 0, not {quoted(value)}"
+            )
     left, right, cost = _cost_matrix(x, y, distance)
     if cost.size == 0:
         return 0.0 if len(left) == len(right) else math.inf
@@ -313,7 +318,8 @@ def _checked(distance: Distance, a: Any, b: Any) -> float:
     value = float(distance(a, b))
     if not (math.isfinite(value) and value >= 0):
         raise TidegateError(
-            f"distance must be finite and not negative, but is {value!r} for {a!r} and {b!r}"
+            f"distance must be finite and not negative, but is {quoted(value)} for {quoted(a)} "
+            f"and {quoted(b)}"
         )
     return value
 

@@ -15,6 +15,7 @@ from tidegate.policies import Age, ByFrequency, Prob
 from tidegate.policies.base import at_least
 from tidegate.schedules import is_schedule
 from tidegate.spec import Frequencies, WindowJoin, window_join
+from tidegate.values import quoted
 
 Method = Literal["uniform", "cluster", "pps", "auto"]
 METHODS: tuple[Method, ...] = ("uniform", "cluster", "pps", "auto")
@@ -100,7 +101,8 @@ def sampled_join(
         sides = given if isinstance(given, tuple | list) else (given,)
         if is_schedule(given) or any(map(is_schedule, sides)):
             raise TidegateError(
-                f"{name} of a sampled join must not change, not {given!r}: probabilities follow "
+                f"{name} of a sampled join must not change, not {quoted(given)}: probabilities "
+                "follow "
                 "from what is held over a whole window"
             )
     policy = _model(model)
@@ -119,7 +121,8 @@ def sampled_join(
     )
     if None in (window.left.window, window.right.window):
         raise TidegateError(
-            f"a sampled join needs windows that end, not {within!r}: how many partners a tuple "
+            f"a sampled join needs windows that end, not {quoted(within)}: how many partners a "
+            "tuple "
             "will find is foreseen over its window"
         )
     for name in (PROBABILITY, CLUSTER):
@@ -132,7 +135,7 @@ def sampled_join(
         if number > _MOST_DEVIATIONS:
             raise TidegateError(
                 f"{name} is a number of standard deviations, of which {_MOST_DEVIATIONS} are more "
-                f"than enough, not {number!r}; 3 is the default"
+                f"than enough, not {quoted(number)}; 3 is the default"
             )
     _check_known(window)
     return SampledJoin(
@@ -158,7 +161,7 @@ def _check_known(window: WindowJoin) -> None:
     curves = policy.both_curves if isinstance(policy, Age) and policy.curve is not None else [[1]]
     if not any(any(curve) for curve in curves):
         raise TidegateError(
-            f"model must have results at some age, not {policy!r}; give numbers above 0, or "
+            f"model must have results at some age, not {quoted(policy)}; give numbers above 0, or "
             'model="age" to learn them'
         )
 
@@ -179,14 +182,14 @@ def _model(model: Any) -> Age | Prob:
         raise TidegateError(
             "a sampled join does not count its inputs first, nor in any way but with decay: give "
             "Prob() to learn frequencies, or Prob(table) with arrivals in a unit of time, not "
-            f"Prob({model.frequencies!r})"
+            f"Prob({quoted(model.frequencies)})"
         )
     if isinstance(model, Age | Prob):
         return model
     raise TidegateError(
         'model must be "frequency" or "age" to be learned, or known: tidegate.Prob(table) with '
         "arrivals of each key in a unit of time, or tidegate.Age(curve, rates=...), not "
-        f"{model!r}"
+        f"{quoted(model)}"
     )
 
 
@@ -201,7 +204,7 @@ def _fraction(value: Any) -> float | None:
         return float(value)
     raise TidegateError(
         f"fraction must be above 0 and at most 1, as in 0.05 for a twentieth of the result, not "
-        f"{value!r}"
+        f"{quoted(value)}"
     )
 
 
@@ -210,7 +213,9 @@ def _alike(window: WindowJoin, value: Any) -> tuple[float, float]:
     if value is None:
         return 1.0, 1.0
     if not isinstance(value, str):
-        raise TidegateError(f"value must be the name of a column of the result, not {value!r}")
+        raise TidegateError(
+            f"value must be the name of a column of the result, not {quoted(value)}"
+        )
     check_column(window.result_schema, value, "the result")
     of_left = window.names.index(value) < len(window.left.schema)
     return (1.0, 0.0) if of_left else (0.0, 1.0)

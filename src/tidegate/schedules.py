@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.times import TimeUnit, times
+from tidegate.values import quoted
 
 
 class Step(NamedTuple):
@@ -23,6 +25,8 @@ class Step(NamedTuple):
     value: Any
 
 
+#: Units of NumPy's times that Arrow has not.
+_COARSE = ("Y", "M", "W", "h", "m")
 #: One step where a setting does not change.
 Schedule = tuple[Step, ...]
 
@@ -49,7 +53,7 @@ def steps_of(
         if isinstance(value, tuple | list | dict):
             raise TidegateError(
                 f"{name} must be one value, or a schedule: a list of (time, value) pairs in order "
-                f"of time, each of which holds from its time on; not {value!r}"
+                f"of time, each of which holds from its time on; not {quoted(value)}"
             )
         return (Step(0, checked(value)),)
     found = []
@@ -58,12 +62,15 @@ def steps_of(
         try:
             found.append(Step(start, checked(each)))
         except TidegateError as error:
-            raise TidegateError(f"{error} (in the schedule of {name}, from {time!r} on)") from None
+            raise TidegateError(
+                f"{error} (in the schedule of {name}, from {quoted(time)} on)"
+            ) from None
     for i in range(1, len(found)):
         if not found[i - 1].start < found[i].start:
             raise TidegateError(
-                f"the times in a schedule of {name} must ascend; {value[i - 1][0]!r} comes before "
-                f"{value[i][0]!r}: put them in order and name each once"
+                f"the times in a schedule of {name} must ascend; {quoted(value[i - 1][0])} "
+                "comes before "
+                f"{quoted(value[i][0])}: put them in order and name each once"
             )
     return tuple(found)
 
@@ -71,11 +78,13 @@ def steps_of(
 def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
     """A time, given as the time columns have it, as a number."""
     written = str(value) if isinstance(value, float) and pa.types.is_decimal(kind) else value
+    if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _COARSE:
+        written = value.astype("datetime64[s]")  # Arrow knows no hours and minutes
     try:
-        is_text = isinstance(written, str)
-        array = pa.array([written]).cast(kind) if is_text else pa.array([written], kind)
+        is_cast = isinstance(written, str | np.datetime64)
+        array = pa.array([written]).cast(kind) if is_cast else pa.array([written], kind)
         number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+    except Exception:  # a value may be of any class, and fail to be a time in any way
         number = math.nan
     bare = isinstance(value, int | float) and unit.is_time
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()
@@ -83,7 +92,7 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
         zone = ', such as "2024-05-01 12:00:00Z"' if unit.kind == "timestamp" else ""
         raise TidegateError(
             f"{name} must have a time like those of the time column, which is {kind}{zone}, not "
-            f"{value!r}"
+            f"{quoted(value)}"
         )
     plain: int | float = number
     return plain

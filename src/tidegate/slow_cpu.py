@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-import numpy as np
-
 from tidegate.errors import TidegateError
+from tidegate.values import is_whole, quoted, real
 
 MODES = ("modular", "integrated")
 
@@ -43,21 +42,16 @@ class SlowCPU:
     def __post_init__(self) -> None:
         rate: Any = self.rate
         queue: Any = self.queue
-        number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
-        if not number or not math.isfinite(rate) or rate <= 0:
+        if not 0 < real(rate) < math.inf:
             raise TidegateError(
-                f"rate must be a number of tuples above 0 in a unit of time, not {rate!r}"
+                f"rate must be a number of tuples above 0 in a unit of time, not {quoted(rate)}"
             )
-        if (
-            isinstance(queue, bool)
-            or not isinstance(queue, int | np.integer)
-            or not 0 < queue < 2**62
-        ):
-            raise TidegateError(f"queue must be a positive number of tuples, not {queue!r}")
-        if self.mode not in MODES:
+        if not is_whole(queue) or not 0 < queue < 2**62:
+            raise TidegateError(f"queue must be a positive number of tuples, not {quoted(queue)}")
+        if not isinstance(self.mode, str) or self.mode not in MODES:
             raise TidegateError(
                 f'mode must be "modular" (statistics only) or "integrated" (sees the memory), not '
-                f"{self.mode!r}"
+                f"{quoted(self.mode)}"
             )
 
     def step(self, unit: float) -> Fraction:

@@ -36,6 +36,7 @@ from tidegate.predicates import Predicate
 from tidegate.schedules import Schedule, Step, is_schedule, steps_of
 from tidegate.slow_cpu import SlowCPU
 from tidegate.times import LARGEST_TIME, TimeUnit
+from tidegate.values import is_whole, quoted
 
 Moment = Literal["probe-first", "evict-first", "shed-first"]
 Combine = Literal["min", "max", "sum", "product"]
@@ -140,6 +141,11 @@ class WindowJoin:
         # A shard's queue is its share of the whole, rounded up: at most twice as long to wait in.
         queued = 0 if self.cpu is None else 2 * self.cpu.queue * self.cpu.step(self.second)
         return max(left, right) + math.ceil(queued)
+
+    @property
+    def sheds(self) -> bool:
+        """Whether tuples can be dropped: from a memory, or from the queue of a slow CPU."""
+        return self.memory is not None or self.cpu is not None
 
     @property
     def most_shards(self) -> int | None:
@@ -263,11 +269,21 @@ def window_join(
         where=where,
         cpu=_cpu(cpu),
     )
-    if spec.memory is None:
-        return spec
-    if share is not None and not in_bytes and spec.memory < 2:
+    if spec.memory is not None:
+        spec = _ranked(spec, split, memory)
+    if isinstance(chosen, ByFrequency) and chosen.given is not None and spec.sheds:
+        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
+    return spec
+
+
+def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
+    """The same join with what its policy ranks by, once it is clear that this can be had."""
+    assert spec.memory is not None
+    chosen, lengths = spec.policy, (spec.left.window, spec.right.window)
+    if spec.split is not None and not spec.in_bytes and spec.memory < 2:
         raise TidegateError(
-            f"memory must be at least 2 tuples when it is split between the sides, not {memory!r}; "
+            "memory must be at least 2 tuples when it is split between the sides, not "
+            f"{quoted(memory)}; "
             'use split="shared" or more memory'
         )
     if chosen.ranks == "life":
@@ -279,14 +295,10 @@ def window_join(
         )
     spec = replace(
         spec,
-        params=chosen.params(times_of(unit, lengths)),
+        params=chosen.params(times_of(spec.unit, lengths)),
         curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
     )
-    if split == "predicted":
-        spec = _to_be_split(spec, memory)
-    if isinstance(chosen, ByFrequency) and chosen.given is not None:
-        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
-    return spec
+    return _to_be_split(spec, memory) if split == "predicted" else spec
 
 
 def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) -> WindowJoin:
@@ -399,7 +411,8 @@ def _pair(value: Any, name: str) -> tuple[str, str]:
         or not all(isinstance(v, str) for v in pair)
     ):
         raise TidegateError(
-            f"{name} must be one column name or a pair of them (left's, right's), not {value!r}"
+            f"{name} must be one column name or a pair of them (left's, right's), not "
+            f"{quoted(value)}"
         )
     return pair[0], pair[1]
 
@@ -421,7 +434,7 @@ def _window_pair(within: Any) -> tuple[Any, Any]:
     if len(within) != 2:
         raise TidegateError(
             "within must be one window, one schedule of (time, window) pairs, or a pair of them "
-            f"(left's, right's), not {within!r}"
+            f"(left's, right's), not {quoted(within)}"
         )
     return within[0], within[1]
 
@@ -494,7 +507,7 @@ def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Sched
     if len(units) > 1:
         raise TidegateError(
             "a schedule of memory must be in tuples throughout or in sizes throughout, not "
-            f"{memory!r}"
+            f"{quoted(memory)}"
         )
     return tuple(Step(step.start, step.value[0]) for step in found), True in units
 
@@ -503,7 +516,7 @@ def combine_of(combine: Any, importance: Any) -> Combine:
     """How the importance of a result comes about; refused where there is none."""
     if combine is not None and importance is None:
         raise TidegateError(
-            f"combine={combine!r} says what importance a result has, and none is given: give "
+            f"combine={quoted(combine)} says what importance a result has, and none is given: give "
             "importance, or leave combine out"
         )
     chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
@@ -514,22 +527,22 @@ def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int |
     """A memory as a number, and whether it is one of bytes; `none` says what None would do."""
     if value is None:
         return None, False
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value > 0:
+    if is_whole(value) and value > 0:
         return not_too_large(int(value), value, none), False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
-        if match and match[2].lower() in _SIZES:
+        if match and len(match[1]) < 100 and match[2].lower() in _SIZES:
             size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
             if 0 < size < _ONE_TUPLE:
                 raise TidegateError(
-                    f"memory of {value!r} is less than one tuple takes with its place in the "
+                    f"memory of {quoted(value)} is less than one tuple takes with its place in the "
                     f"indexes; give it {_ONE_TUPLE} B at the least, better some MB, or a number "
                     "of tuples"
                 )
             if size > 0:
                 return not_too_large(size, value, none), True
     raise TidegateError(
-        f'memory must be a positive number of tuples or a size like "64 MB", not {value!r}'
+        f'memory must be a positive number of tuples or a size like "64 MB", not {quoted(value)}'
         + (none and f"; {none}")
     )
 
@@ -537,7 +550,7 @@ def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int |
 def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:
     """Refuse a memory that no machine has."""
     if memory >= LARGEST_TIME:
-        said = f"memory is larger than any machine's: {value!r}"
+        said = f"memory is larger than any machine's: {quoted(value)}"
         raise TidegateError(said + (none and f"; {none}"))
     return memory
 
@@ -549,7 +562,7 @@ def _split(value: Any) -> float | None:
         return float(value)
     raise TidegateError(
         'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '
-        f"{value!r}"
+        f"{quoted(value)}"
     )
 
 
@@ -557,5 +570,6 @@ def _cpu(value: Any) -> SlowCPU | None:
     if value is None or isinstance(value, SlowCPU):
         return value
     raise TidegateError(
-        f"cpu must be None or a slow one such as tg.SlowCPU(rate=1_000, queue=500), not {value!r}"
+        "cpu must be None or a slow one such as tg.SlowCPU(rate=1_000, queue=500), not "
+        f"{quoted(value)}"
     )

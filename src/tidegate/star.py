@@ -13,6 +13,7 @@ from tidegate.policies import Policy
 from tidegate.spec import check_collations
 from tidegate.star_spec import RELATION, named
 from tidegate.star_spec import star_join as spec_of_star
+from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -159,7 +160,7 @@ def star_join(
         if shards not in (None, 1):
             raise TidegateError(
                 f"a relation that changes may connect any tuples, so it takes one shard, not "
-                f"{shards!r}; leave shards out"
+                f"{quoted(shards)}; leave shards out"
             )
         inputs.append(relation)
         job = StarJob(spec, None)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from tidegate.checks import (
@@ -43,6 +42,7 @@ from tidegate.spec import (
     window_length,
 )
 from tidegate.times import TimeUnit
+from tidegate.values import is_whole, quoted, real
 
 #: What a row of a stream of changes does.
 OPERATIONS = ("insert", "delete", "update")
@@ -259,7 +259,7 @@ def named(streams: Any) -> dict[str, Any]:
     if not given or not all(isinstance(name, str) and name not in ("", FACT) for name in given):
         raise TidegateError(
             "streams must be a list of one or more streams, or a mapping of names (other than "
-            f'"{FACT}") to streams, not {str(streams)[:60]!r}'
+            f'"{FACT}") to streams, not {quoted(streams)}'
         )
     return given
 
@@ -275,7 +275,7 @@ def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]
     listed = ", ".join(f'"{name}"' for name in names)
     raise TidegateError(
         f"{setting} must have {what} for each of the {len(names)} streams, as a list or as a "
-        f"mapping of {listed}, not {value!r}"
+        f"mapping of {listed}, not {quoted(value)}"
     )
 
 
@@ -288,7 +288,7 @@ def _keys(on: Any, names: tuple[str, ...]) -> list[Any]:
 
 def _column(value: Any, setting: str) -> str:
     if not isinstance(value, str):
-        raise TidegateError(f"{setting} must be a column name for each stream, not {value!r}")
+        raise TidegateError(f"{setting} must be a column name for each stream, not {quoted(value)}")
     return value
 
 
@@ -297,7 +297,7 @@ def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int |
         if within is not None:
             raise TidegateError(
                 "one stream joins the relation without a window, because none of its tuples is "
-                f"held; leave within out, not {within!r}"
+                f"held; leave within out, not {quoted(within)}"
             )
         return (None,)
     if within is None:
@@ -316,7 +316,7 @@ def _refuse_schedule(value: Any, setting: str) -> None:
     if is_schedule(value):
         raise TidegateError(
             f"{setting} of a star join does not change with time; give it one value, not the "
-            f"schedule {value!r} (tidegate.join takes schedules)"
+            f"schedule {quoted(value)} (tidegate.join takes schedules)"
         )
 
 
@@ -334,14 +334,17 @@ def _relation(
         if value is None:
             continue
         if not (isinstance(value, tuple | list) and len(value) == 2):
-            raise TidegateError(f"{name} must be a pair of columns like {example}, not {value!r}")
+            raise TidegateError(
+                f"{name} must be a pair of columns like {example}, not {quoted(value)}"
+            )
         for column in value:
             check_column(schema, column, RELATION)
         if value[0] == value[1]:
-            raise TidegateError(f"{name} must be two columns like {example}, not {value!r}")
+            raise TidegateError(f"{name} must be two columns like {example}, not {quoted(value)}")
     if interval is not None and changes is not None:
         raise TidegateError(
-            f"a relation has an interval ({interval!r}) or is a stream of changes ({changes!r}), "
+            f"a relation has an interval ({quoted(interval)}) or is a stream of changes "
+            f"({quoted(changes)}), "
             "not both: in a stream of changes, inserts begin and deletes end an interval"
         )
     if changes is not None and not _is_text(schema.field(changes[0]).type):
@@ -353,7 +356,7 @@ def _relation(
     named_by = [fact] if isinstance(fact, str) else fact
     if named_by is not None:
         if not isinstance(named_by, list | tuple) or not named_by:
-            raise TidegateError(f"fact must be a column name or a list of them, not {fact!r}")
+            raise TidegateError(f"fact must be a column name or a list of them, not {quoted(fact)}")
         for column in named_by:
             check_column(schema, column, RELATION)
             if column in (changes or ()):
@@ -414,22 +417,21 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
     if memory is None:
         return None
     _refuse_schedule(memory, "memory")
-    is_whole = isinstance(memory, int | np.integer) and not isinstance(memory, bool)
-    if not is_whole or memory <= 0:
+    if not is_whole(memory) or memory <= 0:
         size = ", and a star join takes no sizes" if isinstance(memory, str) else ""
         raise TidegateError(
             "memory must be a positive number of tuples (or None to keep everything), not "
-            f"{memory!r}{size}"
+            f"{quoted(memory)}{size}"
         )
     held = not_too_large(int(memory), memory)
     if len(names) == 1:
         raise TidegateError(
-            f"one stream holds nothing, so memory plays no part; leave memory={memory!r} out"
+            f"one stream holds nothing, so memory plays no part; leave memory={quoted(memory)} out"
         )
     if split == "fixed" and memory < len(names):
         raise TidegateError(
             f"memory must be at least {len(names)} tuples when it is split between the streams, "
-            f'not {memory!r}; use split="shared" or more memory'
+            f'not {quoted(memory)}; use split="shared" or more memory'
         )
     return held
 
@@ -439,9 +441,9 @@ def _limit(limit: Any, importance: Any) -> float | None:
         return None
     if importance is None:
         raise TidegateError(
-            f"importance_limit={limit!r} bounds an importance, and none is given: give importance"
+            f"importance_limit={quoted(limit)} bounds an importance, and none is given: give "
+            "importance"
         )
-    is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-    if not is_number or not (0 < limit < math.inf):
-        raise TidegateError(f"importance_limit must be a number above 0, not {limit!r}")
+    if not 0 < real(limit) < math.inf:
+        raise TidegateError(f"importance_limit must be a number above 0, not {quoted(limit)}")
     return float(limit)

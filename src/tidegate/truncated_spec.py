@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tidegate.checks import (
@@ -22,6 +21,7 @@ from tidegate.checks import (
 )
 from tidegate.errors import TidegateError
 from tidegate.times import TimeUnit
+from tidegate.values import is_whole, quoted
 
 #: How a truncated join chooses: with one budget for two inputs, with one for each, and with one
 #: for each of more than two.
@@ -86,7 +86,7 @@ def truncated_join(
     if count > 2 and isinstance(on, Mapping):
         raise TidegateError(
             f"on must be a column name or a list of them where there are {count} inputs, not "
-            f"{on!r}; rename the key columns to be the same everywhere"
+            f"{quoted(on)}; rename the key columns to be the same everywhere"
         )
     first_keys, other_keys = key_columns(on)
     keys = (first_keys, *[other_keys] * (count - 1))
@@ -122,28 +122,29 @@ def _budget(keep: Any, delete: Any, count: int) -> int | tuple[int, ...]:
     if (keep is None) == (delete is None):
         raise TidegateError(
             "a truncated join needs one of keep and delete: how many tuples to keep, or how many "
-            f"to delete; not keep={keep!r} and delete={delete!r}"
+            f"to delete; not keep={quoted(keep)} and delete={quoted(delete)}"
         )
     name, value = ("keep", keep) if delete is None else ("delete", delete)
     numbers = list(value) if isinstance(value, tuple | list) else [value]
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0:
+        if not is_whole(number) or number < 0:
             raise TidegateError(
                 f"{name} must be a whole number of tuples that is not negative, or one such number "
-                f"for each input, not {value!r}"
+                f"for each input, not {quoted(value)}"
             )
     if not isinstance(value, tuple | list):
         if count > 2:
             raise TidegateError(
                 f"{name} must have a number for each of the {count} inputs, such as "
-                f"{name}={(numbers[0] // count,) * count}, not {value!r}: dividing one budget "
+                f"{name}={(numbers[0] // count,) * count}, not {quoted(value)}: dividing one "
+                "budget "
                 "between more than two is not offered"
             )
         return int(value)
     if len(numbers) != count:
         raise TidegateError(
             f"{name} must have a number for each of the {count} inputs, or be one number for two, "
-            f"not {value!r}"
+            f"not {quoted(value)}"
         )
     return tuple(int(number) for number in numbers)
 
@@ -159,7 +160,9 @@ def _method(method: Any, budget: int | tuple[int, ...]) -> str:
     known = tuple(dict.fromkeys(OVERALL_METHODS + EACH_METHODS))
     if one_of(method, known, "method") not in choices:
         listed = " or ".join(f'"{choice}"' for choice in choices)
-        raise TidegateError(f"method {method!r} is not for {form}, {budget!r}; use {listed}")
+        raise TidegateError(
+            f"method {quoted(method)} is not for {form}, {quoted(budget)}; use {listed}"
+        )
     return str(method)
 
 
@@ -170,10 +173,11 @@ def _window_times(
     if per is None and time is None:
         return (None,) * len(schemas), None
     if time is None:
-        raise TidegateError(f"per={per!r} needs time: the column that says when a tuple came")
+        raise TidegateError(f"per={quoted(per)} needs time: the column that says when a tuple came")
     if per is None:
         raise TidegateError(
-            f"time={time!r} needs per: how long a window is; leave time out to join without windows"
+            f"time={quoted(time)} needs per: how long a window is; leave time out to join "
+            "without windows"
         )
     names = (time,) * len(schemas) if isinstance(time, str) else time
     if (
@@ -183,7 +187,7 @@ def _window_times(
     ):
         raise TidegateError(
             f"time must be one column name or one for each of the {len(schemas)} inputs, not "
-            f"{time!r}"
+            f"{quoted(time)}"
         )
     units = [
         time_unit(schemas[0], schemas[at], names[0], names[at], (sides[0], sides[at]))
@@ -196,6 +200,6 @@ def _tumbling(per: Any, unit: TimeUnit) -> int | float:
     length = duration(per, unit, "per")
     if not unit.is_time and length != per * unit.per_unit:
         raise TidegateError(
-            f"per must be a whole number of the time columns' smallest unit, not {per!r}"
+            f"per must be a whole number of the time columns' smallest unit, not {quoted(per)}"
         )
     return length

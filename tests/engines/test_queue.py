@@ -193,6 +193,32 @@ def test_what_promises_more_is_kept(mode: Any) -> None:
     assert found.results > 0.5 * exact
 
 
+GIVEN = {"key": range(50), "left": [*range(50)], "right": [*range(50)]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("policy", [tg.Prob, tg.Life])
+@pytest.mark.parametrize("frequencies", ["learned", "window", "sketch", "whole", GIVEN])
+def test_a_queue_knows_frequencies_however_much_is_kept(
+    frequencies: Any, policy: type[tg.Prob | tg.Life], mode: Any
+) -> None:
+    """Memory for everything is as good as a memory that nothing fills."""
+    left, right = zipf(600, domain=50, skew=1.0, seed=5)
+    settings: dict[str, Any] = {
+        "on": "key",
+        "time": "time",
+        "within": 100,
+        "policy": policy(frequencies),
+        "cpu": tg.SlowCPU(rate=0.7, queue=15, mode=mode),
+    }
+    found = [tg.local.join(left, right, memory=m, **settings) for m in (None, 10**6)]
+    assert found[0].counters["queue_shed"] > 300
+    assert found[0].table.equals(found[1].table)
+    if mode == "modular" and frequencies not in ("whole", GIVEN):
+        known = settings | {"policy": policy("whole")}
+        assert not found[0].table.equals(tg.local.join(left, right, **known).table)
+
+
 def test_an_integrated_queue_knows_who_is_there() -> None:
     """Right tuples of keys 0 to 9 come at once, and the one place in memory has one of them."""
     keys = list(range(10))

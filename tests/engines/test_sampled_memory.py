@@ -15,6 +15,7 @@ from samples import exact_pairs, runs
 
 from tidegate import local
 from tidegate.engines.sampled import SampledEngine, SampledJob
+from tidegate.kernel import sampled as kernel
 from tidegate.models import sampling
 from tidegate.policies import Age, Prob
 from tidegate.sampled_spec import METHODS, PROBABILITY, sampled_join
@@ -74,6 +75,38 @@ def test_theorem_4_2(p: float) -> None:
     side = sampling.Side(np.array([float(window)]), np.array([float(partners)]))
     assert sampling.uniform_memory([side], 0.0)(p) == pytest.approx(expected)
     assert sampling.uniform_fraction([side], expected, 0.0) == pytest.approx(p)
+
+
+def test_a_tuple_without_partners_takes_no_memory() -> None:
+    """Figure 4: the first skip is at least 1, so a tuple with n = 0 is discarded on arrival.
+
+    Windows of 1, matches as random as arrivals are: by the model, 1.3 tuples are in the windows on
+    average, 1.1 of them with partners. Drawing with this fraction, as figure 4 does, must hold the
+    one tuple on average that there is memory for.
+    """
+    left, right = np.array([0.5, 0.1, 0.2, 0.0]), np.array([0.1, 0.4, 0.0, 0.3])
+    spec = sampled_join(
+        *[pa.schema([("key", pa.int64()), ("time", pa.float64())])] * 2,
+        on="key",
+        time="time",
+        within=1,
+        memory=1,
+        method="uniform",
+        margin=0.0,
+        reach=0.0,
+        model=Prob({"key": range(4), "left": left, "right": right}),
+    )
+    p = SampledEngine(spec)._lots.plan[kernel.SHARE]
+    assert p == pytest.approx(0.967, abs=0.001)
+    rng = np.random.default_rng(1)
+    held = 0.0
+    for own, other in ((left, right), (right, left)):
+        for arrivals, partners in zip(own, other, strict=True):
+            # All have fewer partners than one, so that one coin is flipped, or none.
+            chosen = rng.random(100_000) < (p if partners > 0 else 0.0)
+            first = rng.exponential(1 / partners, 100_000) if partners > 0 else np.zeros(100_000)
+            held += arrivals * float((chosen * np.minimum(first, 1.0)).mean())
+    assert held == pytest.approx(1.0, rel=0.02)
 
 
 def aging(n: int, window: int, curve: list[int]) -> tuple[pa.Table, pa.Table]:

@@ -124,7 +124,7 @@ FORMULAS: dict[type[Policy], str] = {
 }
 PARAMS = {
     "heeb": ("alpha",),
-    "dgl": ("alpha", "beta"),
+    "dgl": ("alpha", "beta", "instant"),
     "ijoin": ("decay", "tau", "delta", "penalty", "p_init", "every"),
 }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from aging import aging
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tidegate as tg
 from tidegate.policies.age import priorities
@@ -50,6 +54,41 @@ def test_ijoin_slides(policy: str | None, moment: str, results: int, importance:
     assert (found.results, found.importance) == (results, importance)
 
 
+@pytest.mark.parametrize("seconds", [False, True])
+def test_dgl_loses_nothing_at_an_instant_with_output(seconds: bool) -> None:
+    """Towne, Zhu, Zuzarte, Hou, section 3.2: P' + gain with output, P' - beta without.
+
+    Each stream has room for one tuple. s0 begins with 2 * 1, for r0, and has no output at 1: 2 - 1.
+    At 2 it joins r2: P' + gain is 1 + 2 * 1 * 3/5 = 2.2, more than the 2 * 1 of s2, so s0 stays and
+    joins r3. Were beta subtracted at 2 as well, s0 would have 1.2, and s2 would join r3.
+    """
+
+    def stream(rows: list[tuple[int, int]], key: str) -> pa.Table:
+        times: Any = pa.array(range(4), pa.int64())
+        if seconds:
+            times = pa.array([1_000_000 * t for t in range(4)], pa.timestamp("us"))
+        return pa.table({key: [k for k, _ in rows], "t": times, "w": [float(w) for _, w in rows]})
+
+    found = tg.local.star_join(
+        {
+            "r": stream([(1, 1), (0, 4), (1, 2), (1, 3)], "a"),
+            "s": stream([(0, 2), (1, 1), (0, 2), (1, 1)], "b"),
+        },
+        pa.table({"a": [1, 0], "b": [0, 1]}),
+        on=["a", "b"],
+        time="t",
+        within="5 s" if seconds else 5,
+        memory=2,
+        split="fixed",
+        importance="w",
+        policy=tg.DGL(beta=1.0),
+    )
+    times = [found.table.column(name).cast(pa.int64()).to_pylist() for name in ("t_r", "t_s")]
+    second = 1_000_000 if seconds else 1
+    pairs = {(r // second, s // second) for r, s in zip(*times, strict=True)}
+    assert pairs == {(0, 0), (1, 1), (2, 0), (2, 2), (3, 0)}
+
+
 @pytest.mark.parametrize(
     ("curve", "cells", "a_unit"),
     [
@@ -88,6 +127,33 @@ def test_priority_agrees_with_the_closed_form(curve: list[int]) -> None:
     assert all(rank >= ranks[0] - 1e-12 for rank in ranks[:best])
     assert all(later <= ranks[0] + 1e-12 for later in ranks[best:])
     assert ranks[best:] == sorted(ranks[best:], reverse=True)
+
+
+@pytest.mark.parametrize("shape", ["falls", "rises", "flat", "any"])
+def test_a_curve_may_have_a_million_points(shape: str) -> None:
+    """The steepest chords are the sides of a hull: each point is looked at a few times."""
+    points = np.linspace(2.0, 1.0, 1_000_000)
+    curve = {
+        "falls": points,
+        "rises": points[::-1],
+        "flat": np.ones(1_000_000),
+        "any": np.random.default_rng(1).random(1_000_000),
+    }[shape]
+    ranks = np.array(priorities(curve))
+    total = np.concatenate([[0.0], np.cumsum(curve)])
+    for i in (0, 1, 17, 499_999, 999_990, 999_999):
+        chords = (total[i + 1 :] - total[i]) / np.arange(1, len(total) - i)
+        assert ranks[i] == pytest.approx(chords.max(), rel=1e-9)
+    assert len(json.dumps(tg.Age(curve).settings())) < 1_000
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_priorities_are_the_paper_s(curve: list[int]) -> None:
+    """Section 3.2.1, to the letter."""
+    total = [sum(curve[:i]) for i in range(len(curve) + 1)]
+    for i, rank in enumerate(priorities(curve)):
+        chords = [(total[j] - total[i]) / (j - i) for j in range(i + 1, len(total))]
+        assert rank == pytest.approx(max(chords), rel=1e-12)
 
 
 def test_steps_of_a_curve_play_no_part() -> None:

@@ -267,6 +267,23 @@ def test_bounded_mode_is_the_local_engines_answer(
     assert all(count["held"] == count["held_left"] + count["held_right"] for count in counts)
 
 
+@pytest.mark.parametrize("memory", [None, 10**6])
+def test_a_queue_knows_the_frequencies_of_whole_streams(
+    spark: SparkSession, tmp_path: Path, memory: int | None
+) -> None:
+    """Also where everything is kept, and only the queue drops tuples."""
+    case = closed(numbers())
+    settings: dict[str, Any] = case.settings | {
+        "memory": memory,
+        "policy": tg.Prob("whole"),
+        "cpu": tg.SlowCPU(rate=1.0, queue=25),
+    }
+    local = tg.local.join(case.left, case.right, **(settings | {"memory": 10**6}))
+    assert local.counters["queue_shed"] > 100
+    left, right = prepared(spark, tmp_path, case, batches=1, seed=1).batch()
+    assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
+
+
 @pytest.mark.parametrize(
     "policy",
     [tg.Auto(), tg.Heeb(), tg.Prob("window"), tg.Prob("sketch"), tg.IJoin(recompute="adaptive")],

@@ -14,6 +14,7 @@ from tidegate.cql.plan import SAID, Plan, planned
 from tidegate.engines.departures import archived
 from tidegate.errors import TidegateError
 from tidegate.policies.base import as_table
+from tidegate.values import quoted
 
 
 def cql(
@@ -90,7 +91,7 @@ def cql(
     if on_spark == {True}:
         return on_frames(job, spec, given, shards, shed_to)
     if shards not in (None, 1):
-        raise TidegateError(f"shards={shards!r} is for Spark DataFrames; leave it out")
+        raise TidegateError(f"shards={quoted(shards)} is for Spark DataFrames; leave it out")
     return local.run_streams(job, given)
 
 

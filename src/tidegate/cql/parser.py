@@ -16,6 +16,7 @@ from tidegate.checks import nearest
 from tidegate.cql.tokens import Token, refuse, tokens_of, without_comments
 from tidegate.engines.totals import sum_type
 from tidegate.errors import TidegateError
+from tidegate.values import quoted
 
 AGGREGATES = ("count", "sum", "avg")
 _WORDS = ("select", "from", "where", "group", "by", "and", "or", "not", "as", "true", "false")
@@ -110,7 +111,9 @@ class Query:
 def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
     """Read a query over streams of these schemas."""
     if not isinstance(query, str) or not query.strip():
-        raise TidegateError(f'a query must be a text such as "Select ... From ...", not {query!r}')
+        raise TidegateError(
+            f'a query must be a text such as "Select ... From ...", not {quoted(query)}'
+        )
     return _Parser(query, schemas).query()
 
 
@@ -199,7 +202,7 @@ class _Parser:
 
     def _refuse_rest(self, wanted: str) -> NoReturn:
         found = self._token.text
-        self._refuse_word(self._token, f"expected {wanted} or the end, not {found!r}")
+        self._refuse_word(self._token, f"expected {wanted} or the end, not {quoted(found)}")
 
     def _skip_to(self, word: str) -> None:
         while self._token.kind != "end" and not self._token.says(word):
@@ -220,7 +223,9 @@ class _Parser:
             self._refuse(grouped, "Group By needs an aggregate in Select: count, sum or avg")
         for item in plain if found.aggregates else ():
             if item.attribute not in found.groups:
-                found.refuse(item.at, f"{item.name!r} is neither in Group By nor in an aggregate")
+                found.refuse(
+                    item.at, f"{quoted(item.name)} is neither in Group By nor in an aggregate"
+                )
 
     def _group(self) -> Attribute:
         token = self._token
@@ -268,7 +273,9 @@ class _Parser:
             function = token.text.lower()
             if function not in AGGREGATES:
                 listed = ", ".join(AGGREGATES)
-                self._refuse_word(token, f"{token.text!r} is no aggregate; there are {listed}")
+                self._refuse_word(
+                    token, f"{quoted(token.text)} is no aggregate; there are {listed}"
+                )
             self._at += 2
             every = function == "count" and self._takes("*")
             attribute = None if every else self._attribute()
@@ -298,7 +305,7 @@ class _Parser:
         stream = token.plain
         if stream not in self._known:
             listed = f"there are {', '.join(self._known)}{nearest(stream, self._known)}"
-            self._refuse_word(token, f"there is no stream {stream!r}; {listed}")
+            self._refuse_word(token, f"there is no stream {quoted(stream)}; {listed}")
         rows: int | None = None
         by: str | None = None
         window: str | None = None
@@ -312,7 +319,7 @@ class _Parser:
             name = self._name("a name")
         if name.plain in self._schemas:
             self._refuse(
-                name, f"{name.plain!r} stands twice; give one of them another name with as"
+                name, f"{quoted(name.plain)} stands twice; give one of them another name with as"
             )
         self._schemas[name.plain] = self._known[stream]
         return Source(stream, name.plain, rows, by, window, token.start, window_at)
@@ -353,7 +360,7 @@ class _Parser:
         token = self._next()
         text = token.text.replace(",", "")
         if not text.isdigit() or int(text) < 1:
-            self._refuse(token, f"expected a positive number of rows, not {token.text!r}")
+            self._refuse(token, f"expected a positive number of rows, not {quoted(token.text)}")
         return int(text)
 
     # ---- where --------------------------------------------------------------------------------
@@ -364,7 +371,7 @@ class _Parser:
             column = self._name("a column")
             if first.plain not in self._schemas:
                 listed = f"{', '.join(self._schemas)}{nearest(first.plain, self._schemas)}"
-                self._refuse(first, f"there is no stream {first.plain!r} in From: {listed}")
+                self._refuse(first, f"there is no stream {quoted(first.plain)} in From: {listed}")
             schema = self._schemas[first.plain]
             if column.plain not in schema.names:
                 self._refuse(column, self._no_column(first.plain, schema, column.plain))
@@ -373,14 +380,16 @@ class _Parser:
         if not owners:
             every = [name for schema in self._schemas.values() for name in schema.names]
             hint = nearest(first.plain, every)
-            self._refuse_word(first, f"no stream has a column {first.plain!r}{hint}")
+            self._refuse_word(first, f"no stream has a column {quoted(first.plain)}{hint}")
         if len(owners) > 1:
-            self._refuse(first, f"{first.plain!r} is a column of {' and '.join(owners)}: say which")
+            self._refuse(
+                first, f"{quoted(first.plain)} is a column of {' and '.join(owners)}: say which"
+            )
         return Attribute(owners[0], first.plain, first.start)
 
     def _no_column(self, stream: str, schema: pa.Schema, name: str) -> str:
         listed = f"{', '.join(schema.names)}{nearest(name, schema.names)}"
-        return f"{stream} has no column {name!r}; it has {listed}"
+        return f"{stream} has no column {quoted(name)}; it has {listed}"
 
     def _where(
         self,
@@ -434,7 +443,9 @@ class _Parser:
             if token.kind == "name" and not function and not token.says(*_WORDS):
                 if self._tokens[self._at + 1].says("("):
                     listed = ", ".join(_FUNCTIONS)
-                    self._refuse_word(token, f"no function {token.text!r}; there are {listed}")
+                    self._refuse_word(
+                        token, f"no function {quoted(token.text)}; there are {listed}"
+                    )
                 attributes.append(self._attribute())
                 parts.append("attribute")
             else:

@@ -29,6 +29,7 @@ from tidegate.engines.departures import archived
 from tidegate.errors import TidegateError
 from tidegate.predicates import ConditionError, Filter
 from tidegate.times import TimeUnit
+from tidegate.values import quoted
 
 #: What a query says by itself, of the settings that a constrained join has.
 SAID = ("joins", "windows", "filters", "select")
@@ -97,7 +98,9 @@ def repaired_spec(
     query = given.pop("query")
     for name in ("time", "unique"):
         if name not in given:
-            raise TidegateError(f"the setting {name!r} is missing: a query needs time and unique")
+            raise TidegateError(
+                f"the setting {quoted(name)} is missing: a query needs time and unique"
+            )
     more = {name: value for name, value in given.items() if name not in ("time", "unique")}
     check_names(more, constrained_join, own=planned, without=SAID)
     plan = planned(query, schemas, **given)
@@ -247,14 +250,15 @@ def _unique(
     """Streams, by either name, with columns that are unique together."""
     listed = [unique] if isinstance(unique, str) else unique
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
-        raise TidegateError(f'unique must list attributes such as "S2.a", not {unique!r}')
+        raise TidegateError(f'unique must list attributes such as "S2.a", not {quoted(unique)}')
     known = {**schemas, **own}
     found = []
     for text in listed:
         parts = [attribute(part, known, f"unique={text}") for part in _NOT_IN_QUOTES.split(text)]
         if len({stream for stream, _ in parts}) > 1:
             raise TidegateError(
-                f'unique must list attributes of one stream together, "S2.a, S2.b", not {text!r}'
+                'unique must list attributes of one stream together, "S2.a, S2.b", not '
+                f"{quoted(text)}"
             )
         found.append((list(known)[parts[0][0]], {column for _, column in parts}))
     return found
@@ -280,9 +284,9 @@ def _names(read: Query) -> tuple[str, ...]:
     seen = {AT} if read.aggregates else set[str]()
     for item in read.items:
         if item.name in seen:
-            why = f"two selected columns are named {item.name!r}"
+            why = f"two selected columns are named {quoted(item.name)}"
             if item.name == AT:
-                why = f"{AT!r} is the column that says when an aggregate changes"
+                why = f"{quoted(AT)} is the column that says when an aggregate changes"
             read.refuse(item.at, f"{why}; name this one with as")
         seen.add(item.name)
     return tuple(item.name for item in read.items)

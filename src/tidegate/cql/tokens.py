@@ -7,6 +7,7 @@ import unicodedata
 from typing import NamedTuple, NoReturn
 
 from tidegate.errors import TidegateError
+from tidegate.values import quoted
 
 _TOKEN = re.compile(
     r"""(?:
@@ -21,6 +22,10 @@ _TOKEN = re.compile(
 
 #: Comments up to the end of a line; and quoted text and names, in which there are none.
 _COMMENT = re.compile(r"'(?:[^']|'')*'|`[^`]+`|(?P<comment>--[^\n]*)")
+
+
+#: Letters of a line that are shown where it cannot be read.
+_SHOWN = 160
 
 
 class Token(NamedTuple):
@@ -47,6 +52,10 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
     end = query.find("\n", at)
     line = query[start : end if end >= 0 else len(query)].rstrip("\r")
     row, column = query.count("\n", 0, at) + 1, at - start + 1
+    if len(line) > _SHOWN:
+        # Of a long line, what is around the place.
+        start = max(start, at - _SHOWN // 2)
+        line = query[start : start + _SHOWN].split("\n")[0]
     below = "".join(map(_blank, query[start:at]))
     raise TidegateError(
         f"the query cannot be read at line {row}, column {column}: {why}\n  {line}\n  {below}^"
@@ -89,7 +98,7 @@ def tokens_of(text: str) -> list[Token]:
                 at,
                 _NOT_CLOSED.get(
                     query[at],
-                    f"{query[at]!r} is not known: a name that is no word goes in `backticks`",
+                    f"{quoted(query[at])} is not known: a name that is no word goes in `backticks`",
                 ),
             )
         kind = str(match.lastgroup)

@@ -138,8 +138,11 @@ class Archiving(Protocol):
 class Governed(Protocol):
     """What an engine has besides, if its memory is a share of a pool's."""
 
-    def follow(self, number: int, shares: Sequence[int]) -> None:
-        """Follow an order, unless a later one was followed: how much each shard may hold."""
+    def follow(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
+        """Follow an order, unless a later one was followed: how much each shard may hold.
+
+        `memory` is what the pool had when it sent the order.
+        """
 
     def report(self) -> str:
         """What the pool needs to know, since the last report and as it is now."""

@@ -22,6 +22,7 @@ from tidegate.engines.sampled import SampledEngine
 from tidegate.errors import TidegateError
 from tidegate.sampled_spec import SampledJoin
 from tidegate.spec import LEAST_BYTES
+from tidegate.values import quoted
 
 
 class Expectations:
@@ -32,7 +33,8 @@ class Expectations:
     def __init__(self, spec: SampledJoin) -> None:
         if spec.fraction is not None:
             raise TidegateError(
-                f"fraction={spec.fraction!r} says how much is sampled, and so does the memory that "
+                f"fraction={quoted(spec.fraction)} says how much is sampled, and so does the "
+                "memory that "
                 "a pool gives: leave fraction out, or give memory a number"
             )
         self.unit = "bytes" if spec.window.in_bytes else "held"

@@ -18,6 +18,7 @@ from tidegate.kernel import facts as kernel
 from tidegate.kernel.facts import Facts
 from tidegate.star_spec import OPERATIONS, StarJoin
 from tidegate.times import LARGEST_TIME, TimeUnit, times
+from tidegate.values import quoted
 
 Hashes = NDArray[np.uint64]
 
@@ -137,7 +138,7 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
         listed = ", ".join(f'"{one}"' for one in OPERATIONS)
         raise TidegateError(
             f'a change must be one of {listed}, and column "{name}" has '
-            f"{rows.column(name)[int(wrong[0])].as_py()!r}; filter or map it"
+            f"{quoted(rows.column(name)[int(wrong[0])].as_py())}; filter or map it"
         )
     if rows.column(time).null_count:
         raise TidegateError(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.engines.base import Clocks, Engine, Job, RoutedJob
 from tidegate.engines.miniature import Found
+from tidegate.memory.books import check_order
 
 
 class Resizable(Engine, Protocol):
@@ -74,7 +75,7 @@ class Member:
     pool, name
         Which pool and which join it is: what a report is found by.
     sizes
-        The memories that are tried out in small, ascending.
+        The memories that are tried out in small, ascending; the last is the pool's own.
     second
         A unit of time in the kernel's numbers.
     """
@@ -88,8 +89,10 @@ class Member:
 class PooledEngine:
     """An engine that follows orders, and beside it what foresees others."""
 
-    def __init__(self, engine: Resizable, watch: Watch, member: Member, shard: int) -> None:
-        self._engine, self._member, self._shard = engine, member, shard
+    def __init__(
+        self, engine: Resizable, watch: Watch, member: Member, shard: int, shards: int
+    ) -> None:
+        self._engine, self._member, self._shard, self._shards = engine, member, shard, shards
         self._watch = watch
         self._counters: dict[str, int | float] = {}
         engine.resize(0, 0)
@@ -105,9 +108,11 @@ class PooledEngine:
         """No more input will come."""
         yield from self._engine.finish()
 
-    def follow(self, number: int, shares: Sequence[int]) -> None:
-        """Follow an order, unless a later one was followed."""
+    def follow(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
+        """Follow an order, unless a later one was followed; one of too much is refused."""
         if number > self._order[0]:
+            order = {"number": number, "shares": list(shares), "memory": memory}
+            check_order(order, self._member.sizes[-1], self._shards)
             self._engine.resize(number, shares[self._shard])
 
     @property
@@ -187,7 +192,7 @@ class PooledJob:
         routed = isinstance(self._job, RoutedJob)
         engine = self._job.engine_at(shard, shards) if routed else self._job.engine(shards)
         watch = self._foresight.watch(engine, self._member.sizes, shard, shards)
-        return PooledEngine(engine, watch, self._member, shard)
+        return PooledEngine(engine, watch, self._member, shard, shards)
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on: not how much memory there is."""

@@ -12,6 +12,7 @@ from tidegate.columns import as_floats, hash_columns
 from tidegate.errors import TidegateError
 from tidegate.spec import Side
 from tidegate.times import TimeUnit, times
+from tidegate.values import quoted
 
 #: Columns that a prepared batch has before those of the input.
 KEY, TIME, TIE = "key", "time", "tie"
@@ -78,7 +79,7 @@ def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANC
         whose = f' of "{bounds.stream}"' if bounds.stream else ""
         raise TidegateError(
             f'importance must be a finite number {least}{most}, and column "{name}"{whose} has '
-            f"{column[int(np.argmin(good))].as_py()!r}; filter such rows, or replace it with "
+            f"{quoted(column[int(np.argmin(good))].as_py())}; filter such rows, or replace it with "
             "coalesce, greatest or least"
         )
 

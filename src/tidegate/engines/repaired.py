@@ -10,6 +10,7 @@ are many-one as declared and no rows were late.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from tidegate.engines.payload import one_batch
 from tidegate.engines.prepare import KEY, TIE, TIME
 from tidegate.errors import TidegateError
 from tidegate.kernel import constrained_layout as layout
+from tidegate.values import quoted
 
 #: What a tuple has besides, when its results are looked for: its place in its stream's order, and
 #: its line in the archive, -1 if it has none.
@@ -88,9 +90,17 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
     return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
 
 
-def check_archive(written: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse an archive of a join with other settings."""
-    check_same(written, now, "archive", "Give repair the settings of the join that wrote it.")
+def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
+    """Refuse an archive of a join with other settings, or that does not say with which."""
+    try:
+        written = json.loads(made_by)["settings"]
+        keys = {**written}
+    except (TypeError, ValueError, KeyError, RecursionError):
+        raise TidegateError(
+            f"{where} must say which join wrote it, and says {quoted(made_by)}: it was changed, or "
+            "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
+        ) from None
+    check_same(keys, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
 class _Missing(ConstrainedEngine):
@@ -192,7 +202,7 @@ class RepairEngine:
         if len(which) < len(lines):
             raise TidegateError(
                 f"{len(lines) - len(which):,} of {len(lines):,} archived tuples of the stream "
-                f"{name!r} are not among its rows; repair needs all rows that were joined"
+                f"{quoted(name)} are not among its rows; repair needs all rows that were joined"
             )
         found[passing[at]] = lines[which]
         return found

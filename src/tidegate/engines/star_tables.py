@@ -208,7 +208,7 @@ def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
         lateness=number(spec.lateness),
         halflife=number(spec.halflife),
         combine=COMBINES.index(spec.combine) if spec.weighed and n > 1 else -1,
-        params=(*spec.params, 0.0, 0.0)[:2],
+        params=(*spec.params, 0.0, 0.0, 0.0)[:3],
         floor_weight=spec.policy.floor_weight,
         seq_weight=spec.policy.order_weight,
         never=number(-np.inf if spec.unit.kind == "real number" else layout.NEVER),

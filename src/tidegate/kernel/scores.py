@@ -134,7 +134,9 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
             return
         won = held.rank * float(core.groups[group ^ 1].count)
         won *= life_of(core, rules, group, held.time) / params[0]
-        held.gain = max(held.gain - params[1] * since, 0.0) + max(won, 0.0)
+        # An instant with a result costs nothing: only those since the last one, before this, do.
+        idle = max(since - params[2], 0.0)
+        held.gain = max(held.gain - params[1] * idle, 0.0) + max(won, 0.0)
     elif formula == GREEDY_DUAL:
         pool = group & 1 if rules.pools == 2 else 0
         held.gain = core.floor[pool] + held.rank * rate_of(core, group)

@@ -179,7 +179,9 @@ def learn(core: Core, rules: Rules, slot: int) -> None:
     share = held.weight * max(float(held.time + rules.windows[held.stream] - core.clock[0]), 0.0)
     share /= rules.params[0]
     if since > 0.0:
-        held.gain = max(held.gain - rules.params[1] * since, 0.0) + share * float(held.matches)
+        # An instant with a result costs nothing: only those since the last one, before this, do.
+        idle = max(since - rules.params[2], 0.0)
+        held.gain = max(held.gain - rules.params[1] * idle, 0.0) + share * float(held.matches)
         held.last = core.clock[0]
     held.gain += share
     held.learned = 1

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tidegate.checks import one_of
 from tidegate.errors import TidegateError
 from tidegate.memory.curves import Curve
+from tidegate.values import quoted, real
 
 Objective = Literal["min", "sum"]
 OBJECTIVES: tuple[Objective, ...] = ("min", "sum")
@@ -88,7 +89,7 @@ def check(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> N
     for weight in weights:
         check_weight(weight)
     if not memory > 0:
-        raise TidegateError(f"memory must be above 0 to be divided, not {memory!r}")
+        raise TidegateError(f"memory must be above 0 to be divided, not {quoted(memory)}")
     if len({curve.error for curve in curves}) > 1:
         raise TidegateError(
             "recall and errors cannot be weighed against each other: divide one memory between "
@@ -98,17 +99,13 @@ def check(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> N
 
 def check_weight(weight: object) -> float:
     """Refuse what is no weight."""
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, int | float | np.number)
-        or not _WEIGHTS[0] <= weight <= _WEIGHTS[1]
-    ):
+    if not _WEIGHTS[0] <= real(weight) <= _WEIGHTS[1]:
         raise TidegateError(
             "a weight must be a number above 0, of a millionth to a million, where 1 is that of "
-            f"any join, not {weight!r}; a join that is worth nothing should not run, or needs no "
-            "pool"
+            f"any join, not {quoted(weight)}; a join that is worth nothing should not run, or "
+            "needs no pool"
         )
-    return float(weight)
+    return real(weight)
 
 
 def _least(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> list[float]:

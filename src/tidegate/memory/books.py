@@ -10,12 +10,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidegate.errors import TidegateError
+from tidegate.values import is_whole, quoted
 
 Shares = tuple[int, ...]
 #: By shard, the number of the last order that it is known to have followed, and its part of it.
 Followed = tuple[tuple[int, int], ...]
+
+
+def check_order(order: Any, memory: int, shards: int | None = None) -> tuple[int, Shares]:
+    """An order that was read, as its number and its shares, once it is clear that it is one.
+
+    It may divide no more than the memory of the pool, or than the pool had when it was sent.
+    """
+    known = isinstance(order, Mapping) and set(order) in ({"number", "shares"}, _ORDER)
+    shares: Any = order["shares"] if known else None
+    numbers = [order["number"], order.get("memory", 0), *shares] if isinstance(shares, list) else []
+    if not numbers or not all(is_whole(number) and 0 <= number < 2**63 for number in numbers):
+        raise TidegateError(
+            'an order of a pool must be {"number": n, "shares": [...], "memory": n} with whole '
+            f"numbers, not {quoted(order)}"
+        )
+    if shards is not None and len(shares) != shards:
+        raise TidegateError(
+            f"order {order['number']} of a pool is for {len(shares)} shards, and the join has "
+            f"{shards}: {quoted(order)}"
+        )
+    most = max(memory, order.get("memory", 0))
+    if sum(shares) > most:
+        raise TidegateError(
+            f"order {order['number']} of a pool gives one join {sum(shares):,}, more than all of "
+            f"the pool's memory, {most:,}: {quoted(order)}"
+        )
+    return order["number"], tuple(shares)
+
+
+#: What an order says.
+_ORDER = {"number", "shares", "memory"}
 
 
 @dataclass

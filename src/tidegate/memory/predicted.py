@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tidegate.errors import TidegateError
 from tidegate.memory.split import Earnings, best_split, by_age, by_frequency
 from tidegate.policies import Age, ByFrequency, Policy
+from tidegate.values import quoted
 
 
 class Pace(NamedTuple):
@@ -23,7 +24,8 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
     """Refuse a prediction for which something is not known before the streams are."""
     if in_bytes:
         raise TidegateError(
-            f'split="predicted" needs memory as a number of tuples, not {memory!r}: how large '
+            f'split="predicted" needs memory as a number of tuples, not {quoted(memory)}: how '
+            "large "
             'tuples are is not known beforehand; use split="shared"'
         )
     if not np.isfinite(windows).all():
@@ -40,7 +42,8 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
     elif not isinstance(policy, ByFrequency) or policy.learned:
         raise TidegateError(
             'split="predicted" needs a model that is known beforehand: Age(curve, rates=...), or '
-            f'frequencies that are counted or given, such as Prob("whole"), not {policy!r}; use '
+            'frequencies that are counted or given, such as Prob("whole"), not '
+            f"{quoted(policy)}; use "
             'split="shared", which follows what is learned'
         )
 

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
+from tidegate.policies.age import steepest
+from tidegate.values import quoted
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,9 @@ def by_age(curve: Sequence[float] | NDArray[Any], rate: float, window: float) ->
     """
     ages = np.linspace(0.0, window, len(curve) + 1)
     total = np.concatenate([[0.0], np.cumsum(np.asarray(curve, np.float64))])
-    corners = [0]
-    while corners[-1] < len(curve):
-        here = corners[-1]
-        slopes = (total[here + 1 :] - total[here]) / (ages[here + 1 :] - ages[here])
-        # The furthest of the steepest, so that a straight piece is one.
-        corners.append(here + len(slopes) - int(np.argmax(slopes[::-1])))
+    ends, corners = steepest(total).tolist(), [0]
+    while corners[-1] < len(ends):
+        corners.append(ends[corners[-1]])
     lengths, gains = np.diff(ages[corners]), np.diff(total[corners])
     return _earnings(rate * lengths, gains / lengths)
 
@@ -120,7 +119,7 @@ def best_split(left: Earnings, right: Earnings, memory: int) -> tuple[int, int]:
     has a use for: real streams do not come as evenly as models.
     """
     if memory < 2:
-        raise TidegateError(f"memory must be at least 2 tuples to be split, not {memory!r}")
+        raise TidegateError(f"memory must be at least 2 tuples to be split, not {quoted(memory)}")
     wanted = _division(left, right, float(memory))
     best = max(
         (min(max(n, 1), memory - 1) for n in (math.floor(wanted), math.floor(wanted) + 1)),

@@ -87,7 +87,8 @@ def target(memory: float, margin: float) -> float:
 def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats]:
     """Say for which part of its window UNIFORM keeps a tuple, by the sampling fraction.
 
-    With a `reach` of 0 this is what theorem 4.2 sums up.
+    With a `reach` of 0 this is what theorem 4.2 sums up. A tuple without partners is discarded on
+    arrival (figure 4: the first skip already passes n = 0); the theorem divides by n there.
     """
     most = matches if reach == 0 else most_matches(matches, reach)
     even = (matches > _MANY) if reach > 0 else np.ones(len(matches), np.bool_)
@@ -102,6 +103,7 @@ def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats
         n = np.maximum(matches[even], 1e-12)
         found[even] = 1.0 - q ** (most[even] - matches[even] + 1.0) * (1.0 - q**n) / (p * n)
         found[~even] = ((1.0 - q**left) * stays).sum(axis=1)
+        found[matches == 0] = 0.0
         return found
 
     return kept

@@ -23,6 +23,7 @@ from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.policies.base import as_table
 from tidegate.schedules import moment
 from tidegate.spec import check_collations, window_join
+from tidegate.values import quoted
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def optimal(
     """
     if "policy" in settings:
         raise TidegateError(
-            f"the optimum takes no policy, and policy={settings['policy']!r} was given: leave it "
+            f"the optimum takes no policy, and policy={quoted(settings['policy'])} was given: "
+            "leave it "
             "out, and compare it with tidegate.local.join"
         )
     check_names(settings, window_join, own=optimal, without=("policy", "cpu"))
@@ -123,7 +125,7 @@ def optimal(
     spec = window_join(left_schema, right_schema, memory=memory, within=within, **settings)
     if spec.in_bytes:
         raise TidegateError(
-            f"the optimum is found for a number of tuples, not for a size: {memory!r}; give "
+            f"the optimum is found for a number of tuples, not for a size: {quoted(memory)}; give "
             "memory in tuples"
         )
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):

@@ -15,6 +15,7 @@ from tidegate.kernel import chains as kernel
 from tidegate.kernel.chains import Chains
 from tidegate.optimal.sides import Sides, Whole
 from tidegate.spec import COMBINES
+from tidegate.values import quoted
 
 #: Importance is rounded to whole numbers, of which no plan can earn more than this.
 _LARGEST = 2**58
@@ -108,14 +109,14 @@ def unit_of(worth: NDArray[np.float64], most: int) -> float:
     if not math.isfinite(total):
         raise TidegateError(
             f"the importance of all results together is too large for a number, with one of "
-            f"{float(worth.max())!r}; divide the column by a constant"
+            f"{quoted(float(worth.max()))}; divide the column by a constant"
         )
     if total == 0.0:
         return 1.0
     if total < _SMALLEST:
         raise TidegateError(
             f"the importance of all results together is too small for a number, with none above "
-            f"{float(worth.max())!r}; multiply the column by a constant"
+            f"{quoted(float(worth.max()))}; multiply the column by a constant"
         )
     for digits in range(7):
         if total * 10.0**digits >= _LARGEST:

@@ -23,6 +23,7 @@ from tidegate.policies.simp import Simp
 from tidegate.policies.simpprob import SimpProb
 from tidegate.policies.size import Size
 from tidegate.policies.until_expiry import UntilExpiry
+from tidegate.values import quoted
 
 __all__ = [
     "DGL",
@@ -79,9 +80,9 @@ def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> P
         raise TidegateError(f"policy must be an instance: write {choice.__name__}()")
     if not isinstance(choice, str):
         raise TidegateError(
-            f"policy must be one of {names} or a policy such as tg.Prob(), not {choice!r}"
+            f"policy must be one of {names} or a policy such as tg.Prob(), not {quoted(choice)}"
         )
     if choice not in known:
         hint = nearest(choice, known)
-        raise TidegateError(f"policy must be one of {names}, not {choice!r}{hint}")
+        raise TidegateError(f"policy must be one of {names}, not {quoted(choice)}{hint}")
     return known[choice]()

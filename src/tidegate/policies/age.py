@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
 from tidegate.policies.base import Policy, Ranks, at_least
+from tidegate.values import quoted
 
 #: Steps of a curve that is learned.
 _STEPS = 32
 #: Steps at the least of a curve that is given: inside one, all tuples have one rank, and the
 #: youngest stay, so that a memory smaller than a step's tuples would have none grow older.
 _FINE = 256
+#: Points of a curve that are written out in the settings of a checkpoint.
+_WRITTEN = 4_096
 #: The largest value of a curve: the sum of all is still a number.
 _LARGEST = 1e150
 
@@ -73,18 +77,22 @@ class Age(Policy):
         for curve in self.both_curves:
             try:
                 values = np.asarray(curve, np.float64)
-            except (TypeError, ValueError):
+            except Exception:  # a list may hold anything, and so may fail in any way
                 values = np.empty(0)
             if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
-                raise TidegateError(f"an age curve must be a row of finite numbers, not {curve!r}")
+                raise TidegateError(
+                    f"an age curve must be a row of finite numbers, not {quoted(curve)}"
+                )
             if (values < 0).any() or (values > _LARGEST).any():
                 raise TidegateError(
-                    f"an age curve must be between 0 and {_LARGEST:g} everywhere, not {curve!r}"
+                    f"an age curve must be between 0 and {_LARGEST:g} everywhere, not "
+                    f"{quoted(curve)}"
                 )
         if self.rates is not None:
             if isinstance(self.rates, tuple | list) and len(self.rates) != 2:
                 raise TidegateError(
-                    f"rates must be one number or a pair (left's, right's), not {self.rates!r}"
+                    "rates must be one number or a pair (left's, right's), not "
+                    f"{quoted(self.rates)}"
                 )
             for rate in self.both_rates:
                 at_least(rate, 0, "rates", above=True)
@@ -99,24 +107,54 @@ class Age(Policy):
         if self.curve is None:
             return [1.0] * _STEPS, [1.0] * _STEPS
         left, right = self.both_curves
-        return _in_time(left, windows[0]), _in_time(right, windows[1])
+        found = _in_time(left, windows[0])
+        same = left is right and windows[0] == windows[1]
+        return found, found if same else _in_time(right, windows[1])
 
     def settings(self) -> dict[str, Any]:
         """By its numbers."""
-        given = [[float(x) for x in curve] for curve in self.both_curves]
+        given = [_written(curve) for curve in self.both_curves]
         rates = None if self.rates is None else [float(rate) for rate in self.both_rates]
         curve = "learned" if self.curve is None else given
         return {"policy": self.name, "curve": curve, "rates": rates}
 
 
+def _written(curve: Any) -> Any:
+    """A curve's numbers; a long one's digest, as every checkpoint has them."""
+    values = np.ascontiguousarray(curve, np.float64)
+    if len(values) <= _WRITTEN:
+        return values.tolist()
+    return f"{len(values)} points {hashlib.sha256(values.tobytes()).hexdigest()[:16]}"
+
+
 def priorities(curve: Sequence[float] | NDArray[np.float64]) -> list[float]:
     """Priority(i) of section 3.2.1 for every age: the steepest chord of C from there on."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(curve, np.float64))])
-    ages = np.arange(len(total), dtype=np.float64)
-    return [
-        float(np.max((total[i + 1 :] - total[i]) / (ages[i + 1 :] - ages[i])))
-        for i in range(len(curve))
-    ]
+    ends = steepest(total)
+    slopes: list[float] = ((total[ends] - total[:-1]) / (ends - np.arange(len(ends)))).tolist()
+    return slopes
+
+
+def steepest(total: NDArray[np.float64]) -> NDArray[np.int64]:
+    """From each point but the last, where its steepest chord ends; of equals, the furthest.
+
+    These are the corners of the least concave curve above the points from there on. They are kept
+    in a stack from the last point to the first, and each is taken off it once at the most.
+    """
+    height = total.tolist()
+    ends = np.empty(len(height) - 1, np.int64)
+    corners = [len(height) - 1]
+    for i in range(len(height) - 2, -1, -1):
+        while len(corners) > 1:
+            near, far = corners[-1], corners[-2]
+            if (height[near] - height[i]) * (far - near) > (height[far] - height[near]) * (
+                near - i
+            ):
+                break
+            corners.pop()
+        ends[i] = corners[-1]
+        corners.append(i)
+    return ends
 
 
 def _in_time(curve: Sequence[float], window: float) -> list[float]:
@@ -134,10 +172,11 @@ def _pair(curve: Any) -> tuple[Any, Any]:
     """The left's curve and the right's."""
     if curve is None:
         return [1.0], [1.0]
-    if not isinstance(curve, Sequence | np.ndarray) or isinstance(curve, str):
+    is_row = isinstance(curve, Sequence) or (isinstance(curve, np.ndarray) and curve.ndim > 0)
+    if not is_row or isinstance(curve, str | bytes):
         raise TidegateError(
             "curve must be the results by age, one sequence or a pair (left's, right's), not "
-            f"{curve!r}"
+            f"{quoted(curve)}"
         )
     if len(curve) == 2 and not isinstance(curve[0], int | float | np.number):
         return curve[0], curve[1]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
+from tidegate.values import is_number, is_whole, quoted, real
 
 
 class Arrivals(NamedTuple):
@@ -142,28 +144,28 @@ class ByFrequency(Policy):
 
     def __post_init__(self) -> None:
         given = self.frequencies
-        is_table = given is not None and not isinstance(given, str | int | float | list | tuple)
-        if not is_table and given not in (*_LEARNED, "whole"):
+        named = isinstance(given, str) and given in (*_LEARNED, "whole")
+        if not named and not _is_table(given):
             raise TidegateError(
                 'frequencies must be "learned", "window", "sketch", "whole" or a table with the '
-                f'key columns and "left" and "right", not {given!r}'
+                f'key columns and "left" and "right", not {quoted(given)}'
             )
         if self.counting == "window" and self.halflife is not None:
             raise TidegateError(
                 "an arrival counts for a window and then no more, so that halflife has nothing to "
-                f'do; leave {self.halflife!r} out, or use frequencies="learned"'
+                f'do; leave {quoted(self.halflife)} out, or use frequencies="learned"'
             )
-        if self.keys is not None and (
-            isinstance(self.keys, bool)
-            or not isinstance(self.keys, int | np.integer)
-            or not 0 < self.keys <= _MOST_KEYS
-        ):
+        if self.keys is not None and not (is_whole(self.keys) and 0 < self.keys <= _MOST_KEYS):
             raise TidegateError(
-                f"keys must be a positive number of keys, at most {_MOST_KEYS:,}, not {self.keys!r}"
+                f"keys must be a positive number of keys, at most {_MOST_KEYS:,}, not "
+                f"{quoted(self.keys)}"
             )
-        if isinstance(self.halflife, int | float) and not self.halflife > 0:
+        if not self.never_forgets:
+            check_length(self.halflife, "halflife")
+        if is_number(self.halflife) and not real(self.halflife) > 0:
             raise TidegateError(
-                f"halflife must be longer than zero (math.inf never forgets), not {self.halflife!r}"
+                "halflife must be longer than zero (math.inf never forgets), not "
+                f"{quoted(self.halflife)}"
             )
 
     @property
@@ -212,7 +214,7 @@ def ranking(policy: Policy) -> Policy:
     ranks = getattr(policy, "ranks", None)
     if ranks not in get_args(Ranks):
         choices = ", ".join(f'"{each}"' for each in get_args(Ranks))
-        raise TidegateError(f"{who} must have ranks, one of {choices}, not {ranks!r}")
+        raise TidegateError(f"{who} must have ranks, one of {choices}, not {quoted(ranks)}")
     for weight in ("floor_weight", "order_weight"):
         at_least(getattr(policy, weight), -math.inf, f"{weight} of {who}")
     fixes = kind.fixed_ranks is not Policy.fixed_ranks
@@ -225,7 +227,7 @@ def ranking(policy: Policy) -> Policy:
         )
     if ranks == "score" and policy.formula not in range(scores.FORMULAS):
         raise TidegateError(
-            f"{who} must have a formula of tidegate.kernel.scores, not {policy.formula!r}"
+            f"{who} must have a formula of tidegate.kernel.scores, not {quoted(policy.formula)}"
         )
     return policy
 
@@ -264,16 +266,25 @@ def _lent(column: NDArray[Any]) -> NDArray[Any]:
 
 def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
     """Refuse what is not a number, or is too small."""
-    good = (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
-    if not good or value < least or (above and value == least):
+    found = real(value)
+    if not math.isfinite(found) or found < least or (above and found == least):
         wanted = f"a number {'above' if above else 'of at least'} {least:g}"
         if least == -math.inf:
             wanted = "a finite number"
-        raise TidegateError(f"{name} must be {wanted}, not {value!r}")
+        raise TidegateError(f"{name} must be {wanted}, not {quoted(value)}")
+
+
+def check_length(value: Any, name: str) -> None:
+    """Refuse what is no length of time, in whatever unit times will be; None is a default."""
+    if value is None or isinstance(value, timedelta | np.timedelta64):
+        return
+    if isinstance(value, str) and len(value) < 1_000:
+        return
+    if not math.isfinite(real(value)):
+        raise TidegateError(
+            f'{name} must be a duration like "2 hours", or a number where times are numbers, not '
+            f"{quoted(value)}"
+        )
 
 
 def _plain(value: Any) -> int | float | str | None:
@@ -296,6 +307,33 @@ def hash_of(table: Any) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()[:16]
 
 
+def _is_table(data: Any) -> bool:
+    """Whether something may be made an Arrow table."""
+    return isinstance(data, pa.Table | pa.RecordBatch | Mapping) or hasattr(
+        data, "__arrow_c_stream__"
+    )
+
+
+def _of_columns(data: Mapping[Any, Any]) -> pa.Table:
+    """A table of a mapping of columns, each of which may be anything."""
+    columns = {}
+    for name, values in data.items():
+        if not isinstance(name, str):
+            raise TidegateError(f"a column must have a text as its name, not {quoted(name)}")
+        try:
+            columns[name] = pa.table({name: values}).column(0)
+        except Exception as error:
+            raise TidegateError(
+                f'column "{name}" does not fit into Arrow ({error}); give each column values of '
+                f"one type in a list or an array, not {quoted(values)}"
+            ) from None
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f'"{name}" has {length:,}' for name, length in lengths.items())
+        raise TidegateError(f"columns must have as many values as each other: {listed}")
+    return pa.table(columns)
+
+
 def as_table(data: Any) -> pa.Table:
     """Arrow from Arrow, pandas or a mapping of columns."""
     if isinstance(data, pa.Table):
@@ -303,7 +341,7 @@ def as_table(data: Any) -> pa.Table:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
-        return pa.table(dict(data))
+        return _of_columns(data)
     if type(data).__module__.startswith("pyspark."):
         raise TidegateError(
             "tidegate.local takes Arrow tables and pandas, not Spark DataFrames; use tidegate.join"
@@ -317,7 +355,12 @@ def as_table(data: Any) -> pa.Table:
                 "a name of its own"
             ) from None
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
+        try:
+            return pa.table(data)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TidegateError(
+                f"this {type(data).__name__} is no Arrow table: {error}; give one with columns"
+            ) from None
     raise TidegateError(
         f"expected an Arrow table, a pandas DataFrame or a mapping of columns, not "
         f"{type(data).__name__}"

@@ -15,9 +15,9 @@ from tidegate.policies.base import Policy, Ranks, Times, at_least
 class DGL(Policy):
     """Rank a tuple by a balance that grows with its results and shrinks without them.
 
-    It begins as `SimpProb`. At a time with results it grows by importance * partners in memory *
-    life left / `alpha`; otherwise it shrinks by `beta` for each second (or unit of time, where
-    times are plain numbers), to no less than 0.
+    It begins as `SimpProb`. At an instant with results it grows by importance * partners in memory
+    * life left / `alpha`; at one without it shrinks by `beta`, to no less than 0. An instant is a
+    second (or a unit of time, where times are plain numbers).
 
     Parameters
     ----------
@@ -47,11 +47,12 @@ class DGL(Policy):
             at_least(self.beta, 0, "beta")
 
     def params(self, times: Times) -> tuple[float, ...]:
-        """The two constants."""
+        """The two constants, and how long an instant is."""
         if math.isinf(times.window):
             raise TidegateError(
                 "DGL weighs the life that is left, and an unbounded window has no end; give "
                 "within a length, or use DimpProb"
             )
         alpha = times.window if self.alpha is None else self.alpha * times.unit
-        return alpha, 1.0 / times.window if self.beta is None else self.beta / times.unit
+        beta = 1.0 / times.window if self.beta is None else self.beta / times.unit
+        return alpha, beta, times.unit

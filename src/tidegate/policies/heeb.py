@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
-from tidegate.policies.base import ByFrequency, Ranks, Times
+from tidegate.policies.base import ByFrequency, Ranks, Times, check_length
+from tidegate.values import quoted
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,17 @@ class Heeb(ByFrequency):
 
     alpha: Any = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_length(self.alpha, "alpha")
+
     def params(self, times: Times) -> tuple[float, ...]:
         """Alpha, or 0 to have it learned."""
         alpha = 0.0 if self.alpha is None else times.read(self.alpha, "alpha")
         if self.alpha is not None and not alpha > 0:
             raise TidegateError(
-                f"alpha must be above 0, not {self.alpha!r}; None has it learned from how long "
+                f"alpha must be above 0, not {quoted(self.alpha)}; None has it learned from "
+                "how long "
                 "tuples stay"
             )
         return (alpha,)

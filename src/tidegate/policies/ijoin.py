@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from tidegate.errors import TidegateError
 from tidegate.kernel import scores
-from tidegate.policies.base import Policy, Ranks, Times, at_least
+from tidegate.policies.base import Policy, Ranks, Times, at_least, check_length
+from tidegate.values import is_whole, quoted
 
 
 @dataclass(frozen=True)
@@ -69,17 +68,19 @@ class IJoin(Policy):
     def __post_init__(self) -> None:
         for name in ("penalty", "decay", "p_init"):
             at_least(getattr(self, name), 0, name)
+        for name in ("tau", "delta"):
+            check_length(getattr(self, name), name)
         given: Any = self.recompute
-        if isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 0:
+        if is_whole(given) and 0 < given < 2**62:
             object.__setattr__(self, "recompute", int(given))
-        elif given not in ("successive", "adaptive"):
+        elif not (isinstance(given, str) and given in ("successive", "adaptive")):
             raise TidegateError(
                 'recompute must be "successive", "adaptive" or a number of drops of at least 1, '
-                f"not {given!r}"
+                f"not {quoted(given)}"
             )
         at_least(self.fall, 0, "fall", above=True)
         if self.fall >= 1:
-            raise TidegateError(f"fall must be a share below 1, not {self.fall!r}")
+            raise TidegateError(f"fall must be a share below 1, not {quoted(self.fall)}")
 
     def params(self, times: Times) -> tuple[float, ...]:
         """Decay, maturity, unproductivity, its penalty, the first rank, when to determine ranks.

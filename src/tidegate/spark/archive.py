@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from tidegate.engines.repaired import MADE_BY, check_archive
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, shortened
+from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,12 +58,18 @@ class Archive:
         system.move(hidden, path)
 
     def _check_owner(self, system: fs.FileSystem, path: str, made_by: str) -> None:
-        with system.open_input_file(path) as file:
-            owner = (pq.read_schema(file).metadata or {}).get(MADE_BY.encode())
+        try:
+            with system.open_input_file(path) as file:
+                owner = (pq.read_schema(file).metadata or {}).get(MADE_BY.encode())
+        except (pa.ArrowException, OSError) as error:
+            raise TidegateError(
+                f"{quoted(path)} is no file of an archive, or was damaged ({error}); give shed_to "
+                "a folder of its own, or remove the file"
+            ) from None
         if owner != made_by.encode():
             raise TidegateError(
-                f"{self.folder!r} has the departures of another query already; give shed_to a "
-                "folder of its own, or empty this one"
+                f"{quoted(self.folder)} has the departures of another query already; give "
+                "shed_to a folder of its own, or empty this one"
             )
 
 
@@ -80,21 +87,27 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
         made_by = [row[0] for row in lines.select(MADE_BY).distinct().collect()]
     except AnalysisException as error:
         raise TidegateError(
-            f"{str(folder)!r} is no archive of a join with shed_to ({error.getCondition()})"
+            f"{quoted(str(folder))} is no archive of a join with shed_to ({error.getCondition()})"
+        ) from None
+    except PySparkException as error:
+        said = next((line for line in str(error).splitlines() if ".parquet" in line), str(error))
+        raise TidegateError(
+            f"{quoted(str(folder))} has a file that is no part of an archive, or was damaged: "
+            f"{shortened(said, 500)}; remove it, and repair finds what the others have"
         ) from None
     if len(made_by) > 1:
         raise TidegateError(
-            f"{str(folder)!r} has departures of {len(made_by)} queries; give each query a folder "
-            "of its own"
+            f"{quoted(str(folder))} has departures of {len(made_by)} queries; give each query "
+            "a folder of its own"
         )
     for made in made_by:
-        check_archive(json.loads(made)["settings"], settings)
+        check_archive(made, settings, quoted(str(folder)))
     return lines
 
 
 def _uri(folder: Any) -> str:
     if not isinstance(folder, str | os.PathLike) or not str(folder).strip():
-        raise TidegateError(f"an archive must be a folder's path or address, not {folder!r}")
+        raise TidegateError(f"an archive must be a folder's path or address, not {quoted(folder)}")
     text = os.fspath(folder)
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
@@ -104,6 +117,6 @@ def _uri(folder: Any) -> str:
         fs.FileSystem.from_uri(text)
     except (pa.ArrowInvalid, OSError) as error:
         raise TidegateError(
-            f"{text!r} is not where an archive can be: Arrow cannot write there ({error})"
+            f"{quoted(text)} is not where an archive can be: Arrow cannot write there ({error})"
         ) from None
     return text

@@ -24,8 +24,10 @@ from pyspark.sql.types import StructType
 
 from tidegate.engines.base import Archiving, Engine, Governed, Job, PlacedJob
 from tidegate.errors import TidegateError
+from tidegate.memory.books import check_order
 from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
+from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -125,6 +127,20 @@ def _need_rocksdb(provider: str) -> None:
         )
 
 
+def _order(text: str) -> dict[str, Any]:
+    """An order of a pool, as it stands in the pool's folder; how much it gives is checked later."""
+    try:
+        order: dict[str, Any] = json.loads(text)
+        check_order(order, memory=2**63)
+    except (ValueError, RecursionError) as error:
+        raise TidegateError(
+            f"the folder of a pool has a file that is no order of it, {quoted(text)}: {error}. "
+            "Give the pool a folder of its own, without the files of others, and start the query "
+            "again"
+        ) from None
+    return order
+
+
 class _Inbox:
     """One shard's share of one batch: its rows by stream, and what the pack tasks noted."""
 
@@ -135,7 +151,7 @@ class _Inbox:
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
-            self._orders.append(json.loads(note))
+            self._orders.append(_order(note))
             return
         if len(data):
             self._streams[stream].extend(packing.decode(data))

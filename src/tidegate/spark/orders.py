@@ -6,9 +6,11 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.memory.books import Followed, Shares
+from tidegate.memory.books import Followed, Shares, check_order
+from tidegate.values import is_whole, quoted
 
 #: Where it is noted which orders were followed; hidden from the query that reads the folder.
 _NOTE = ".followed"
@@ -16,15 +18,16 @@ _NOTE = ".followed"
 _OWNER = ".owner"
 
 
-def latest(folder: Path) -> tuple[int, Shares] | None:
+def latest(folder: Path, memory: int) -> tuple[int, Shares] | None:
     """The last order that was sent, and its number."""
-    orders = read(folder)
+    orders = read(folder, memory)
     return (max(orders), orders[max(orders)]) if orders else None
 
 
-def write(folder: Path, number: int, shares: Shares) -> None:
-    """Send an order: whole, or not at all."""
-    _replace(folder / f"{number:08d}.json", {"number": number, "shares": shares})
+def write(folder: Path, number: int, shares: Shares, memory: int) -> None:
+    """Send an order, whole or not at all, that divides so much memory of a pool."""
+    order = {"number": number, "shares": shares, "memory": memory}
+    _replace(folder / f"{number:08d}.json", order)
 
 
 def note(folder: Path, followed: Followed) -> None:
@@ -37,7 +40,28 @@ def noted(folder: Path) -> Followed:
     path = folder / _NOTE
     if not path.exists():
         return ()
-    return tuple((number, allowed) for number, allowed in json.loads(path.read_text()))
+    try:
+        found = tuple((number, allowed) for number, allowed in _loaded(path))
+    except (TypeError, ValueError):
+        found = ()
+    if not found or not all(is_whole(number) and number >= 0 for pair in found for number in pair):
+        raise _damaged(path, "must be pairs of whole numbers, [[order, share], ...]")
+    return found
+
+
+def _loaded(path: Path) -> Any:
+    """What a file of the pool says."""
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, OSError, RecursionError) as error:
+        raise _damaged(path, f"cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _damaged(path: Path, why: str) -> TidegateError:
+    return TidegateError(
+        f"{quoted(str(path))} is no order of a pool, or was cut short or changed: it {why}; give "
+        "the pool a folder of its own, or remove the file if it is not the pool's"
+    )
 
 
 def _replace(path: Path, content: object) -> None:
@@ -50,20 +74,23 @@ def home(folder: object) -> Path:
     """The folder of a pool, made if there is none; refused if no orders can be kept there."""
     said = "folder must be a path that driver and executors see, where the pool may write"
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise TidegateError(f"{said}, not {folder!r}")
+        raise TidegateError(f"{said}, not {quoted(folder)}")
     raw = os.fspath(folder)
     if "://" in str(raw):
         raise TidegateError(
-            f"{said}, not {raw!r}: orders are files of a file system that is mounted everywhere; "
+            f"{said}, not {quoted(raw)}: orders are files of a file system that is mounted "
+            "everywhere; "
             "give a plain path, without a scheme"
         )
-    path = Path(os.fsdecode(raw)).resolve()
     try:
+        path = Path(os.fsdecode(raw)).resolve()
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise TidegateError(f"{said}, and {str(path)!r} is not: {error.strerror}") from error
+        raise TidegateError(f"{said}, and {quoted(raw)} is not: {error.strerror}") from error
+    except ValueError as error:  # letters that no path has
+        raise TidegateError(f"{said}, and {quoted(raw)} is not: {error}") from None
     return path
 
 
@@ -74,26 +101,29 @@ def own(folder: Path, pool: str) -> None:
 
 def owner(folder: Path) -> str:
     """The pool that writes in a folder."""
-    found: str = json.loads((folder / _OWNER).read_text())
+    path = folder / _OWNER
+    found = _loaded(path)
+    if not isinstance(found, str):
+        raise _damaged(path, f"must be the name of a pool, not {quoted(found)}")
     return found
 
 
-def joins(folder: Path) -> dict[str, dict[int, Shares]]:
+def joins(folder: Path, memory: int) -> dict[str, dict[int, Shares]]:
     """The joins that have orders in the folder of a pool, and these."""
-    found = {path.name: read(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    found = {path.name: read(path, memory) for path in sorted(folder.iterdir()) if path.is_dir()}
     return {name: orders for name, orders in found.items() if orders}
 
 
-def read(folder: Path) -> dict[int, Shares]:
-    """The orders that were ever sent."""
+def read(folder: Path, memory: int) -> dict[int, Shares]:
+    """The orders that were ever sent, each of no more than the memory of a pool."""
     found = {}
     for path in sorted(folder.glob("[0-9]*.json")):
+        order = _loaded(path)
         try:
-            order = json.loads(path.read_text())
-            found[order["number"]] = tuple(order["shares"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise TidegateError(
-                f"{str(path)!r} is no order of a pool, or was cut short; give the pool a folder of "
-                "its own, or remove the file if it is not the pool's"
-            ) from error
+            number, shares = check_order(order, memory)
+        except TidegateError as error:
+            raise _damaged(path, f"is refused, as {error}") from None
+        found[number] = shares
+    if len({len(shares) for shares in found.values()}) > 1:
+        raise _damaged(folder, "has orders for different numbers of shards")
     return found

@@ -30,6 +30,7 @@ from tidegate.spark import metrics, orders
 from tidegate.spark.listening import listen
 from tidegate.spark.seats import Seats, State
 from tidegate.spec import memory_of
+from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,7 +137,7 @@ class Governor:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise TidegateError(
                 f"every must be a positive number of batches after which memory is divided anew, "
-                f"not {every!r}"
+                f"not {quoted(every)}"
             )
         self.memory, self.in_bytes = memory, in_bytes
         self.size = size
@@ -162,7 +163,7 @@ class Governor:
 
     def _remember(self) -> None:
         """Keep for joins of an earlier time what they had, until they are built again."""
-        for name, known in orders.joins(self._folder).items():
+        for name, known in orders.joins(self._folder, self.size).items():
             last = known[max(known)]
             if any(last):
                 followed = orders.noted(self._folder / name)
@@ -186,7 +187,7 @@ class Governor:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}", name):
             raise TidegateError(
                 "the name of a join in a pool must be of up to 100 letters, digits, dots, dashes "
-                f"and underscores, and begin with a letter or a digit, not {name!r}"
+                f"and underscores, and begin with a letter or a digit, not {quoted(name)}"
             )
         return Share(self, name, check_weight(weight))
 
@@ -220,20 +221,21 @@ class Governor:
                 self._books.renew(name, shards, weight, least)
                 self._seats.build(name, replays=False)
             else:
-                known, followed = orders.read(folder), orders.noted(folder)
+                known, followed = orders.read(folder, self.size), orders.noted(folder)
                 self._books.open(name, shards, weight, least, known, followed)
                 self._check_replay(name)
                 self._seats.build(name, replays=self._books.most(name) > 0)
                 folder.mkdir(parents=True, exist_ok=True)
                 # There is an order to follow in every first batch, so that all its joins report.
-                orders.write(folder, *self._books.begin(name))
+                orders.write(folder, *self._books.begin(name), self.size)
             self._reports[name] = Reports(shards, foresight.measure)
         return Member(self._id, name, self.sizes, foresight.second), folder
 
     def _check_owner(self) -> None:
         if orders.owner(self._folder) != self._id:
             raise TidegateError(
-                f"another pool was opened in the folder {str(self._folder)!r} after this one, and "
+                f"another pool was opened in the folder {quoted(str(self._folder))} after this "
+                "one, and "
                 "has its joins now; use that one, or a folder for each"
             )
 
@@ -332,7 +334,7 @@ class Governor:
         }
         for _ in range(2):
             for name, order in self._books.orders(self._targets | idle).items():
-                orders.write(self._folder / name, *order)
+                orders.write(self._folder / name, *order, self.size)
             for name in filter(self._seats.rests, self._everyone):
                 self._books.settle(name)
             self._tidy()

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tidegate.errors import TidegateError
 from tidegate.spark import interpreter, java, shipping
 from tidegate.spark.daemon import SINGLE_THREADED
+from tidegate.values import quoted
 
 #: What a session of your own must have for streaming joins: the store that
 #: `transformWithStateInPandas` keeps its state in.
@@ -83,7 +84,8 @@ def session(
     """
     if remote := os.environ.get("SPARK_REMOTE"):
         raise TidegateError(
-            f"session() starts Spark in this process, but SPARK_REMOTE is {remote!r}: unset it, "
+            f"session() starts Spark in this process, but SPARK_REMOTE is {quoted(remote)}: "
+            "unset it, "
             "or use SparkSession.builder.remote(...) to reach that server"
         )
     settings = {

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import TidegateError
+from tidegate.values import quoted
 
 #: Beyond this many, packing a batch into parts costs more than the parallelism gives, and each
 #: shard's share of the memory becomes too small to choose well in.
@@ -75,12 +76,12 @@ def count(shards: int | None, partitions: int, most: int | None = None) -> int:
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST_SHARDS:
         raise TidegateError(
             f"shards must be a whole number from 1 to {MOST_SHARDS:,}, or None for one a "
-            f"partition, not {shards!r}"
+            f"partition, not {quoted(shards)}"
         )
     if most is not None and shards > most:
         raise TidegateError(
             f"shards must be at most {most:,}, because each needs a share of the memory, not "
-            f"{shards!r}; use fewer shards or more memory"
+            f"{quoted(shards)}; use fewer shards or more memory"
         )
     return shards
 

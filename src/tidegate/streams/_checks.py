@@ -9,32 +9,40 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import TidegateError
+from tidegate.values import is_whole, quoted, real
+
+#: Rows, keys or seconds at the most: more fit into no memory.
+_MOST = 10**10
 
 
-def whole(name: str, value: Any, *, least: int) -> int:
+def whole(name: str, value: Any, *, least: int, most: float = _MOST) -> int:
     """Return ``value`` as an int, or say which whole number was expected."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise TidegateError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if not is_whole(value) or value < least:
+        raise TidegateError(
+            f"{name} must be a whole number of at least {least}, not {quoted(value)}"
+        )
+    if value > most:
+        raise TidegateError(f"{name} must be at most {most:,}, not {quoted(value)}")
     return int(value)
 
 
 def number(name: str, value: Any, *, least: float) -> float:
     """Return ``value`` as a finite float of at least ``least``."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.integer, np.floating))
-        or not math.isfinite(value)
-        or value < least
-    ):
-        raise TidegateError(f"{name} must be a finite number of at least {least:g}, not {value!r}")
-    return float(value)
+    found = real(value)
+    if not math.isfinite(found) or found < least:
+        raise TidegateError(
+            f"{name} must be a finite number of at least {least:g}, not {quoted(value)}"
+        )
+    if found > _MOST:
+        raise TidegateError(f"{name} must be at most {_MOST:,}, not {quoted(value)}")
+    return found
 
 
 def share(name: str, value: Any) -> float:
     """Return ``value`` as a float between 0 and 1."""
     found = number(name, value, least=0.0)
     if found > 1:
-        raise TidegateError(f"{name} must be a share between 0 and 1, not {value!r}")
+        raise TidegateError(f"{name} must be a share between 0 and 1, not {quoted(value)}")
     return found
 
 
@@ -43,16 +51,18 @@ def pair(name: str, value: Any, *, least: float) -> tuple[float, float]:
     if not isinstance(value, (tuple, list)):
         return (number(name, value, least=least),) * 2
     if len(value) != 2:
-        raise TidegateError(f"{name} must be one number or a pair (left, right), not {value!r}")
+        raise TidegateError(
+            f"{name} must be one number or a pair (left, right), not {quoted(value)}"
+        )
     left, right = (number(name, side, least=least) for side in value)
     return left, right
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``, or list them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(f'"{each}"' for each in choices)
-        raise TidegateError(f"{name} must be one of {listed}, not {value!r}")
+        raise TidegateError(f"{name} must be one of {listed}, not {quoted(value)}")
     return str(value)
 
 
@@ -62,7 +72,7 @@ def generators(seed: Any, count: int) -> list[np.random.Generator]:
     Each drawn quantity has its own, so that asking for more of one does not change the others.
     PCG64 is named because the default bit generator of NumPy may change.
     """
-    root = np.random.SeedSequence(whole("seed", seed, least=0))
+    root = np.random.SeedSequence(whole("seed", seed, least=0, most=math.inf))
     return [np.random.Generator(np.random.PCG64(child)) for child in root.spawn(count)]
 
 

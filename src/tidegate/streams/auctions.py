@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.streams._checks import choice, generators, number, whole, zipf_ranks
+from tidegate.values import quoted
 
 SHAPES = ("inc", "dec", "bell")
 CATEGORIES = ("art", "books", "cameras", "coins", "music", "toys", "watches", "wine")
@@ -73,11 +74,11 @@ def auctions(
     if not isinstance(start, datetime) or start.tzinfo is None:
         raise TidegateError(
             f"start must be a datetime with a time zone, such as "
-            f"datetime(2026, 1, 1, tzinfo=UTC), not {start!r}"
+            f"datetime(2026, 1, 1, tzinfo=UTC), not {quoted(start)}"
         )
     first = (start - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
     if first + n * step + span >= 2**63:
-        raise TidegateError(f"every must be shorter than {every!r} for n={n} auctions")
+        raise TidegateError(f"every must be shorter than {quoted(every)} for n={n} auctions")
     describing, pricing, popular, choosing, ageing, bidding = generators(seed, 6)
 
     opened = first + np.arange(n, dtype=np.int64) * step
@@ -140,6 +141,6 @@ def _microseconds(name: str, value: Any, *, least: int) -> int:
     if not isinstance(value, timedelta) or value // _MICROSECOND < least:
         raise TidegateError(
             f"{name} must be a timedelta of at least {least} microseconds, such as "
-            f"timedelta(hours=2), not {value!r}"
+            f"timedelta(hours=2), not {quoted(value)}"
         )
     return value // _MICROSECOND

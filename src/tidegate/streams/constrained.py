@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.streams._checks import choice, generators, number, whole
+from tidegate.values import is_whole, quoted
 
 KINDS = ("rids", "ca", "oap", "oac")
 
@@ -73,15 +74,20 @@ def many_one(
         jitter = moving.random(len(many)) / 4
         places = {"S2": values + 0.0, "S3": values + 0.25, "S1": many - distance + 0.5 + jitter}
     elif kind == "oac":
-        child = values + moving.integers(0, bound // 2 + 1)
+        child = _scattered(values, moving.integers(0, bound + 1), bound, _scrambled)
         near = moving.integers(-50, 51, len(many))
-        places = {"S2": _ranked(child, moving), "S1": many + near + moving.random(len(many))}
+        places = {"S2": child + moving.random(n) / 4, "S1": many + near + moving.random(len(many))}
     else:
         places = {}
         for name in ("S1", "S2"):
-            late = moving.integers(0, bound[many] // 2 + 1)
-            ranked = _ranked(np.arange(len(many)) + late, moving)
-            places[name] = ranked / multiplicity
+            # The last of a value comes as late as was drawn for it, the others until then.
+            latest = moving.integers(0, bound + 1)
+            late = moving.integers(0, latest[:, np.newaxis] + 1, (n, multiplicity))
+            late[:, 0] = 0
+            late[:, -1] = latest
+            distances = _clustered if kind == "ca" else _scrambled
+            ranked = _scattered(many, late.ravel(), bound, distances)
+            places[name] = (ranked + moving.random(len(many)) / 4) / multiplicity
         # A child comes just before the first of its parents.
         first = np.minimum(places["S1"], places["S2"]).reshape(n, multiplicity).min(axis=1)
         places["S3"] = first - 1 / (8 * multiplicity)
@@ -91,18 +97,20 @@ def many_one(
 
 def _schedule(k: Any, n: int) -> Numbers:
     """The bound that holds for each tuple of a child stream."""
-    if isinstance(k, int) and not isinstance(k, bool):
+    if is_whole(k):
         return np.full(n, whole("k", k, least=0), np.int64)
     try:
-        shares, bounds = zip(*k, strict=True)
-    except (TypeError, ValueError):
+        shares, bounds = zip(*((number("k", s, least=0.0), b) for s, b in k), strict=True)
+    except TidegateError:
+        raise
+    except Exception:  # it may be anything, and fail to be pairs in any way
         raise TidegateError(
-            f"k must be a whole number or a list of (share, k) pairs, not {k!r}"
+            f"k must be a whole number or a list of (share, k) pairs, not {quoted(k)}"
         ) from None
     for value in bounds:
         number("k", value, least=0.0)
     if list(shares) != sorted(shares):
-        raise TidegateError(f"the shares of k must ascend, not {list(shares)!r}")
+        raise TidegateError(f"the shares of k must ascend, not {quoted(list(shares))}")
     found: Numbers = np.interp(np.arange(n) / n, shares, bounds).astype(np.int64)
     return found
 
@@ -114,11 +122,46 @@ def _within(distance: Numbers, child: Numbers, bound: Numbers) -> Numbers:
     return distance
 
 
-def _ranked(keys: Numbers, rng: np.random.Generator) -> Places:
-    """The place of each tuple when all are put in order of their keys; ties as they were."""
-    places = np.empty(len(keys))
-    places[np.argsort(keys, kind="stable")] = np.arange(len(keys))
-    return places + rng.random(len(keys)) / 4
+def _scattered(
+    values: Numbers,
+    late: Numbers,
+    bound: Numbers,
+    distances: Callable[[Numbers, Numbers], Numbers],
+) -> Numbers:
+    """The place of each tuple, if it comes so many places later than in order of values.
+
+    How far it is from others then depends on how late these are, and may be more than k: such a
+    tuple comes earlier, until none is further than the k of when it comes.
+    """
+    each = len(values) // len(bound)
+    while True:
+        # One that is late comes after those that it is late by.
+        order = np.argsort(2 * (np.arange(len(values)) + late) + (late > 0), kind="stable")
+        places = np.empty(len(values), np.int64)
+        places[order] = np.arange(len(values))
+        over = distances(values, places) - bound[places // each]
+        if not (over > 0).any():
+            return places
+        late = np.maximum(late - np.maximum(over, 0), 0)
+
+
+def _clustered(values: Numbers, places: Numbers) -> Numbers:
+    """How many of other values lie between each tuple and the first of its value."""
+    count = np.bincount(values)[0]
+    own = np.sort(places.reshape(-1, count), axis=1)
+    between = places - np.repeat(own[:, 0], count)
+    before = (places.reshape(-1, count, 1) > places.reshape(-1, 1, count)).sum(axis=2).ravel()
+    found: Numbers = between - before
+    return found
+
+
+def _scrambled(values: Numbers, places: Numbers) -> Numbers:
+    """How many come after the first tuple of a larger value and up to each tuple."""
+    largest = np.empty(len(values), np.int64)
+    largest[places] = values
+    first = np.searchsorted(np.maximum.accumulate(largest), values, side="right")
+    distance: Numbers = np.maximum(places - first, 0)
+    return distance
 
 
 def arrivals(places: dict[str, Places]) -> dict[str, Numbers]:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import TidegateError
 from tidegate.streams._checks import whole
+from tidegate.values import quoted
 
 _SECOND = 1_000_000_000
 _MOST_FILES = 100_000
@@ -42,9 +43,13 @@ def read_parquet(
         The most rows in a batch.
     """
     batch_rows = whole("batch_rows", batch_rows, least=1)
-    if isinstance(columns, str):
-        raise TidegateError(f'columns must be a list of names such as ["{columns}"]')
-    files = _parquet_files(Path(path))
+    if columns is not None and not (
+        isinstance(columns, tuple | list) and all(isinstance(name, str) for name in columns)
+    ):
+        raise TidegateError(
+            f'columns must be a list of names such as ["key", "time"], not {quoted(columns)}'
+        )
+    files = _parquet_files(_path(path))
     with _opened(files[0]) as first:
         schema = first.schema_arrow
     missing = [name for name in columns or () if name not in schema.names]
@@ -82,9 +87,10 @@ def cut_by_time(
     batches = whole("batches", batches, least=1)
     if not isinstance(table, pa.Table):
         raise TidegateError(f"table must be a pyarrow.Table, not {type(table).__name__}")
-    if table.column_names.count(time) != 1:
+    if not isinstance(time, str) or table.column_names.count(time) != 1:
+        given = f'"{time}"' if isinstance(time, str) else quoted(time)
         raise TidegateError(
-            f'time must name one column of the table, not "{time}"; '
+            f"time must name one column of the table, not {given}; "
             f"its columns are {_quoted(table.column_names)}"
         )
     kind = table.schema.field(time).type
@@ -130,7 +136,9 @@ def write_parquet_batches(
     """
     pieces = cut_by_time(table, time=time, batches=batches, span=span)
     if len(pieces) > _MOST_FILES:
-        raise TidegateError(f"batches must be at most {_MOST_FILES:,} for files, not {batches!r}")
+        raise TidegateError(
+            f"batches must be at most {_MOST_FILES:,} for files, not {quoted(batches)}"
+        )
     if not prefix or prefix[0] in "._" or Path(prefix).name != prefix:
         raise TidegateError(
             f'prefix must be the beginning of a file name, without "." or "_" in front '
@@ -155,6 +163,18 @@ def write_parquet_batches(
         os.utime(hidden, ns=(stamp + index * _SECOND,) * 2)
         os.replace(hidden, path)
     return paths
+
+
+def _path(given: Any) -> Path:
+    """A path, once it is clear that there can be one of this name."""
+    try:
+        path = Path(given)
+        path.exists()
+    except (TypeError, ValueError, OSError) as error:
+        raise TidegateError(
+            f"path must be that of a file or a folder, not {quoted(given)} ({error})"
+        ) from None
+    return path
 
 
 def _parquet_files(path: Path) -> list[Path]:
@@ -245,11 +265,13 @@ def _extent(
         first, last = (pa.chunked_array([pa.array([each], type=kind)]) for each in span)
         if first.null_count or last.null_count:
             raise TypeError("null")
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TidegateError(f"span must be a pair of times of type {kind}, not {span!r}") from error
+    except Exception as error:  # a value may be of any class, and fail to be a time in any way
+        raise TidegateError(
+            f"span must be a pair of times of type {kind}, not {quoted(span)}"
+        ) from error
     low, high = _as_numbers("span", first)[0].as_py(), _as_numbers("span", last)[0].as_py()
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-        raise TidegateError(f"span must be a finite pair (first, last), not {span!r}")
+        raise TidegateError(f"span must be a finite pair (first, last), not {quoted(span)}")
     return low, high
 
 

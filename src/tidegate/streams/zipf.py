@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.streams._checks import choice, generators, pair, whole, zipf_ranks
+from tidegate.values import quoted
 
 CORRELATIONS = ("none", "same", "opposite")
 _FINEST = 10**6
@@ -96,5 +97,7 @@ def _arrivals(n: int, rate: float) -> npt.NDArray[np.int64]:
     exact = Fraction(rate).limit_denominator(_FINEST)
     count = -(-n * exact.numerator // exact.denominator)
     if count * exact.denominator >= 2**63:
-        raise TidegateError(f"n must give fewer tuples than {count:,} (n={n!r} at rate {rate!r})")
+        raise TidegateError(
+            f"n must give fewer tuples than {count:,} (n={quoted(n)} at rate {quoted(rate)})"
+        )
     return np.arange(count, dtype=np.int64) * exact.denominator // exact.numerator
