@@ -126,6 +126,17 @@ def test_a_row_above_4_mb_is_alone_in_its_piece() -> None:
     assert [p.num_rows for p in pieces if p.nbytes > PIECE_BYTES] == [1]
 
 
+def test_a_piece_stays_as_it_was_while_others_come() -> None:
+    """The loop fills its arrays anew, so a piece must not share them."""
+    job = SampledJob(sampled_join(TINY, TINY, **PAIR, fraction=1.0))
+    pieces, before = [], []
+    for piece in _results(job, _tiny(600), _tiny(600)):
+        pieces.append(piece)
+        before.append(piece.column(piece.num_columns - 1).to_pylist())
+    assert sum(map(len, before)) == 600 * 600
+    assert [piece.column(piece.num_columns - 1).to_pylist() for piece in pieces] == before
+
+
 @pytest.mark.parametrize("make", [_star, _constrained])
 def test_many_results_of_one_row_take_no_more_memory(make: Callable[..., Job]) -> None:
     job = make(TINY, TINY, TINY)
