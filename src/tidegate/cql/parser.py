@@ -6,7 +6,7 @@ filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -397,7 +397,7 @@ class _Parser:
         joins: list[tuple[Attribute, Attribute]] = []
         filters: list[Condition] = []
         while True:
-            start = self._token
+            start, first = self._token, self._at
             parts, attributes = self._condition()
             streams = list(dict.fromkeys(a.stream for a in attributes))
             join = [part for part in parts if part not in ("(", ")")] == [
@@ -408,7 +408,7 @@ class _Parser:
             if len(streams) == 2 and join:
                 joins.append((attributes[0], attributes[1]))
             elif len(streams) == 1:
-                text = self._rewritten(start.start, self._tokens[self._at - 1].end)
+                text = self._rewritten(self._tokens[first : self._at])
                 filters.append(Condition(streams[0], text, start.start))
             else:
                 self._refuse(
@@ -454,11 +454,11 @@ class _Parser:
             self._refuse(first, "expected a condition")
         return parts, attributes
 
-    def _rewritten(self, start: int, end: int) -> str:
+    def _rewritten(self, condition: Sequence[Token]) -> str:
         """A condition as it was written, with spaces after numbers for the commas in them."""
-        out, at = [], start
-        for token in self._tokens:
-            if start <= token.start and token.end <= end and token.kind == "number":
+        out, at, end = [], condition[0].start, condition[-1].end
+        for token in condition:
+            if token.kind == "number":
                 number = token.text.replace(",", "").ljust(len(token.text))
                 out += [self._query[at : token.start], number]
                 at = token.end

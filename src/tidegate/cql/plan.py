@@ -188,13 +188,12 @@ def _number(text: str) -> str | int | float:
 
 
 def _filters(read: Query, own: Mapping[str, pa.Schema]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for each in read.filters:
         with _at(read, each.at):
             Filter(each.text, own[each.stream], each.stream)
-        old = found.get(each.stream)
-        found[each.stream] = each.text if old is None else f"{old} and {each.text}"
-    return found
+        found.setdefault(each.stream, []).append(each.text)
+    return {stream: " and ".join(texts) for stream, texts in found.items()}
 
 
 # ---- joins ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from tidegate.engines.repaired import MADE_BY, check_archive
 from tidegate.errors import TidegateError, shortened
@@ -89,7 +89,10 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
         raise TidegateError(
             f"{quoted(str(folder))} is no archive of a join with shed_to ({error.getCondition()})"
         ) from None
-    except PySparkException as error:
+    except Exception as error:
+        # Spark's own error, as it is in a Java process or on a server.
+        if "READ_FILE" not in str(error):
+            raise
         said = next((line for line in str(error).splitlines() if ".parquet" in line), str(error))
         raise TidegateError(
             f"{quoted(str(folder))} has a file that is no part of an archive, or was damaged: "

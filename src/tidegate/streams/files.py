@@ -43,6 +43,8 @@ def read_parquet(
         The most rows in a batch.
     """
     batch_rows = whole("batch_rows", batch_rows, least=1)
+    if isinstance(columns, str):
+        raise TidegateError(f'columns must be a list of names such as ["{columns}"]')
     if columns is not None and not (
         isinstance(columns, tuple | list) and all(isinstance(name, str) for name in columns)
     ):
