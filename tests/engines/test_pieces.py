@@ -18,6 +18,7 @@ from tidegate.engines.constrained import ConstrainedJob
 from tidegate.engines.job import WindowJob
 from tidegate.engines.payload import Payload
 from tidegate.engines.pieces import PIECE_BYTES, cut, cut_batch, room, widths
+from tidegate.engines.records import from_bytes
 from tidegate.engines.sampled import SampledJob
 from tidegate.engines.star_job import InHand, StarJob, in_order
 from tidegate.optimal import truncation
@@ -91,6 +92,22 @@ def _check(pieces: Iterator[pa.RecordBatch]) -> int:
 def test_results_of_more_than_2_gb_come_in_small_pieces(name: str) -> None:
     pieces = _results(JOBS[name](), _wide(12, 1_000_000), _tiny(200))
     assert _check(pieces) == 12 * 200
+
+
+@pytest.mark.parametrize("name", ["window", "within a memory", "sampled", "star", "constrained"])
+def test_a_large_batch_is_logged_in_pieces(name: str) -> None:
+    """No batch in a record outgrows a column of strings, and all of them are restored."""
+    job = JOBS[name]()
+    engine, restored = job.engine(1), job.engine(1)
+    for _ in engine.feed([[job.prepare(0, _wide(70, 1_000_000))[0]], []]):
+        pass
+    record = engine.changes()
+    _, parts = from_bytes(record)
+    assert all(part.nbytes <= 65 << 20 for part in parts.values())
+    restored.restore([record])
+    del engine, record, parts
+    found = list(restored.feed([[], [job.prepare(1, _tiny(3))[0]]]))
+    assert _check(iter([*found, *restored.finish()])) == 70 * 3
 
 
 def test_many_rows_of_40_kb_meet_tiny_ones() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tidegate.engines.constrained_rows import Side
 from tidegate.engines.constrained_tables import Tables
 from tidegate.engines.departures import Departures
 from tidegate.engines.payload import Payload
-from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.engines.records import from_bytes, in_pieces, to_bytes
 from tidegate.kernel import constrained_layout as layout
 from tidegate.kernel.constrained_state import load_group, load_slots
 
@@ -65,8 +65,9 @@ class Log:
             ),
             "moved": self._moved(old),
             **self._common(self._tables.groups_to_log(changed=True)),
-            **{f"held{s}": self._held_rows(s, new) for s in range(len(self._sides))},
         }
+        for s in range(len(self._sides)):
+            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
         record = to_bytes(self._head(), parts)
         self._logged_rows += len(new) + len(gone) + len(old)
         self._logged_bytes += len(record)
@@ -79,10 +80,7 @@ class Log:
         records = [to_bytes(self._head() | {"whole": True}, self._common(groups))]
         used = self._tables.used_slots()
         for s in range(len(self._sides)):
-            mine = used[self._tables.core.slots["stream"][used] == s]
-            rows = np.maximum(self._tables.core.slots["row"][mine], 0)
-            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
-                held = self._held_rows(s, mine[part])
+            for held in self._held_rows(s, used, _RECORD_ROWS, _RECORD_BYTES):
                 records.append(to_bytes(self._head(), {f"held{s}": held}))
         self._logged_rows = self._tables.held
         self._logged_bytes = sum(map(len, records))
@@ -127,10 +125,17 @@ class Log:
         columns["base"] = core.links["base"][slots, last]
         return pa.record_batch([pa.array(c) for c in columns.values()], list(columns))
 
-    def _held_rows(self, stream: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
-        """Held tuples of one stream, as they go into a record."""
+    def _held_rows(
+        self, stream: int, slots: NDArray[np.int64], *most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
+        table = self._tables.core.slots
+        slots = slots[table["stream"][slots] == stream]
+        for part in self._payload[stream].cut(np.maximum(table["row"][slots], 0), *most):
+            yield self._held_piece(stream, slots[part])
+
+    def _held_piece(self, stream: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
         core = self._tables.core
-        slots = slots[core.slots["stream"][slots] == stream]
         own: dict[str, Any] = {name: core.slots[name][slots] for name in _SLOT}
         for j in range(len(self._sides[stream].keys)):
             links = core.links[slots, j]
@@ -269,7 +274,7 @@ class _Kept:
             if name.startswith("records"):
                 self.records[int(name.removeprefix("records"))] = batch
             elif name.startswith("held"):
-                self.held[int(name.removeprefix("held"))].append(batch)
+                self.held[int(name.partition("/")[0].removeprefix("held"))].append(batch)
                 self.rows += batch.num_rows
 
 

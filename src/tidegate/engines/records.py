@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,16 @@ def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
         streams.append((start, sink.tell() - start))
     text = json.dumps({"head": head, "parts": dict(zip(parts, streams, strict=True))}).encode()
     return b"".join((len(text).to_bytes(4, "little"), text, sink.getvalue()))
+
+
+def in_pieces(name: str, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
+    """Name the batches of one part that may be too large for a single batch."""
+    return {f"{name}/{i}": batch for i, batch in enumerate(batches)}
+
+
+def pieces_of(parts: dict[str, pa.RecordBatch], name: str) -> list[pa.RecordBatch]:
+    """Give the batches of one part, in order."""
+    return [batch for key, batch in parts.items() if key.partition("/")[0] == name]
 
 
 def from_bytes(record: bytes) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:

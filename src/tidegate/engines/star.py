@@ -17,7 +17,7 @@ from tidegate.engines.facts import FactIndex, Known
 from tidegate.engines.payload import Payload, gather
 from tidegate.engines.pieces import cut, room
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
-from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.engines.records import from_bytes, in_pieces, pieces_of, to_bytes
 from tidegate.engines.star_tables import StarTables
 from tidegate.kernel import layout, star, star_layout
 from tidegate.policies import Arrivals, ranks_of
@@ -395,8 +395,9 @@ class StarEngine:
             "rates": tables.rates(changed=not rewritten),
             "learned": tables.learned(),
             **{f"open{s}": one for s, one in enumerate(self._open)},
-            **{f"held{s}": self._held_rows(s, new) for s in range(len(self._open))},
         }
+        for s in range(len(self._open)):
+            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
         if self._changing is not None:
             parts |= self._changing.log()
         record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
@@ -416,10 +417,7 @@ class StarEngine:
             parts |= self._changing.whole()
         records = [to_bytes(self._head() | {"all_rates": True}, parts)]
         for s in range(len(self._open)):
-            slots = tables.slots_of(s)
-            rows = tables.core.slots["row"][slots]
-            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
-                held = self._held_rows(s, slots[part])
+            for held in self._held_rows(s, tables.slots_of(s), _RECORD_ROWS, _RECORD_BYTES):
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = tables.held
         self._logged_bytes = sum(map(len, records))
@@ -447,15 +445,20 @@ class StarEngine:
             **scalars,
         }
 
-    def _held_rows(self, stream: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
-        """Held tuples of one stream, as they go into a record."""
+    def _held_rows(
+        self, stream: int, slots: NDArray[np.int64], *most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["stream"][slots] == stream]
-        own = {"key": self._index.arrays.hashes[stream, table["entry"][slots]]}
-        own |= {name: table[name][slots] for name in _LOGGED}
-        rows = self._payload[stream].take(table["row"][slots])
-        names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
-        return pa.RecordBatch.from_arrays([*map(pa.array, own.values()), *rows.columns], names)
+        for part in self._payload[stream].cut(table["row"][slots], *most):
+            taken = table[slots[part]]
+            own = {"key": self._index.arrays.hashes[stream, taken["entry"]]}
+            own |= {name: taken[name] for name in _LOGGED}
+            rows = self._payload[stream].take(taken["row"])
+            names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
+            columns = [pa.array(np.ascontiguousarray(column)) for column in own.values()]
+            yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
         """Become what the records say; for a new engine."""
@@ -470,7 +473,7 @@ class StarEngine:
             head, parts = from_bytes(record)
             self._logged_bytes += len(record)
             for s in streams:
-                held[s] += [parts[f"held{s}"]] if f"held{s}" in parts else []
+                held[s] += pieces_of(parts, f"held{s}")
                 self._open[s] = parts.get(f"open{s}", self._open[s])
             if "gone" in parts:
                 gone.append(parts["gone"].column(0).to_numpy())

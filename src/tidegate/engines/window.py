@@ -17,7 +17,7 @@ from tidegate.engines.core import Tables, windows_of
 from tidegate.engines.payload import Payload, gather, sizes
 from tidegate.engines.pieces import cut, room
 from tidegate.engines.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
-from tidegate.engines.records import from_bytes, to_bytes
+from tidegate.engines.records import from_bytes, in_pieces, pieces_of, to_bytes
 from tidegate.engines.rules import (
     EXACT_LIMIT,
     TUPLE_OVERHEAD,
@@ -465,8 +465,9 @@ class WindowEngine:
             **self._tables.arrivals(changed=True),
             **self._model(),
             **{f"open{s}": self._open[s] for s in range(2)},
-            **{f"held{s}": self._held_rows(s, new) for s in range(2)},
         }
+        for s in range(2):
+            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
         record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
         self._logged_rows += len(new) + len(gone)
         self._logged_bytes += len(record)
@@ -486,9 +487,7 @@ class WindowEngine:
         records = [to_bytes(self._head() | {"all_rates": True}, parts)]
         for s in range(2):
             slots = self._tables.slots_of(s)
-            rows = self._tables.core.slots["row"][slots]
-            for part in self._payload[s].cut(rows, _RECORD_ROWS, _RECORD_BYTES):
-                held = self._held_rows(s, slots[part])
+            for held in self._held_rows(s, slots, _RECORD_ROWS, _RECORD_BYTES):
                 records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
         self._logged_rows = self._tables.held
         self._logged_bytes = sum(map(len, records))
@@ -515,15 +514,20 @@ class WindowEngine:
     def _model(self) -> dict[str, pa.RecordBatch]:
         return self._tables.model() if len(self._tables.core.ghosts) else {}
 
-    def _held_rows(self, side: int, slots: NDArray[np.int64]) -> pa.RecordBatch:
-        """Held tuples of one side, as they go into a record."""
+    def _held_rows(
+        self, side: int, slots: NDArray[np.int64], *most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the held rows of one side as they go into a record, in pieces (`Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["group"][slots] & 1 == side]
-        keys = self._tables.core.hashes[table["group"][slots] >> 1]
-        own = {"key": keys} | {name: table[name][slots] for name in self._logged}
-        rows = self._payload[side].take(table["row"][slots])
-        names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
-        return pa.RecordBatch.from_arrays([*map(pa.array, own.values()), *rows.columns], names)
+        for part in self._payload[side].cut(table["row"][slots], *most):
+            taken = table[slots[part]]
+            keys = self._tables.core.hashes[taken["group"] >> 1]
+            own = {"key": keys} | {name: taken[name] for name in self._logged}
+            rows = self._payload[side].take(taken["row"])
+            names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
+            columns = [pa.array(np.ascontiguousarray(column)) for column in own.values()]
+            yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
         """Become what the records say; for a new engine."""
@@ -536,7 +540,7 @@ class WindowEngine:
             head, parts = from_bytes(record)
             self._logged_bytes += len(record)
             for s in range(2):
-                held[s] += [parts[f"held{s}"]] if f"held{s}" in parts else []
+                held[s] += pieces_of(parts, f"held{s}")
                 self._open[s] = parts.get(f"open{s}", self._open[s])
             if "gone" in parts:
                 gone.append(parts["gone"].column(0).to_numpy())
