@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
-from tidegate.times import TimeUnit, times
+from tidegate.times import LARGEST_TIME, TimeUnit, times
 from tidegate.values import quoted
 
 
@@ -81,6 +82,8 @@ def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | fl
     if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _COARSE:
         written = value.astype("datetime64[s]")  # Arrow knows no hours and minutes
     try:
+        if isinstance(written, Decimal) and abs(written) >= LARGEST_TIME:
+            written = math.inf  # before Arrow writes out all of its digits
         is_cast = isinstance(written, str | np.datetime64)
         array = pa.array([written]).cast(kind) if is_cast else pa.array([written], kind)
         number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan

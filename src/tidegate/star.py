@@ -155,14 +155,12 @@ def star_join(
     for frame, side, keys in zip(frames.values(), spec.streams, spec.relation.keys, strict=True):
         check_collations(frame, side.keys)
         check_collations(relation, keys)
-    inputs = list(frames.values())
     if spec.dynamic:
         if shards not in (None, 1):
             raise TidegateError(
                 f"a relation that changes may connect any tuples, so it takes one shard, not "
                 f"{quoted(shards)}; leave shards out"
             )
-        inputs.append(relation)
         job = StarJob(spec, None)
     else:
         if relation.isStreaming:
@@ -172,14 +170,11 @@ def star_join(
             )
         job = StarJob(spec, ship(relation))
         job.check()
-    times = [side.time for side in spec.streams]
-    if spec.relation.changes is not None:
-        times.append(spec.relation.changes[1])
-    marked = watermarks.hold_back(inputs, times, spec)
-    columns = [column for column in marked.columns if column[0] < len(frames)]
+    marked = watermarks.hold_back([*frames.values()], [side.time for side in spec.streams], spec)
     carried = [(None, f) for f in relation.schema if f.name in spec.relation.carried]
-    schema = marked.schema(spec.names, [*columns, *carried])
+    schema = marked.schema(spec.names, [*marked.columns, *carried])
     place = None if share is None else Place(share, StarCopies(job))
+    inputs = [*marked.inputs, relation] if spec.dynamic else marked.inputs
     return operator.run(
-        job, marked.inputs, shards=shards, most=spec.most_shards, schema=schema, share=place
+        job, inputs, shards=shards, most=spec.most_shards, schema=schema, share=place
     )

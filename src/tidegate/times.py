@@ -18,7 +18,7 @@ from tidegate.errors import TidegateError
 
 #: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
 LARGEST_TIME = 2**62
-#: The metadata of an Arrow field that has a watermark: its delay in milliseconds.
+#: The metadata of an Arrow field with a watermark: how late its rows may be, in milliseconds.
 WATERMARK = b"watermark_ms"
 
 

@@ -30,6 +30,10 @@ EACH_METHODS = ("optimal", "ndg", "independent")
 SEVERAL_METHODS = ("independent", "ndg")
 
 
+#: More tuples than there can be.
+_ALL = 2**62
+
+
 @dataclass(frozen=True)
 class Relation:
     """One of the inputs of a truncated join; `name` is what errors and results call it."""
@@ -140,13 +144,13 @@ def _budget(keep: Any, delete: Any, count: int) -> int | tuple[int, ...]:
                 "budget "
                 "between more than two is not offered"
             )
-        return int(value)
+        return min(int(value), _ALL)
     if len(numbers) != count:
         raise TidegateError(
             f"{name} must have a number for each of the {count} inputs, or be one number for two, "
             f"not {quoted(value)}"
         )
-    return tuple(int(number) for number in numbers)
+    return tuple(min(int(number), _ALL) for number in numbers)
 
 
 def _method(method: Any, budget: int | tuple[int, ...]) -> str:

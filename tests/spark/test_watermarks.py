@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
-from tidegate.spark.watermarks import DELAY
+from tidegate.spark.watermarks import DELAY, LATENESS
 from tidegate.spec import window_join
 from tidegate.times import WATERMARK
 
@@ -72,7 +72,7 @@ def test_a_windowed_count_after_a_join_is_that_of_the_whole(
     left, right, _ = sources
     streamed = tg.join(left.marked, right.marked, on="k", time="ts", within="30 minutes")
     for time in ("ts_left", "ts_right"):
-        assert streamed.schema[time].metadata == {DELAY: 40 * 60_000}
+        assert streamed.schema[time].metadata == {DELAY: 40 * 60_000, LATENESS: 70 * 60_000}
     exact = native(left.table, right.table, 30)
     check(spark, tmp_path, streamed, exact, "ts_left", least=7)
 
@@ -89,6 +89,38 @@ def test_joins_in_a_chain_wait_for_all_windows(
     exact = tg.join(a.table, b.table, on="k", time="ts", within=("20 minutes", "10 minutes"))
     exact = exact.select(F.col("k_left").alias("k"), F.col("ts_right").alias("ts"))
     check(spark, tmp_path, streamed, native(exact, c.table, 15), "ts_left", least=6)
+
+
+def test_a_chain_waits_for_a_stream_that_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+    """The first join's result of minute 3 follows that of minute 59."""
+
+    def source(name: str, *batches: list[tuple[int, int]]) -> Source:
+        # The last batch closes all windows.
+        pieces = [
+            pa.table(
+                {
+                    "k": [k for k, _ in batch],
+                    "ts": pa.array(
+                        [60_000_000 * minute for _, minute in batch], pa.timestamp("us", "UTC")
+                    ),
+                }
+            )
+            for batch in (*batches, [(-1, 2000)])
+        ]
+        return Source(spark, tmp_path / name, pieces)
+
+    a = source("a", [(1, 59), (2, 3)], [(9, 59)])
+    b = source("b", [(1, 30)], [(2, 31)])
+    c = source("c", [(2, 3), (8, 30)], [(8, 31)])
+
+    def joined(*frames: DataFrame) -> DataFrame:
+        first = tg.join(frames[0], frames[1], on="k", time="ts", within="30 minutes")
+        first = first.select(F.col("k_left").alias("k"), F.col("ts_left").alias("ts"))
+        return tg.join(first, frames[2], on="k", time="ts", within="1 minute")
+
+    streamed = joined(*(each.stream.withWatermark("ts", "0 seconds") for each in (a, b, c)))
+    start(by_window(streamed, "ts_left"), tmp_path)
+    assert delivered(spark, tmp_path).column("count").to_pylist() == [1]
 
 
 def test_star_joins_wait(spark: SparkSession, tmp_path: Path, sources: list[Source]) -> None:
@@ -152,6 +184,24 @@ def test_results_of_any_age_have_no_watermark(
     writer = by_window(joined, "ts_left").writeStream.format("memory").queryName("refused")
     with pytest.raises(AnalysisException, match="(?i)without watermark"):
         writer.outputMode("append").start()
+
+
+def test_inputs_whose_rows_wait_for_the_watermark_give_none(
+    spark: SparkSession, sources: list[Source]
+) -> None:
+    """A longer delay makes such rows later, too, so that results would still be dropped."""
+    a, b, c = (source.marked for source in sources)
+    counted = a.groupBy(F.window("ts", "1 minute"), "k").count()
+    own = a.alias("l").join(b.alias("r"), F.expr("l.k = r.k and l.ts = r.ts")).select("l.*")
+    inputs = [
+        counted.select("k", F.window_time("window").alias("ts")),
+        own,
+        a.union(sources[1].stream.withWatermark("ts", "1 hour")),
+    ]
+    table = spark.createDataFrame([(1, 2)], "k long, x long")
+    for one, held_back in [*((each, False) for each in inputs), (a.join(table, "k"), True)]:
+        joined = tg.join(one, c, on="k", time="ts", within="30 minutes")
+        assert (DELAY in joined.schema["ts_left"].metadata) == held_back
 
 
 def test_rows_may_be_as_late_as_watermarks_allow() -> None:

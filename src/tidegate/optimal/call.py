@@ -113,7 +113,7 @@ def optimal(
             "out, and compare it with tidegate.local.join"
         )
     check_names(settings, window_join, own=optimal, without=("policy", "cpu"))
-    if settings.get("split") == "predicted":
+    if isinstance(split := settings.get("split"), str) and split == "predicted":
         raise TidegateError(
             'split="predicted" goes by what a policy expects, and the optimum has no policy: give '
             "the left's share as a number, or leave split out for one memory"

@@ -81,8 +81,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"column {column.name!r} is of type {column.dataType.simpleString()}, which Spark "
                 f"cannot hand to Python as Arrow: leave it out, or cast it to a number or a string"
             ) from None
-        delay = column.metadata.get(watermarks.DELAY)
-        fields.append(found.with_metadata(None if delay is None else {WATERMARK: str(delay)}))
+        late = watermarks.lateness_of(column)
+        fields.append(found.with_metadata({WATERMARK: str(late)} if late else None))
     return pa.schema(fields)
 
 

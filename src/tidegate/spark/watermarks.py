@@ -10,7 +10,7 @@ after the join then wait as long as they would after Spark's own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The metadata of a column by which Spark knows that it has a watermark, and its delay.
 DELAY = "spark.watermarkDelayMs"
+#: The metadata of a result's time column: how far out of order it may be, in milliseconds.
+LATENESS = "tidegate.latenessMs"
 #: The metadata of a sample's `sample_probability`: the join's window in milliseconds.
 WINDOW = "tidegate.windowMs"
 
@@ -41,11 +43,14 @@ class Marked:
     delay
         The watermark's delay in milliseconds on the result's time columns. None if the result has
         no watermark; then Spark refuses later operators that need one.
+    lateness
+        How far out of order, in milliseconds, the result's times may be.
     """
 
     inputs: list[DataFrame]
     times: tuple[str, ...]
-    delay: int | None
+    delay: int | None = None
+    lateness: int = 0
 
     @property
     def columns(self) -> list[tuple[int, StructField]]:
@@ -62,9 +67,10 @@ class Marked:
         """
         fields = []
         for name, (at, field) in zip(names, columns, strict=True):
-            metadata = {key: value for key, value in field.metadata.items() if key != DELAY}
+            known = field.metadata.items()
+            metadata = {key: value for key, value in known if key not in (DELAY, LATENESS)}
             if self.delay is not None and at is not None and field.name == self.times[at]:
-                metadata[DELAY] = self.delay
+                metadata |= {DELAY: self.delay, LATENESS: self.lateness}
             fields.append(StructField(name, field.dataType, field.nullable, metadata))
         return StructType(fields)
 
@@ -87,6 +93,7 @@ class Timed(Protocol):
 
 def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) -> Marked:
     """Have operators after a join wait for its oldest results, if the inputs have a watermark."""
+    unmarked = Marked(list(inputs), tuple(times))
     found = [delay_of(frame, time) for frame, time in zip(inputs, times, strict=True)]
     delays = [delay for delay in found if delay is not None]
     elsewhere = any(
@@ -94,19 +101,26 @@ def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) ->
     )
     streaming = all(frame.isStreaming for frame in inputs)
     if not delays or elsewhere or not streaming or join.result_age is None:
-        return Marked(list(inputs), tuple(times), None)
+        return unmarked
     window = milliseconds(join.result_age, join.unit)
-    most = max(*delays, milliseconds(join.lateness, join.unit))
-    # The shortest delay grows to what the latest row needs, all others by as much.
-    more = most - min(delays) + window
-    frames = [
-        # Spark's watermark is the least of all inputs', so it must follow every one of them.
-        frame.withWatermark(time, f"{most + window} milliseconds")
-        if delay is None
-        else _lengthened(frame, more, time)
-        for frame, time, delay in zip(inputs, times, found, strict=True)
-    ]
-    return Marked(frames, tuple(times), most + window)
+    lateness = milliseconds(join.lateness, join.unit)
+    fields = [frame.schema[time] for frame, time in zip(inputs, times, strict=True)]
+    # Rows that may be later than the watermarks say make all of them longer.
+    more = max(lateness - max(map(lateness_of, fields)), 0)
+    delay = max(delays) + more + window
+    try:
+        frames = [
+            # Spark's watermark is the least of all inputs', so it must follow every one of them.
+            frame.withWatermark(time, f"{delay} milliseconds")
+            if own is None
+            else _lengthened(frame, delay - own, time)
+            for frame, time, own in zip(inputs, times, found, strict=True)
+        ]
+    except _NotHeldBack:
+        return unmarked
+    # Where streams are out of step, the newest result is a window ahead of the stream behind, and
+    # the oldest a window behind it.
+    return Marked(frames, tuple(times), delay, max(*delays, lateness) + 2 * window)
 
 
 def window_note(join: Timed) -> dict[str, int]:
@@ -121,8 +135,23 @@ def delay_of(frame: DataFrame, time: str) -> int | None:
     return frame.schema[time].metadata.get(DELAY) if frame.isStreaming else None
 
 
+def lateness_of(field: StructField) -> int:
+    """Give how late rows may be by a time column's watermark, in milliseconds."""
+    found: int = field.metadata.get(LATENESS, field.metadata.get(DELAY, 0))
+    return found
+
+
 def _has_watermark(frame: DataFrame) -> bool:
     return any(DELAY in field.metadata for field in frame.schema.fields)
+
+
+class _NotHeldBack(Exception):
+    """A longer delay before an operator does not make operators after the join wait longer.
+
+    An operator that emits rows when the watermark passes them emits them later, too, if the delay
+    is longer. And where watermarks of one input differ, or another join comes before, it is not
+    known how late the input's rows may be.
+    """
 
 
 def _lengthened(frame: DataFrame, more: int, time: str) -> DataFrame:
@@ -142,6 +171,13 @@ def _lengthened(frame: DataFrame, more: int, time: str) -> DataFrame:
     return changed
 
 
+def _waits(operator: str, time_mode: Callable[[], str]) -> bool:
+    """Tell whether an operator may emit rows when the watermark passes them."""
+    if operator.startswith("TransformWithState"):
+        return time_mode().lower() not in ("none", "notime")
+    return operator == "Aggregate" or "WithState" in operator
+
+
 def _lengthened_in_jvm(frame: DataFrame, more: int) -> DataFrame | None:
     from pyspark.sql import SparkSession
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -150,31 +186,45 @@ def _lengthened_in_jvm(frame: DataFrame, more: int) -> DataFrame | None:
     assert isinstance(session, SparkSession)
     jvm: Any = session._jvm
 
+    node = jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+    delays = set()
+
     def rebuilt(plan: Any) -> Any:
         children = plan.children()
         old = [children.apply(i) for i in range(children.size())]
         new = [rebuilt(child) for child in old]
         if any(a is not b for a, b in zip(old, new, strict=True)):
+            if _waits(plan.nodeName(), lambda: plan.timeMode().toString()) or (
+                plan.nodeName() == "Join" and all(child.isStreaming() for child in old)
+            ):
+                raise _NotHeldBack
             plan = plan.withNewChildren(jvm.PythonUtils.toSeq(new))
         if plan.nodeName() != "EventTimeWatermark":
             return plan
-        node = jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
-        longer = jvm.org.apache.spark.unsafe.types.CalendarInterval(
-            0, 0, 1000 * (node.getDelayMs(plan.delay()) + more)
-        )
+        delay = node.getDelayMs(plan.delay())
+        delays.add(delay)
+        longer = jvm.org.apache.spark.unsafe.types.CalendarInterval(0, 0, 1000 * (delay + more))
         return plan.copy(jvm.java.util.UUID.randomUUID(), plan.eventTime(), longer, plan.child())
 
     plan = frame._jdf.queryExecution().analyzed()
     changed = rebuilt(plan)
     if changed is plan:
         return None
+    if len(delays) > 1:
+        raise _NotHeldBack
     rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, changed)
     return ClassicDataFrame(rows, session)
 
 
 def _lengthened_in_client(frame: DataFrame, more: int) -> DataFrame | None:
     from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
-    from pyspark.sql.connect.plan import LogicalPlan, WithWatermark
+    from pyspark.sql.connect.plan import Join, LogicalPlan, WithWatermark
+
+    delays = set()
+
+    def streams(plan: Any) -> bool:
+        below = [value for value in vars(plan).values() if isinstance(value, LogicalPlan)]
+        return bool(vars(plan).get("_is_streaming")) or any(map(streams, below))
 
     def rebuilt(plan: LogicalPlan) -> LogicalPlan:
         children = {
@@ -185,6 +235,13 @@ def _lengthened_in_client(frame: DataFrame, more: int) -> DataFrame | None:
         same = all(getattr(plan, name) is child for name, child in children.items())
         if same and not isinstance(plan, WithWatermark):
             return plan
+        if not same and (
+            _waits(type(plan).__name__, lambda: str(vars(plan).get("_time_mode")))
+            or (isinstance(plan, Join) and all(map(streams, (plan.left, plan.right))))
+        ):
+            raise _NotHeldBack
+        if isinstance(plan, WithWatermark):
+            delays.add(plan._delay_threshold)
         plan = copy.copy(plan)
         vars(plan).update(children)
         if isinstance(plan, WithWatermark):
@@ -193,4 +250,6 @@ def _lengthened_in_client(frame: DataFrame, more: int) -> DataFrame | None:
 
     client: Any = frame
     changed = rebuilt(client._plan)
+    if len(delays) > 1:
+        raise _NotHeldBack
     return None if changed is client._plan else ConnectDataFrame(changed, client._session)
