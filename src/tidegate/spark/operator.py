@@ -8,6 +8,7 @@ It knows engines only by their protocol: no policy and no window is named here.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import uuid
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
     from tidegate.spark.archive import Archive
     from tidegate.spark.pool import Place
+
+#: After a shard's batch of more bytes than this, unused memory is given back to the system.
+LARGE_BATCH = 8 << 20
 
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -148,12 +152,14 @@ class _Inbox:
         self._notes = [packing.Note() for _ in range(streams)]
         self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
         self._orders: list[dict[str, Any]] = []
+        self.bytes = 0
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
             self._orders.append(_order(note))
             return
         if len(data):
+            self.bytes += len(data)
             self._streams[stream].extend(packing.decode(data))
         self._notes[stream].load(note)
 
@@ -254,6 +260,18 @@ class _StreamingShard(StatefulProcessor):
         counters = inbox.counters(opened.engine, carrier)
         engine = opened.engine
         yield _frame(b"", counters, engine.report() if isinstance(engine, Governed) else "")
+        large = inbox.bytes > LARGE_BATCH
+        del inbox
+        if large:
+            _release_unused()
+
+
+def _release_unused() -> None:
+    """Give memory back that allocators keep for later: workers would grow from batch to batch."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def _batch_shard(

@@ -12,10 +12,10 @@ from tidegate.errors import TidegateError
 from tidegate.values import is_whole, quoted, real
 
 #: Rows, keys or seconds at the most: more fit into no memory.
-_MOST = 10**10
+MOST = 10**10
 
 
-def whole(name: str, value: Any, *, least: int, most: float = _MOST) -> int:
+def whole(name: str, value: Any, *, least: int, most: float = MOST) -> int:
     """Return ``value`` as an int, or say which whole number was expected."""
     if not is_whole(value) or value < least:
         raise TidegateError(
@@ -33,8 +33,8 @@ def number(name: str, value: Any, *, least: float) -> float:
         raise TidegateError(
             f"{name} must be a finite number of at least {least:g}, not {quoted(value)}"
         )
-    if found > _MOST:
-        raise TidegateError(f"{name} must be at most {_MOST:,}, not {quoted(value)}")
+    if found > MOST:
+        raise TidegateError(f"{name} must be at most {MOST:,}, not {quoted(value)}")
     return found
 
 

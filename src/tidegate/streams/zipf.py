@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
-from tidegate.streams._checks import choice, generators, pair, whole, zipf_ranks
+from tidegate.streams._checks import MOST, choice, generators, pair, whole, zipf_ranks
 from tidegate.values import quoted
 
 CORRELATIONS = ("none", "same", "opposite")
@@ -54,7 +55,7 @@ def zipf(
         The same seed gives the same tables. A side does not depend on the other's skew and rate,
         and a longer stream begins with the shorter one (if nothing is shuffled).
     """
-    n = whole("n", n, least=1)
+    n = whole("n", n, least=1, most=math.inf)
     domain = whole("domain", domain, least=1)
     skews = pair("skew", skew, least=0.0)
     rates = pair("rate", rate, least=1 / _FINEST)
@@ -96,8 +97,8 @@ def _arrivals(n: int, rate: float) -> npt.NDArray[np.int64]:
     """
     exact = Fraction(rate).limit_denominator(_FINEST)
     count = -(-n * exact.numerator // exact.denominator)
-    if count * exact.denominator >= 2**63:
+    if count > MOST or count * exact.denominator >= 2**63:
         raise TidegateError(
-            f"n must give fewer tuples than {count:,} (n={quoted(n)} at rate {quoted(rate)})"
+            f"n must give fewer tuples than {quoted(count)} (n={quoted(n)} at rate {quoted(rate)})"
         )
     return np.arange(count, dtype=np.int64) * exact.denominator // exact.numerator
