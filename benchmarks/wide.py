@@ -132,7 +132,7 @@ def _read(spark: Any, folder: Path, schema: pa.Schema) -> DataFrame:
 
 
 def _taken() -> dict[str, float]:
-    """What the Python workers take now, the largest has ever taken, and Java takes, in MB."""
+    """Measure in MB: all Python workers now, the largest worker at its peak, and Java now."""
     family = psutil.Process().children(recursive=True)
     java = [p for p in family if p.name() == "java"]
     workers = [p for j in java for p in j.children(recursive=True) if "python" in p.name()]

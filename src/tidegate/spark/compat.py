@@ -1,4 +1,4 @@
-"""What differs between the versions of Spark that tidegate runs on, 4.0 to 4.3, in one place."""
+"""Differences between the versions of Spark that tidegate runs on, 4.0 to 4.3."""
 
 from __future__ import annotations
 
