@@ -202,7 +202,7 @@ class Predicate:
         return f"column_{len(self._columns) - 1}"
 
     def _evaluated(self, sides: Mapping[str, Any]) -> Any:
-        """What the condition gives for all rows; a column is read once, however often it stands."""
+        """Evaluate the condition for all rows. Each column is read once."""
         read = {}
         for column in set(self._columns):
             values = sides[column.side].column(
@@ -403,7 +403,7 @@ def _compared(op: type[ast.AST], one: Any, other: Any) -> Any:
         if pa.types.is_floating(one.type):
             equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
         return equal if op is ast.Eq else pc.invert(equal)
-    # What is not more is less or equal: nothing is unordered.
+    # No value is unordered, so a value that is not more is less or equal.
     less = _less(one, other) if op in (ast.Lt, ast.GtE) else _less(other, one)
     return pc.invert(less) if op in (ast.LtE, ast.GtE) else less
 

@@ -53,7 +53,7 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
     line = query[start : end if end >= 0 else len(query)].rstrip("\r")
     row, column = query.count("\n", 0, at) + 1, at - start + 1
     if len(line) > _SHOWN:
-        # Of a long line, what is around the place.
+        # Show only the part of a long line that is around the error.
         start = max(start, at - _SHOWN // 2)
         line = query[start : start + _SHOWN].split("\n")[0]
     below = "".join(map(_blank, query[start:at]))

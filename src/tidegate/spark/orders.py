@@ -50,7 +50,7 @@ def noted(folder: Path) -> Followed:
 
 
 def _loaded(path: Path) -> Any:
-    """What a file of the pool says."""
+    """Read a file of the pool."""
     try:
         return json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
