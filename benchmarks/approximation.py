@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from benchmarks.measure import Feeder, Step
 from benchmarks.report import Figure, Section, Table
-from tidegate.engines.rules import EXACT_LIMIT
+from tidegate.joins.window.rules import EXACT_LIMIT
 from tidegate.policies import POLICIES, IJoin, Policy, Prob
 from tidegate.streams import echoes, zipf
 

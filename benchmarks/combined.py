@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.constrained import FIGURE_3A, FIGURE_3C, Ran, ran
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
-from tidegate.constraints import CA, OAC, RIDS, Constraint, Rows
+from tidegate.joins.constrained.constraints import CA, OAC, RIDS, Constraint, Rows
 from tidegate.streams.constrained import Numbers, Places, arrivals
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
-from tidegate.constrained_spec import constrained_join
-from tidegate.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
-from tidegate.engines.constrained import ConstrainedJob
+from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
+from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.spec import constrained_join
 from tidegate.streams import links, many_one
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 import tidegate as tg
-from tidegate.engines.copies import WindowCopies
-from tidegate.engines.job import WindowJob
-from tidegate.engines.miniature import Copied, Miniature
-from tidegate.engines.sampled import SampledEngine, SampledJob
-from tidegate.engines.star_copies import ShardCopies
-from tidegate.engines.star_job import InHand, StarJob, in_order
-from tidegate.memory.curves import Curve, of_points
-from tidegate.sampled_spec import PROBABILITY, sampled_join
-from tidegate.spec import window_join
-from tidegate.star_spec import star_join
+from tidegate.joins.sampled.engine import SampledEngine, SampledJob
+from tidegate.joins.sampled.spec import PROBABILITY, sampled_join
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.shadow import ShardCopies
+from tidegate.joins.star.spec import star_join
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.shadow import WindowCopies
+from tidegate.joins.window.spec import window_join
+from tidegate.pool.curves import Curve, of_points
+from tidegate.pool.shadow_joins import Copied, Miniature
 from tidegate.streams import cut_by_time, zipf
 
 SHARES = (0.05, 0.10, 0.25, 0.50)

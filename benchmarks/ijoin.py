@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from benchmarks.measure import Step
 from benchmarks.report import Section, Table
-from tidegate.engines.job import WindowJob
-from tidegate.engines.window import WindowEngine
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
 from tidegate.kernel.layout import TIMES
 from tidegate.policies import IJoin
 from tidegate.quality import fairness
-from tidegate.spec import window_join
 
 Tables = tuple[pa.Table, pa.Table]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks.constrained import Ran, ran
 from benchmarks.measure import Samples, Step, samples
 from benchmarks.report import Figure, Section, Table
-from tidegate.constraints import DETECT, RIDS, Monitor, Rows
+from tidegate.joins.constrained.constraints import DETECT, RIDS, Monitor, Rows
 from tidegate.streams import car_reports
 from tidegate.streams.linear_road import EVERY, EXIT
 

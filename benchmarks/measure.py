@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.engines.job import WindowJob
-from tidegate.engines.rules import EXACT_LIMIT
-from tidegate.engines.window import WindowEngine
-from tidegate.kernel import window
-from tidegate.spec import window_join
+from tidegate.joins.window import loop as window
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.rules import EXACT_LIMIT
+from tidegate.joins.window.spec import window_join
 
 #: Says what is being measured now.
 Step = Callable[[str], None]

@@ -15,9 +15,9 @@ import tidegate as tg
 from benchmarks import sampling_coverage
 from benchmarks.measure import Samples, Step, loop_seconds, samples
 from benchmarks.report import Figure, Section, Table
-from tidegate.engines.sampled import SampledJob
-from tidegate.kernel import sampled as kernel
-from tidegate.sampled_spec import sampled_join
+from tidegate.joins.sampled import loop as kernel
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.sampled.spec import sampled_join
 from tidegate.streams import zipf
 
 #: Section 6.2: one left tuple and five right ones in a unit of time, windows of 500, 50 values.

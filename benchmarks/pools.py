@@ -26,19 +26,19 @@ from benchmarks.foreseen import (
 from benchmarks.measure import Step
 from benchmarks.policies import DATA, Tables
 from benchmarks.report import Figure, Section, Table
-from tidegate.columns import decoded
-from tidegate.engines.base import RoutedJob
-from tidegate.engines.copies import WindowCopies
-from tidegate.engines.job import WindowJob
-from tidegate.engines.pooled import Foresight, pooled
-from tidegate.memory.alloc import allocate, proportional
-from tidegate.memory.curves import Curve, of_earnings
-from tidegate.memory.split import by_age, by_frequency
+from tidegate.engine.base import RoutedJob
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.shadow import WindowCopies
+from tidegate.joins.window.spec import window_join
 from tidegate.policies import Age, Policy, Prob
-from tidegate.spark.orders import latest
-from tidegate.spark.pool import Place
+from tidegate.pool.allocation import allocate, proportional
+from tidegate.pool.curves import Curve, of_earnings
+from tidegate.pool.member import Foresight, pooled
+from tidegate.pool.split import by_age, by_frequency
+from tidegate.settings.columns import decoded
+from tidegate.spark.budget_updates import latest
+from tidegate.spark.pool_controller import Place
 from tidegate.spark.shards import shard_of
-from tidegate.spec import window_join
 from tidegate.streams import zipf
 
 #: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the

@@ -13,8 +13,8 @@ import pyarrow as pa
 import tidegate as tg
 from benchmarks.measure import Step
 from benchmarks.report import Table
-from tidegate.engines.sampled import SampledJob
-from tidegate.sampled_spec import sampled_join
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.sampled.spec import sampled_join
 from tidegate.streams import auctions, zipf
 
 METHODS = ("uniform", "cluster", "pps")

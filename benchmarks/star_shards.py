@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import Table
-from tidegate.engines.star_job import InHand, StarJob, in_order
-from tidegate.star_spec import star_join
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.spec import star_join
 
 #: How long tuples wait: so many of each stream are in a window.
 WITHIN = 250

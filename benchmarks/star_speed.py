@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 import tidegate as tg
 from benchmarks import queries
 from benchmarks.report import Table
-from tidegate.engines.star_job import InHand, StarJob, in_order
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.spec import star_join
 from tidegate.spark.operator import PROVIDER
-from tidegate.star_spec import star_join
 
 #: Streams have at least so many keys, so that small relations have tuples to filter.
 FEWEST_KEYS = 10_000

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.measure import Samples, Step, samples
 from benchmarks.report import Figure, Section, Table
-from tidegate.optimal.static import Counts, adg, ndg, optdp, results
-from tidegate.optimal.static_each import optimal_each
+from tidegate.joins.truncated.plan import Counts, adg, ndg, optdp, results
+from tidegate.joins.truncated.plan_each import optimal_each
 from tidegate.streams import zipf
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate import local
-from tidegate.engines.sampled import SampledEngine, SampledJob
-from tidegate.sampled_spec import sampled_join
+from tidegate.api import local
+from tidegate.joins.sampled.engine import SampledEngine, SampledJob
+from tidegate.joins.sampled.spec import sampled_join
 
 
 def runs(

@@ -109,7 +109,7 @@ def test_a_policy_that_fails_to_rank_is_named(
         ({"ranks": "banana"}, "must have ranks, one of .*, not 'banana'"),
         ({"fixed_ranks": Policy.fixed_ranks}, "all of them alike: write fixed_ranks"),
         ({"ranks": "key"}, "ranks by key, and counts nothing"),
-        ({"ranks": "score", "formula": 999}, "a formula of tidegate.kernel.scores, not 999"),
+        ({"ranks": "score", "formula": 999}, "a formula of tidegate.learning.scores, not 999"),
     ],
 )
 def test_a_policy_that_cannot_rank_is_refused(written: dict[str, Any], says: str) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from tidegate.checks import check_same
-from tidegate.spec import window_join
+from tidegate.joins.window.spec import window_join
+from tidegate.settings.checks import check_same
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 

@@ -10,14 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate import local
-    from tidegate.constrained import constrained_join
-    from tidegate.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
-    from tidegate.cql.call import cql
+    from tidegate.api import local
+    from tidegate.api.constrained_join import constrained_join
+    from tidegate.api.cql import cql
+    from tidegate.api.join import join
+    from tidegate.api.local import Result
+    from tidegate.api.memory_pool import MemoryPool
+    from tidegate.api.optimal import Optimal, optimal
+    from tidegate.api.repair import repair
+    from tidegate.api.sample_join import estimate, sample_join
+    from tidegate.api.star_join import star_join
+    from tidegate.api.truncated_join import truncated_join
     from tidegate.errors import TidegateError
-    from tidegate.joins import join
-    from tidegate.local import Result
-    from tidegate.optimal.call import Optimal, optimal
+    from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
     from tidegate.optimal.star import OSSJ, ossj
     from tidegate.policies import (
         DGL,
@@ -38,12 +43,7 @@ if TYPE_CHECKING:
         Size,
         UntilExpiry,
     )
-    from tidegate.pool import MemoryPool
-    from tidegate.repairs import repair
-    from tidegate.sampled import estimate, sample_join
-    from tidegate.slow_cpu import SlowCPU
-    from tidegate.star import star_join
-    from tidegate.truncated import truncated_join
+    from tidegate.settings.slow_cpu import SlowCPU
 
 __version__ = "0.1.0"
 
@@ -92,28 +92,28 @@ __all__ = [
 
 #: Where they are: policies in `policies`, and the others here.
 _HOMES = {
-    "CA": "constraints",
-    "MemoryPool": "pool",
-    "Monitor": "constraints",
-    "OAC": "constraints",
-    "OAP": "constraints",
+    "CA": "joins.constrained.constraints",
+    "MemoryPool": "api.memory_pool",
+    "Monitor": "joins.constrained.constraints",
+    "OAC": "joins.constrained.constraints",
+    "OAP": "joins.constrained.constraints",
     "OSSJ": "optimal.star",
-    "Optimal": "optimal.call",
-    "RIDS": "constraints",
-    "Result": "local",
-    "Rows": "constraints",
-    "SlowCPU": "slow_cpu",
+    "Optimal": "api.optimal",
+    "RIDS": "joins.constrained.constraints",
+    "Result": "api.local",
+    "Rows": "joins.constrained.constraints",
+    "SlowCPU": "settings.slow_cpu",
     "TidegateError": "errors",
-    "constrained_join": "constrained",
-    "cql": "cql.call",
-    "estimate": "sampled",
-    "join": "joins",
-    "optimal": "optimal.call",
+    "constrained_join": "api.constrained_join",
+    "cql": "api.cql",
+    "estimate": "api.sample_join",
+    "join": "api.join",
+    "optimal": "api.optimal",
     "ossj": "optimal.star",
-    "repair": "repairs",
-    "sample_join": "sampled",
-    "star_join": "star",
-    "truncated_join": "truncated",
+    "repair": "api.repair",
+    "sample_join": "api.sample_join",
+    "star_join": "api.star_join",
+    "truncated_join": "api.truncated_join",
 }
 
 
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "local":
-        return importlib.import_module("tidegate.local")
+        return importlib.import_module("tidegate.api.local")
     home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
     globals()[name] = getattr(home, name)
     return globals()[name]
@@ -132,6 +132,6 @@ def __dir__() -> list[str]:
 
 
 # Loaded later, a package would take the place of the function of the same name.
-for _name in ("cql", "optimal"):
+for _name in ("optimal",):
     importlib.import_module(f"tidegate.{_name}")
     del globals()[_name]

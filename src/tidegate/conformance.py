@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.engines.base import Engine
-from tidegate.engines.job import WindowJob
+from tidegate.engine.base import Engine
 from tidegate.errors import TidegateError
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import WindowJoin, window_join
 from tidegate.policies import Policy, policy_of
-from tidegate.spec import WindowJoin, window_join
 
 #: Ticks of a stream, keys, the window, and memory for a quarter of what is live.
 _TICKS, _KEYS, _WINDOW, _MEMORY = 240, 12, 20, 10

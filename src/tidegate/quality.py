@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import TidegateError
-from tidegate.values import quoted
+from tidegate.settings.values import quoted
 
 Rows: TypeAlias = pa.Table | Iterable[Hashable]
 Distance: TypeAlias = Callable[[Any, Any], float]

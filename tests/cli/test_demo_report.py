@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate import local
+from tidegate.api import local
 from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.demo_stream import Batch

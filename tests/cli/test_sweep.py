@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import local
+from tidegate.api import local
 from tidegate.cli.sweep import Point, best_first, sweep, window_tuples
 from tidegate.policies import POLICIES
 from tidegate.streams import zipf

@@ -63,7 +63,7 @@ def test_runs_add_up() -> None:
 
 def test_the_cache_on_disk_knows_all_sources() -> None:
     """A change in any kernel file must not meet code compiled before it."""
-    from tidegate.kernel.window import advance
+    from tidegate.joins.window.loop import advance
 
     stamp = advance._cache._cache_file._source_stamp  # type: ignore[attr-defined]
     assert stamp == compiling._SOURCES

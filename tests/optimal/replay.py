@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from optimal.exhaustive import LEFT, Case, Row
 
 import tidegate as tg
-from tidegate.columns import hash_columns
 from tidegate.policies import Arrivals, Policy
+from tidegate.settings.columns import hash_columns
 
 
 def kept_until(found: tg.Optimal) -> dict[tuple[int, int], Any]:

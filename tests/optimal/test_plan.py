@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
-from tidegate.kernel.chains import Chains
+from tidegate.optimal.chains import Chains
 from tidegate.optimal.plan import best_plan, upper_bound
 
 

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 import tidegate as tg
-from tidegate.engines.job import WindowJob
-from tidegate.engines.window import WindowEngine
-from tidegate.kernel import rates
-from tidegate.spec import window_join
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
+from tidegate.learning import rates
 from tidegate.streams import auctions, bursts, uniform, zipf
 
 Tables = tuple[pa.Table, pa.Table]

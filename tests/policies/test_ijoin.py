@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from tidegate.engines.job import WindowJob
-from tidegate.engines.window import WindowEngine
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
 from tidegate.kernel.layout import TIMES
-from tidegate.spec import window_join
 
 
 def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> tuple[float, int]:

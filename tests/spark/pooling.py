@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
-from tidegate.engines.job import WindowJob
-from tidegate.engines.sampled import SampledJob
-from tidegate.engines.star_job import InHand, StarJob, in_order
-from tidegate.sampled_spec import sampled_join
-from tidegate.spec import window_join
-from tidegate.star_spec import star_join
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.sampled.spec import sampled_join
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.spec import star_join
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
 
 from .workloads import Bag, bag
 

@@ -6,15 +6,15 @@ import itertools
 from collections import Counter
 from typing import Any
 
-import naive_constrained as naive
+from twins import constrained as naive
 import numpy as np
 import pyarrow as pa
 import pytest
-from naive_constrained import Join, Tup
+from twins.constrained import Join, Tup
 from pyspark.sql import SparkSession
 
 import tidegate as tg
-from tidegate.constraints import Constraint
+from tidegate.joins.constrained.constraints import Constraint
 
 from .workloads import bag
 

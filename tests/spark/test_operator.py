@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from tidegate.engines.base import Clocks
+from tidegate.engine.base import Clocks
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing
 from tidegate.spark.operator import PROVIDER, PROVIDER_CONF, run

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.engines.job import WindowJob
-from tidegate.engines.pieces import PIECE_BYTES, cut_batch
+from tidegate.engine.pieces import PIECE_BYTES, cut_batch
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
 from tidegate.spark.packing import Pack, decode, pack_results
-from tidegate.spec import window_join
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("s", pa.string())])
 

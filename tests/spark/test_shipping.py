@@ -97,7 +97,7 @@ def outside(home: Path, python: Path) -> dict[str, str]:
 def test_copies_of_an_archive_share_compiled_code(bare_python: Path, tmp_path: Path) -> None:
     program = """
 import pyarrow as pa
-from tidegate.columns import hash_columns
+from tidegate.settings.columns import hash_columns
 print(hash_columns([pa.array([7])], 1))
 """
     seen = []

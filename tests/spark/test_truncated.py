@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
-from tidegate.optimal.static import adg, ndg, optdp, results
-from tidegate.optimal.static_each import optimal_each
-from tidegate.optimal.truncation import window_numbers
+from tidegate.joins.truncated.engine import window_numbers
+from tidegate.joins.truncated.plan import adg, ndg, optdp, results
+from tidegate.joins.truncated.plan_each import optimal_each
+from tidegate.joins.truncated.spec import truncated_join
 from tidegate.spark.truncated import window_number
 from tidegate.streams import zipf
-from tidegate.truncated_spec import truncated_join
 
 from .workloads import bag, delivered, finite, write_files
 

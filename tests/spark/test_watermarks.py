@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
+from tidegate.joins.window.spec import window_join
+from tidegate.settings.times import WATERMARK
 from tidegate.spark.watermarks import DELAY, LATENESS
-from tidegate.spec import window_join
-from tidegate.times import WATERMARK
 
 from .workloads import arrivals, bag, delivered, start, write_files
 

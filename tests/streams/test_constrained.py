@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import naive_constrained as naive
+from twins import constrained as naive
 import numpy as np
 import pyarrow as pa
 import pytest
-from naive_constrained import Join, Tup
+from twins.constrained import Join, Tup
 
 import tidegate as tg
 from tidegate.streams import links, many_one

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from tidegate import local, quality
+from tidegate import quality
+from tidegate.api import local
 from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder

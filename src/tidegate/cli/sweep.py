@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate import local, quality
+from tidegate import quality
+from tidegate.api import local
 from tidegate.policies import Policy, policy_of
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -20,7 +21,7 @@ from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tidegate.user_folders import cache_folders, make_private
+from tidegate.kernel.user_folders import cache_folders, make_private
 
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,15 +29,31 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 #: How many items ahead of its use a loop has memory fetched.
 AHEAD = 16
 
-#: What the kernel's sources are. Numba's cache on disk watches only the file of the function that
-#: Python calls, and would miss a change in one that it is made of.
-_SOURCES = hashlib.sha256(
-    b"".join(
-        file.read_bytes()
-        for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
-        if file.name.endswith(".py")
-    )
-).hexdigest()
+
+def _compiled_sources(folder: Traversable) -> Iterator[tuple[str, bytes]]:
+    """Give name and text of each source below a folder that imports this module."""
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.is_dir():
+            yield from _compiled_sources(file)
+        elif file.name.endswith(".py"):
+            text = file.read_bytes()
+            if b"tidegate.kernel.compiling" in text:
+                yield file.name, text
+
+
+def _fingerprint() -> str:
+    """Hash all sources of compiled code.
+
+    Numba's cache on disk watches only the file of the function that Python calls. It would miss a
+    change in a function that is inlined from another file.
+    """
+    digest = hashlib.sha256()
+    for name, text in _compiled_sources(resources.files("tidegate")):
+        digest.update(name.encode() + b"\0" + text)
+    return digest.hexdigest()
+
+
+_SOURCES = _fingerprint()
 
 # Without reference counts: a kernel makes no arrays, and counting the references to the many
 # arrays of a `Core` at each call would cost more than the work.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.kernel.chains import Chains
+from tidegate.optimal.chains import Chains
 from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.plan import best_plan
 from tidegate.optimal.sides import Sides, Spans, Whole

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import whole
 from tidegate.optimal.sides import Sides, Spans, Whole
+from tidegate.settings.columns import whole
 
 SIDES = ("left", "right")
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import chains as kernel
-from tidegate.kernel.chains import Chains
+from tidegate.joins.window.spec import COMBINES
+from tidegate.optimal import chains as kernel
+from tidegate.optimal.chains import Chains
 from tidegate.optimal.sides import Sides, Whole
-from tidegate.spec import COMBINES
-from tidegate.values import quoted
+from tidegate.settings.values import quoted
 
 #: Importance is rounded to whole numbers, of which no plan can earn more than this.
 _LARGEST = 2**58

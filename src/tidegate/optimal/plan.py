@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import chains as kernel
-from tidegate.kernel import flow
-from tidegate.kernel.chains import Chains
+from tidegate.optimal import chains as kernel
+from tidegate.optimal import flow
+from tidegate.optimal.chains import Chains
 
 Whole = NDArray[np.int64]
 

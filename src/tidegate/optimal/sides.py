@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.columns import as_floats
-from tidegate.engines.payload import one_batch
-from tidegate.engines.prepare import KEY, PREPARED, TIME, prepare
-from tidegate.predicates import Predicate
-from tidegate.schedules import Schedule
-from tidegate.spec import COMBINE, Side, WindowJoin
+from tidegate.engine.payload import one_batch
+from tidegate.engine.prepare import KEY, PREPARED, TIME, prepare
+from tidegate.joins.window.spec import COMBINE, WindowJoin
+from tidegate.settings.columns import as_floats
+from tidegate.settings.schedules import Schedule
+from tidegate.settings.side import Side
+from tidegate.sql.conditions import Predicate
 
 Whole = NDArray[np.int64]
 

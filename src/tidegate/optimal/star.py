@@ -17,19 +17,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.checks import check_names
-from tidegate.columns import as_floats, decoded, equal
-from tidegate.engines.facts import Known, known
-from tidegate.engines.payload import one_batch
-from tidegate.engines.prepare import KEY, PREPARED, TIME
-from tidegate.engines.star_job import prepare_stream
+from tidegate.engine.payload import one_batch
+from tidegate.engine.prepare import KEY, PREPARED, TIME
 from tidegate.errors import TidegateError
-from tidegate.kernel.chains import Chains
+from tidegate.joins.star.job import prepare_stream
+from tidegate.joins.star.relation import Known, known
+from tidegate.joins.star.spec import StarJoin, named, star_join
+from tidegate.joins.window.spec import COMBINE
+from tidegate.optimal.chains import Chains
 from tidegate.optimal.groups import unit_of
 from tidegate.optimal.plan import Whole, best_plan
 from tidegate.policies.base import as_table
-from tidegate.spec import COMBINE
-from tidegate.star_spec import StarJoin, named, star_join
+from tidegate.settings.checks import check_names
+from tidegate.settings.columns import as_floats, decoded, equal
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.checks import nearest
 from tidegate.errors import TidegateError
 from tidegate.policies.age import Age
 from tidegate.policies.auto import Auto
@@ -23,7 +22,8 @@ from tidegate.policies.simp import Simp
 from tidegate.policies.simpprob import SimpProb
 from tidegate.policies.size import Size
 from tidegate.policies.until_expiry import UntilExpiry
-from tidegate.values import quoted
+from tidegate.settings.checks import nearest
+from tidegate.settings.values import quoted
 
 __all__ = [
     "DGL",

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import scores
+from tidegate.learning import scores
 from tidegate.policies.base import Policy, Ranks, at_least
-from tidegate.values import quoted
+from tidegate.settings.values import quoted
 
 #: Steps of a curve that is learned.
 _STEPS = 32

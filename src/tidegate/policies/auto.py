@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tidegate.kernel import rates, scores
+from tidegate.learning import rates, scores
 from tidegate.policies.base import Policy, Ranks
 
 

@@ -6,7 +6,7 @@ drops the lowest rank (of equal ranks the earlier arrival):
 - ``"tuple"``: a number for each tuple, fixed when it is admitted; write `fixed_ranks`.
 - ``"key"``: the rate at which partners of the tuple's key arrive; take `ByFrequency`.
 - ``"life"``: that rate times the life the tuple has left; take `ByFrequency`.
-- ``"score"``: a formula of `tidegate.kernel.scores` of what is known of the tuple, looked up anew
+- ``"score"``: a formula of `tidegate.learning.scores` of what is known of the tuple, looked up anew
   as it changes; name the `formula` and write `params`.
 """
 
@@ -23,8 +23,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import scores
-from tidegate.values import is_number, is_whole, quoted, real
+from tidegate.learning import scores
+from tidegate.settings.values import is_number, is_whole, quoted, real
 
 
 class Arrivals(NamedTuple):
@@ -79,7 +79,7 @@ class Policy:
     ranks: ClassVar[Ranks]
     #: What is counted of each key: nothing, its arrivals on each stream, or its results.
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "nothing"
-    #: Which formula of `tidegate.kernel.scores` ranks, if one does.
+    #: Which formula of `tidegate.learning.scores` ranks, if one does.
     formula: ClassVar[int] = 0
     #: How much of the largest rank evicted so far is added to a new tuple's rank.
     floor_weight: ClassVar[float] = 0.0
@@ -227,7 +227,7 @@ def ranking(policy: Policy) -> Policy:
         )
     if ranks == "score" and policy.formula not in range(scores.FORMULAS):
         raise TidegateError(
-            f"{who} must have a formula of tidegate.kernel.scores, not {quoted(policy.formula)}"
+            f"{who} must have a formula of tidegate.learning.scores, not {quoted(policy.formula)}"
         )
     return policy
 

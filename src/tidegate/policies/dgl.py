@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import scores
+from tidegate.learning import scores
 from tidegate.policies.base import Policy, Ranks, Times, at_least
 
 

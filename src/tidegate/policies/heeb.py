@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import scores
+from tidegate.learning import scores
 from tidegate.policies.base import ByFrequency, Ranks, Times, check_length
-from tidegate.values import quoted
+from tidegate.settings.values import quoted
 
 
 @dataclass(frozen=True)

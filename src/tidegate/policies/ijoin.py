@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tidegate.errors import TidegateError
-from tidegate.kernel import scores
+from tidegate.learning import scores
 from tidegate.policies.base import Policy, Ranks, Times, at_least, check_length
-from tidegate.values import is_whole, quoted
+from tidegate.settings.values import is_whole, quoted
 
 
 @dataclass(frozen=True)

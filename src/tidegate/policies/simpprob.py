@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.kernel import scores
+from tidegate.learning import scores
 from tidegate.policies.base import Policy, Ranks
 
 

@@ -18,9 +18,9 @@ from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
-from tidegate.engines.repaired import MADE_BY, check_archive
 from tidegate.errors import TidegateError, shortened
-from tidegate.values import quoted
+from tidegate.joins.constrained.repair import MADE_BY, check_archive
+from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

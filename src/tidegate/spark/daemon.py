@@ -35,7 +35,7 @@ PRELOAD = (
     "google.protobuf",
     "pyspark.worker",
     "pyspark.sql.streaming.proto.StateMessage_pb2",
-    "tidegate.engines.window",
+    "tidegate.joins.window.engine",
 )
 
 #: What keeps the libraries from starting threads. They read it when they load, so it must be in
@@ -66,7 +66,7 @@ def _load_the_rest_of_numba() -> None:
     """Call something compiled: only then does numba load what its compiled code may need."""
     import pyarrow as pa
 
-    from tidegate.columns import hash_columns
+    from tidegate.settings.columns import hash_columns
 
     hash_columns([pa.array([0]), pa.array([""])], 1)
 

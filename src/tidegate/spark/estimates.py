@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from tidegate.errors import TidegateError
-from tidegate.estimates import SUMS, WINDOW, Estimation, concluded, starts
-from tidegate.sampled_spec import CLUSTER, PROBABILITY
+from tidegate.joins.sampled.estimates import SUMS, WINDOW, Estimation, concluded, starts
+from tidegate.joins.sampled.spec import CLUSTER, PROBABILITY
+from tidegate.settings.times import milliseconds
 from tidegate.spark import watermarks
-from tidegate.times import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

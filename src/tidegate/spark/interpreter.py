@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyspark
 
+from tidegate.kernel.user_folders import cache_folders, write_private
 from tidegate.spark.daemon import without_zips as path_without_zips
-from tidegate.user_folders import cache_folders, write_private
 
 _WRAPPER = """\
 #!/bin/sh

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import TidegateError
+from tidegate.kernel.user_folders import cache_folders, write_private
 from tidegate.spark import trust
-from tidegate.user_folders import cache_folders, write_private
 
 #: The oldest Java that Spark 4 runs on.
 OLDEST = 17

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField
 
-from tidegate.engines.base import FLOWS, GAUGES, MEASURES
+from tidegate.engine.base import FLOWS, GAUGES, MEASURES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

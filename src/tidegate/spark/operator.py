@@ -23,19 +23,19 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engines.base import Archiving, Engine, Governed, Job, PlacedJob
+from tidegate.engine.base import Archiving, Engine, Governed, Job, PlacedJob
 from tidegate.errors import TidegateError
-from tidegate.memory.books import check_order
+from tidegate.pool.ledger import check_order
+from tidegate.settings.values import quoted
 from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
-from tidegate.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
     from tidegate.spark.archive import Archive
-    from tidegate.spark.pool import Place
+    from tidegate.spark.pool_controller import Place
 
 #: After a shard's batch of more bytes than this, unused memory is given back to the system.
 LARGE_BATCH = 8 << 20

@@ -25,15 +25,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.engines.base import Job, RoutedJob
-from tidegate.engines.payload import one_batch
-from tidegate.engines.pieces import PIECE_BYTES, cut, cut_batch, room, widths
+from tidegate.engine.base import Job, RoutedJob
+from tidegate.engine.payload import one_batch
+from tidegate.engine.pieces import PIECE_BYTES, cut, cut_batch, room, widths
 from tidegate.errors import TidegateError
+from tidegate.settings.times import WATERMARK
 from tidegate.spark import watermarks
 from tidegate.spark.compat import to_arrow
 from tidegate.spark.metrics import FIELDS
 from tidegate.spark.shards import shard_of
-from tidegate.times import WATERMARK
 
 #: A pack task holds at most this much of its input before it passes it on.
 CHUNK_BYTES = 32 << 20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.engines.star_job import InHand, Shipped, in_order
+from tidegate.joins.star.job import InHand, Shipped, in_order
 from tidegate.spark.packing import arrow_schema, with_schema
 
 if TYPE_CHECKING:

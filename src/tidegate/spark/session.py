@@ -15,9 +15,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
 from tidegate.spark import interpreter, java, shipping
 from tidegate.spark.daemon import SINGLE_THREADED
-from tidegate.values import quoted
 
 #: What a session of your own must have for streaming joins: the store that
 #: `transformWithStateInPandas` keeps its state in.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import TidegateError
-from tidegate.values import quoted
+from tidegate.settings.values import quoted
 
 #: Beyond this many, packing a batch into parts costs more than the parallelism gives, and each
 #: shard's share of the memory becomes too small to choose well in.

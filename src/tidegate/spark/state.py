@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.checks import check_same
-from tidegate.engines.base import Engine
+from tidegate.engine.base import Engine
 from tidegate.errors import TidegateError
+from tidegate.settings.checks import check_same
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle

@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.window import Window
 
-from tidegate.columns import whole
-from tidegate.optimal.static import Counts
-from tidegate.optimal.truncation import Values, plan, ties, value_hashes
+from tidegate.joins.truncated.engine import Values, plan, ties, value_hashes
+from tidegate.joins.truncated.plan import Counts
+from tidegate.joins.truncated.spec import TruncatedJoin
+from tidegate.settings.columns import whole
+from tidegate.settings.times import TimeUnit
 from tidegate.spark.compat import BatchFunction
-from tidegate.times import TimeUnit
-from tidegate.truncated_spec import TruncatedJoin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql.types import StructField, StructType
 
 from tidegate.errors import TidegateError
-from tidegate.times import TimeUnit, milliseconds
+from tidegate.settings.times import TimeUnit, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

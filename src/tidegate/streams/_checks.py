@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import TidegateError
-from tidegate.values import is_whole, quoted, real
+from tidegate.settings.values import is_whole, quoted, real
 
 #: Rows, keys or seconds at the most: more fit into no memory.
 MOST = 10**10

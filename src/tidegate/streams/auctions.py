@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
 from tidegate.streams._checks import choice, generators, number, whole, zipf_ranks
-from tidegate.values import quoted
 
 SHAPES = ("inc", "dec", "bell")
 CATEGORIES = ("art", "books", "cameras", "coins", "music", "toys", "watches", "wine")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
+from tidegate.settings.values import is_whole, quoted
 from tidegate.streams._checks import choice, generators, number, whole
-from tidegate.values import is_whole, quoted
 
 KINDS = ("rids", "ca", "oap", "oac")
 

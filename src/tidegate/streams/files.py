@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
 from tidegate.streams._checks import whole
-from tidegate.values import quoted
 
 _SECOND = 1_000_000_000
 _MOST_FILES = 100_000

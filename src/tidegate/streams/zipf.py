@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
 from tidegate.streams._checks import MOST, choice, generators, pair, whole, zipf_ranks
-from tidegate.values import quoted
 
 CORRELATIONS = ("none", "same", "opposite")
 _FINEST = 10**6

@@ -1,1 +1,0 @@
-"""Continuous queries as text: `tidegate.cql` is the function in `call`."""

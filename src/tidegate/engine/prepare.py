@@ -1,0 +1,91 @@
+"""From raw rows to what an engine takes: times as numbers, keys and rows as hashes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import TidegateError
+from tidegate.settings.columns import as_floats, hash_columns
+from tidegate.settings.side import Side
+from tidegate.settings.times import TimeUnit, times
+from tidegate.settings.values import quoted
+
+#: Columns that a prepared batch has before those of the input.
+KEY, TIME, TIE = "key", "time", "tie"
+PREPARED = 3
+
+
+class Bounds(NamedTuple):
+    """What an importance may be: at least 0 or above it, at most something; and whose it is."""
+
+    above_0: bool = False
+    most: float = np.inf
+    stream: str = ""
+
+
+ANY_IMPORTANCE = Bounds()
+
+
+def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
+    """The schema of a prepared batch: hashes and times, then the input's columns by number."""
+    head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (TIE, pa.uint64())]
+    payload = [(f"c{i}", field.type) for i, field in enumerate(schema)]
+    return pa.schema([pa.field(n, t) for n, t in head + payload])
+
+
+def prepare(
+    side: Side, unit: TimeUnit, batch: pa.RecordBatch, bounds: Bounds = ANY_IMPORTANCE
+) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """Hash the rows of one input, and drop (and count) those that can never join.
+
+    An importance must be within the bounds.
+    """
+    timed = batch.column(side.time).is_valid()
+    if unit.kind == "real number":
+        timed = pc.and_(timed, pc.is_finite(batch.column(side.time)).fill_null(False))
+    keyed = pa.array(np.ones(batch.num_rows, np.bool_))
+    for name in side.keys:
+        keyed = pc.and_(keyed, batch.column(name).is_valid())
+    good = pc.and_(timed, keyed)
+    dropped = {"null_times": batch.num_rows - timed.true_count}
+    dropped["null_keys"] = timed.true_count - good.true_count
+    if good.true_count < batch.num_rows:
+        batch = batch.filter(good)
+    if side.importance is not None:
+        check_importance(side.importance, batch.column(side.importance), bounds)
+    keys = hash_columns([batch.column(n) for n in side.keys], batch.num_rows)
+    ties = hash_columns(batch.columns, batch.num_rows, exact=True)
+    head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(ties)]
+    return (
+        pa.RecordBatch.from_arrays(
+            [*head, *batch.columns], schema=prepared_schema(batch.schema, unit)
+        ),
+        dropped,
+    )
+
+
+def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANCE) -> None:
+    """Refuse an importance that nothing can be weighed by."""
+    values = as_floats(column)
+    good = np.isfinite(values) & (values <= bounds.most)
+    good &= values > 0 if bounds.above_0 else values >= 0
+    if not good.all():
+        least = "above 0" if bounds.above_0 else "of at least 0"
+        most = "" if bounds.most == np.inf else f" and at most {bounds.most:g} (importance_limit)"
+        whose = f' of "{bounds.stream}"' if bounds.stream else ""
+        raise TidegateError(
+            f'importance must be a finite number {least}{most}, and column "{name}"{whose} has '
+            f"{quoted(column[int(np.argmin(good))].as_py())}; filter such rows, or replace it with "
+            "coalesce, greatest or least"
+        )
+
+
+def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The input's own columns of a prepared batch."""
+    return pa.RecordBatch.from_arrays(
+        batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
+    )

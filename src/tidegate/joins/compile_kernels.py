@@ -1,0 +1,78 @@
+"""Compile the kernels ahead: `python -m tidegate.joins.compile_kernels`.
+
+Compiled code is kept on disk. Done once where workers run, say when a machine image is built, this
+spares the first query up to a minute. Times that are floating point numbers have code of
+their own, which is compiled when they are first met.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.engine.base import Engine, Job
+from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.spec import constrained_join
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.sampled.spec import sampled_join
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.spec import star_join
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.spec import window_join
+
+#: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
+_POLICIES = ("prob", "fifo", "life", "heeb")
+
+_SCHEMA = pa.schema([("k", pa.string()), ("t", pa.int64())])
+
+
+def pairs() -> None:
+    """Compile the joins of two streams, which share most of their code."""
+    settings: list[dict[str, Any]] = [{"memory": 2, "policy": policy} for policy in _POLICIES]
+    for more in ({"memory": None}, *settings):
+        job = WindowJob(window_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, **more))
+        _try_out(job, (job.engine(1), job.engine(1)))
+    sampled = SampledJob(sampled_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, memory=2))
+    _try_out(sampled, (sampled.engine(1), sampled.engine(1)))
+
+
+def others() -> None:
+    """Compile the other joins."""
+    links = {"a": _SCHEMA, "b": _SCHEMA}
+    linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", windows=9))
+    _try_out(linked, (linked.engine(1), linked.engine(1)))
+    facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
+    streams = {"r": _SCHEMA, "s": _SCHEMA}
+    settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}
+    spec = star_join(streams, facts.schema, **settings, interval=("begin", "end"))
+    star = StarJob(spec, InHand(*in_order(facts)))
+    inputs = _try_out(star, (star.engine_at(0, 2), star.engine_at(0, 2)))
+    star.route(0, inputs[0][0], 2)
+
+
+def _try_out(job: Job, engines: Sequence[Engine]) -> list[list[pa.RecordBatch]]:
+    """Take a few rows through everything that an engine does."""
+    rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=_SCHEMA)
+    inputs = [[job.prepare(stream, rows)[0]] for stream in range(2)]
+    engine, restored = engines
+    for _ in engine.feed(inputs, clocks=(2, 2)):
+        pass
+    restored.restore(engine.snapshot())
+    for _ in restored.finish():
+        pass
+    return inputs
+
+
+def main() -> None:
+    """Compile all, side by side."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for compiled in [pool.submit(pairs), pool.submit(others)]:
+            compiled.result()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Aggregates over a constrained join: what the windows hold, as it changes.
+
+A result is in the join from the time of its latest tuple until the first of its tuples drops out of
+its window (CQL's relations, section 1.1 of Babu, Srivastava, Widom: the total common traffic). For
+every time at which an aggregate of a group may have changed there is one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.engine.base import Clocks
+from tidegate.engine.exact_sums import Changes, reals, sum_type, sums
+from tidegate.engine.pieces import cut_batch
+from tidegate.engine.state_codec import from_bytes, to_bytes
+from tidegate.errors import TidegateError
+from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
+from tidegate.joins.constrained.layout import NEVER
+from tidegate.joins.constrained.spec import ConstrainedJoin
+from tidegate.settings.columns import numbered
+from tidegate.settings.times import times
+
+#: The result's column that says when.
+AT = "at"
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """What is asked for of a join's results, by the numbers of their columns.
+
+    `items` are (name, function, column); a function of None is a group's column, a column of None
+    stands for whole rows.
+    """
+
+    groups: tuple[int, ...]
+    items: tuple[tuple[str, str | None, int | None], ...]
+    times: tuple[int, ...]
+
+
+class AggregatedJob:
+    """Aggregates of a constrained join as something to send to where it runs."""
+
+    def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
+        self.join = ConstrainedJob(spec)
+        self.asked = asked
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """When, and what was asked for."""
+        source = self.join.result_schema
+        fields = [pa.field(AT, at_type(self.join.spec))]
+        for name, function, column in self.asked.items:
+            if function is None:
+                assert column is not None
+                fields.append(source.field(column).with_name(name))
+            elif function == "count":
+                fields.append(pa.field(name, pa.int64()))
+            else:
+                assert column is not None
+                kind = sum_type(source.field(column).type) if function == "sum" else pa.float64()
+                fields.append(pa.field(name, kind))
+        return pa.schema(fields)
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """As the join does."""
+        return self.join.prepare(stream, batch)
+
+    def engine(self, shards: int) -> AggregatedEngine:
+        """There is one shard."""
+        return AggregatedEngine(self)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        asked = [list(item) for item in self.asked.items]
+        return self.join.fingerprint() | {"groups": list(self.asked.groups), "items": asked}
+
+
+def at_type(spec: ConstrainedJoin) -> pa.DataType:
+    """How times are written in the result."""
+    if not spec.unit.is_time:
+        return pa.int64()
+    unit = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(spec.unit.per_unit.denominator, "s")
+    return pa.timestamp(unit, "UTC" if spec.unit.kind == "timestamp" else None)
+
+
+class AggregatedEngine:
+    """A constrained join, and the aggregates of what its windows hold."""
+
+    def __init__(self, job: AggregatedJob) -> None:
+        self._job = job
+        self._asked = job.asked
+        self._join: ConstrainedEngine = job.join.engine(1)
+        source = job.join.result_schema
+        used = {c for _, _, c in self._asked.items if c is not None} | {*self._asked.groups}
+        self._columns = sorted(used)
+        fields = [("from", pa.int64()), ("until", pa.int64())]
+        self._schema = pa.schema(
+            [pa.field(n, t) for n, t in fields]
+            + [source.field(c).with_name(f"c{c}") for c in self._columns]
+        )
+        self._rows = self._schema.empty_table()
+        self._fresh = self._schema.empty_table()
+        self._told = -NEVER
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take prepared batches of every stream; give the aggregates that have changed."""
+        yield from self._give(self._join.feed(inputs, clocks), final=False)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Take the tick that is still open, and give what holds at its time."""
+        yield from self._give(self._join.finish(), final=True)
+
+    def _give(self, found: Iterator[pa.RecordBatch], *, final: bool) -> Iterator[pa.RecordBatch]:
+        # Of each piece, only the columns that matter stay.
+        new = pa.concat_tables([self._schema.empty_table(), *map(self._timed, found)])
+        self._fresh = pa.concat_tables([self._fresh, new])
+        rows = pa.concat_tables([self._rows, new])
+        end = self._join.latest + 1 if final else self._join.settled
+        changed = self._changed(rows, end)
+        self._told = max(self._told, end)
+        self._rows = rows.filter(pc.greater_equal(rows.column("until"), self._told))
+        if changed is not None:
+            yield from cut_batch(changed)
+
+    def _timed(self, batch: pa.RecordBatch) -> pa.Table:
+        """Results with the time for which they are in the join."""
+        spec = self._job.join.spec
+        start = np.full(batch.num_rows, -NEVER, np.int64)
+        end = np.full(batch.num_rows, NEVER, np.int64)
+        for stream, at in zip(spec.streams, self._asked.times, strict=True):
+            when = times(batch.column(at), spec.unit)
+            start = np.maximum(start, when)
+            if stream.window is not None:
+                end = np.minimum(end, when + stream.window)
+        columns = [pa.array(start), pa.array(end), *(batch.column(c) for c in self._columns)]
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _changed(self, rows: pa.Table, end: int) -> pa.RecordBatch | None:
+        """The aggregates of every group at every time from the last one told to `end`."""
+        start, until = (rows.column(name).to_numpy() for name in ("from", "until"))
+        held = np.flatnonzero(start < self._told)
+        comes = np.flatnonzero((start >= self._told) & (start < end))
+        goes = np.flatnonzero((until >= self._told) & (until < end))
+        if len(comes) + len(goes) == 0:
+            return None
+        row = np.concatenate([held, comes, goes])
+        sign = np.repeat([1, 1, -1], [len(held), len(comes), len(goes)])
+        when = np.concatenate([np.full(len(held), -NEVER), start[comes], until[goes]])
+        group, first = self._grouped(rows, row)
+        order = np.lexsort((when, group))
+        row, sign, when, group = row[order], sign[order], when[order], group[order]
+        last = np.append((group[1:] != group[:-1]) | (when[1:] != when[:-1]), True)
+        told = np.flatnonzero(last & (when > -NEVER))
+        starts = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+        lengths = np.diff(np.append(starts, len(group)))
+        changes = Changes(sign, np.repeat(starts, lengths)[told], told)
+        columns: list[Any] = [pa.array(when[told]).cast(at_type(self._job.join.spec))]
+        for _, function, column in self._asked.items:
+            if function is None:
+                source = rows.column(f"c{column}")
+                columns.append(source.take(pa.array(first[group[told]])))
+            else:
+                columns.append(self._totals(rows, function, column, row, changes))
+        by_time = np.argsort(when[told], kind="stable")
+        schema = self._job.result_schema
+        made = pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
+        return made.take(pa.array(by_time))
+
+    def _grouped(
+        self, rows: pa.Table, row: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The number of each row's group, and a row of each group."""
+        if not self._asked.groups:
+            return np.zeros(len(row), np.int64), row[:1]
+        keys = rows.select([f"c{c}" for c in self._asked.groups]).take(pa.array(row))
+        group, first = numbered([_whole(key) for key in keys.columns], len(row))
+        return group, row[first]
+
+    def _totals(
+        self,
+        rows: pa.Table,
+        function: str,
+        column: int | None,
+        row: NDArray[np.int64],
+        changes: Changes,
+    ) -> pa.Array:
+        """An aggregate after each event that is told."""
+        if column is None:
+            return pa.array(changes.sums(np.ones(len(row), np.int64)))
+        taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
+        there = taken.is_valid().to_numpy(zero_copy_only=False)
+        count = changes.sums(there.astype(np.int64))
+        if function == "count":
+            return pa.array(count)
+        taken = taken.fill_null(pa.scalar(0, taken.type))
+        if function == "avg":
+            return pa.array(reals(taken, changes) / np.maximum(count, 1), mask=count == 0)
+        total = sums(taken, changes)
+        if total is None:
+            raise self._too_large(column)
+        return pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
+
+    def _too_large(self, column: int) -> TidegateError:
+        spec = self._job.join.spec
+        stream, name = spec.selected[column]
+        kind = sum_type(spec.result_schema.field(column).type)
+        return TidegateError(
+            f"sum({spec.streams[stream].name}.{name}) has become larger than its type, {kind}, can "
+            "hold; cast the column to a decimal of more digits or to a floating point number, or "
+            "take shorter windows"
+        )
+
+    # ---- counters and state -------------------------------------------------------------------
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Those of the join, and how many results are in its windows."""
+        return self._join.take_counters() | {"waiting": self._rows.num_rows}
+
+    @property
+    def adherence(self) -> dict[str, int | None]:
+        """The join's."""
+        return self._join.adherence
+
+    @property
+    def held(self) -> int:
+        """The join's."""
+        return self._join.held
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """The join's."""
+        return self._join.log_is_heavy
+
+    def changes(self) -> bytes:
+        """What has changed: the join's changes, and results that are new."""
+        record = self._record(self._join.changes(), self._fresh)
+        self._fresh = self._schema.empty_table()
+        return record
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        first, *others = self._join.snapshot()
+        self._fresh = self._schema.empty_table()
+        none = self._schema.empty_table()
+        return [self._record(first, self._rows), *(self._record(each, none) for each in others)]
+
+    def _record(self, inner: bytes, rows: pa.Table) -> bytes:
+        none = pa.RecordBatch.from_pylist([], self._schema)
+        whole = pa.concat_batches([none, *rows.to_batches()])
+        join = pa.record_batch([pa.array([inner], pa.large_binary())], ["join"])
+        return to_bytes({"told": self._told}, {"rows": whole, "join": join})
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        inner, rows = [], [self._schema.empty_table()]
+        for record in records:
+            head, parts = from_bytes(record)
+            self._told = head["told"]
+            inner.append(parts["join"].column(0)[0].as_py())
+            rows.append(pa.Table.from_batches([parts["rows"]]))
+        self._join.restore(inner)
+        every = pa.concat_tables(rows)
+        self._rows = every.filter(pc.greater_equal(every.column("until"), self._told))
+
+
+def _whole(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,427 @@
+"""The arrays of a constrained join: made from its graph, grown, and looked at from Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.joins.constrained import layout as layout
+from tidegate.joins.constrained.graph import Graph
+from tidegate.joins.constrained.load import rehash, tidy_timer
+from tidegate.joins.constrained.spec import ConstrainedJoin, Known
+
+_FIRST_ROOM = 64
+#: Arrays with room for all slots.
+_BY_SLOT = ("slots", "links", "free", "stack", "changed", "recheck", "departed")
+
+
+def plan_of(spec: ConstrainedJoin) -> layout.Plan:
+    """The join graph as the loop takes it."""
+    graph, n = spec.graph, len(spec.streams)
+    edges, constraints = graph.edges, spec.constraints
+    links = [_links(graph, s, stream.by is not None) for s, stream in enumerate(spec.streams)]
+    widest = max(map(len, links))
+    link_edge, link_role, link_value = (np.full((n, widest), -1, np.int64) for _ in range(3))
+    at = np.zeros((2, len(edges)), np.int64)
+    of = {kind: _by_edge(spec, kind) for kind in ("RIDS", "CA", "OAP", "OAC")}
+    for s, mine in enumerate(links):
+        for j, (edge, role) in enumerate(mine):
+            link_edge[s, j], link_role[s, j] = edge, role
+            if role != layout.BY:
+                at[role, edge] = j
+                link_value[s, j] = _ordered_value(spec, s, edge, role, of)
+    serving = [serves(spec, known) for known in constraints]
+    timers = _Numbers()
+    window_timer = np.array(
+        [timers.next() if s.by is None and (s.rows or s.window) else -1 for s in spec.streams]
+    )
+    edge_timer = {
+        kind: np.array([timers.next() if c >= 0 else -1 for c in of[kind]]) for kind in of
+    }
+    steps = [_steps(graph, s) for s in range(n)]
+    covers = [_parent_covers(spec, s) for s in range(n)]
+    chosen = graph.minimal_covers[0]
+    watched = spec.watched
+    return layout.Plan(
+        degree=np.array(list(map(len, links))),
+        link_edge=link_edge,
+        link_role=link_role,
+        link_value=link_value,
+        parent=np.array([e.parent for e in edges]),
+        child=np.array([e.child for e in edges]),
+        at_parent=at[layout.PARENT],
+        at_child=at[layout.CHILD],
+        ups=np.array([len(graph.parents(s)) for s in range(n)]),
+        up=_ragged([graph.parents(s) for s in range(n)]),
+        downs=np.array([len(graph.children(s)) for s in range(n)]),
+        down=_ragged([graph.children(s) for s in range(n)]),
+        deep=np.array([not graph.is_tree(s) for s in range(n)]),
+        walks=np.array([len(graph.walk(s)) for s in range(n)]),
+        walk=_ragged([graph.walk(s) for s in range(n)]),
+        covering=np.array([s in chosen or not spec.eliminate for s in range(n)]),
+        single=np.array([spec.eliminate and (s,) in graph.minimal_covers for s in range(n)]),
+        steps=np.array(list(map(len, steps))),
+        step_up=_ragged([[int(up) for up, _ in s] for s in steps]),
+        step_edge=_ragged([[edge for _, edge in s] for s in steps]),
+        covers=np.array(list(map(len, covers))),
+        cover=_ragged(covers),
+        rows=np.array([s.rows or 0 for s in spec.streams]),
+        length=np.array([s.window or 0 for s in spec.streams]),
+        by=np.array(
+            [
+                len(mine) - 1 if s.by is not None else -1
+                for s, mine in zip(spec.streams, links, strict=True)
+            ]
+        ),
+        rids=of["RIDS"],
+        ca=of["CA"],
+        oap=of["OAP"],
+        oac=of["OAC"],
+        axis=np.array([c.stream for c in constraints], np.int64),
+        timed=np.array([c.in_time for c in constraints], np.bool_),
+        detected=np.array(
+            [c.k is None and s for c, s in zip(constraints, serving, strict=True)], np.bool_
+        ),
+        ordered=np.array(
+            [
+                spec.streams[c.stream].ordered.index(str(c.column))
+                if c.kind in ("OAP", "OAC") and served
+                else -1
+                for c, served in zip(constraints, serving, strict=True)
+            ],
+            np.int64,
+        ),
+        window_timer=window_timer,
+        rids_timer=edge_timer["RIDS"],
+        ca_timer=edge_timer["CA"],
+        oap_timer=edge_timer["OAP"],
+        oac_timer=edge_timer["OAC"],
+        lateness=spec.lateness,
+        lag=-1 if spec.lag is None else spec.lag,
+        threshold=sample_threshold(spec.monitor.p) if watched else np.uint64(0),
+        watch=spec.monitor.window,
+        slack=float(spec.monitor.c),
+        archived=spec.archive,
+        whole=not spec.eliminate,
+        choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
+        weighed=np.array(
+            [
+                spec.choose and c >= 0 and _bounded(spec, e.child)
+                for c, e in zip(of["CA"], edges, strict=True)
+            ]
+        ),
+        ordering=np.array(
+            [
+                spec.choose and c >= 0 and _bounded(spec, e.child)
+                for c, e in zip(of["OAP"], edges, strict=True)
+            ]
+        ),
+    )
+
+
+def sample_threshold(p: float) -> np.uint64:
+    """Below which a share p of all hashes is."""
+    return np.uint64(min(int(p * 2.0**64), 2**64 - 1))
+
+
+class _Numbers:
+    """Numbers one after the other."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def _links(graph: Graph, stream: int, by: bool) -> list[tuple[int, int]]:
+    found = [(e, layout.PARENT) for e in graph.children(stream)]
+    found += [(e, layout.CHILD) for e in graph.parents(stream)]
+    return found + ([(len(graph.edges) + stream, layout.BY)] if by else [])
+
+
+def _by_edge(spec: ConstrainedJoin, kind: str) -> NDArray[np.int64]:
+    """By join, the constraint of a kind that is used: of several the first."""
+    found = np.full(len(spec.graph.edges), -1, np.int64)
+    for c, known in reversed(list(enumerate(spec.constraints))):
+        if known.kind == kind and serves(spec, known):
+            found[list(known.edges)] = c
+    return found
+
+
+def serves(spec: ConstrainedJoin, known: Known) -> bool:
+    """Whether a constraint can lead to anything: CA and OAP need company (theorem 5.1).
+
+    Of a child stream, they must hold on all parents, or on all of a minimal cover.
+    """
+    if known.kind not in ("CA", "OAP"):
+        return True
+    graph, told = spec.graph, _clearing(spec)
+    for e in known.edges:
+        child = graph.edges[e].child
+        ups = graph.parents(child)
+        if all(up in told for up in ups):
+            return True
+        if any((cover >> ups.index(e)) & 1 for cover in _parent_covers(spec, child)):
+            return True
+    return False
+
+
+def _clearing(spec: ConstrainedJoin) -> set[int]:
+    """The joins that CA and OAP are on."""
+    return {e for c in spec.constraints if c.kind in ("CA", "OAP") for e in c.edges}
+
+
+def _bounded(spec: ConstrainedJoin, stream: int) -> bool:
+    """Whether a stream's tuples are gone some day, constraints or not."""
+    window = spec.streams[stream]
+    return window.window is not None or (window.rows is not None and window.by is None)
+
+
+def _ordered_value(
+    spec: ConstrainedJoin, stream: int, edge: int, role: int, of: dict[str, NDArray[np.int64]]
+) -> int:
+    """Which of a stream's ordered attributes is compared with the other side's order."""
+    used = of["OAC" if role == layout.PARENT else "OAP"][edge]
+    if used < 0:
+        return -1
+    joined = spec.graph.edges[edge]
+    pairs = dict(zip(joined.child_keys, joined.parent_keys, strict=True))
+    if role == layout.CHILD:
+        pairs = dict(zip(joined.parent_keys, joined.child_keys, strict=True))
+    return spec.streams[stream].ordered.index(pairs[str(spec.constraints[used].column)])
+
+
+def _steps(graph: Graph, start: int) -> list[tuple[bool, int]]:
+    """How a result is put together from one of its tuples: joins downwards, else upwards."""
+    assigned, left, steps = {start}, list(range(len(graph.edges))), []
+    while left:
+        down = [i for i in left if graph.edges[i].parent in assigned]
+        i = down[0] if down else next(j for j in left if graph.edges[j].child in assigned)
+        assigned |= {graph.edges[i].parent, graph.edges[i].child}
+        steps.append((not down, i))
+        left.remove(i)
+    return steps
+
+
+def _parent_covers(spec: ConstrainedJoin, stream: int) -> list[int]:
+    """The minimal covers among a stream's parents that CA and OAP hold on, as bits."""
+    graph = spec.graph
+    served = _clearing(spec)
+    ups = graph.parents(stream)
+    at = {graph.edges[e].parent: i for i, e in enumerate(ups) if e in served}
+    return [
+        sum(1 << at[s] for s in cover)
+        for cover in graph.minimal_covers
+        if all(s in at for s in cover)
+    ]
+
+
+def _choosable(spec: ConstrainedJoin, stream: int) -> bool:
+    """Whether No may be kept or not, and one key says which tuples are concerned."""
+    ups = spec.graph.parents(stream)
+    told = {e for c in spec.constraints if c.kind in ("RIDS", "OAC") for e in c.edges}
+    return len(ups) == 1 and ups[0] in told
+
+
+def _ragged(rows: Any) -> NDArray[np.int64]:
+    table = np.zeros((len(rows), max(1, *(len(row) for row in rows))), np.int64)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
+
+
+class Tables:
+    """The state of a constrained join."""
+
+    def __init__(self, spec: ConstrainedJoin) -> None:
+        self.plan = plan_of(spec)
+        plan, n, constraints = self.plan, len(spec.streams), len(spec.constraints)
+        self._of_groups = {int(t) for t in plan.ca_timer if t >= 0}
+        every = (plan.window_timer, plan.rids_timer, plan.ca_timer, plan.oap_timer, plan.oac_timer)
+        timers = sum(int((each >= 0).sum()) for each in every)
+        known = [
+            c.k if c.k is not None and serves(spec, c) else layout.NEVER for c in spec.constraints
+        ]
+        edges = len(spec.graph.edges)
+        self.core = layout.Core(
+            ints=np.zeros(layout.INTS, np.int64),
+            counts=np.zeros(n, np.int64),
+            clock=np.full(n, -layout.NEVER, np.int64),
+            horizon=np.full(n, -layout.NEVER, np.int64),
+            held=np.zeros((n, 6), np.int64),
+            slots=np.zeros(0, layout.SLOT),
+            links=np.zeros((0, plan.link_edge.shape[1]), layout.LINK),
+            groups=np.zeros(0, layout.GROUP),
+            table=np.zeros(2, np.int32),
+            free=np.zeros(0, np.int32),
+            free_groups=np.zeros(0, np.int32),
+            stack=np.zeros(0, np.int32),
+            changed=np.zeros(0, np.int32),
+            recheck=np.zeros(0, np.int32),
+            departed=np.zeros(0, np.int64),
+            departed_groups=np.zeros((0, 2), np.uint64),
+            shed=np.zeros(0, layout.SHED_TUPLE),
+            timers=np.zeros(0, layout.TIMER),
+            timer_at=np.zeros(timers, np.int64),
+            timer_room=np.zeros(timers, np.int64),
+            timer_size=np.zeros(timers, np.int64),
+            records=np.zeros(0, layout.RECORD),
+            record_at=np.zeros(constraints, np.int64),
+            record_first=np.zeros(constraints, np.int64),
+            record_size=np.zeros(constraints, np.int64),
+            low=np.full(constraints, -layout.NEVER, np.int64),
+            k=np.array(known, np.int64),
+            used=np.array(known, np.int64),
+            seen=np.zeros(constraints, np.int64),
+            since=np.zeros(constraints, np.int64),
+            opened=np.zeros(constraints, np.int64),
+            begun=np.zeros(constraints, np.int64),
+            keep=np.zeros(n, np.int8),
+            trial=np.zeros((n, 2), np.int64),
+            cost=np.zeros((n, 2), np.int64),
+            judged=np.zeros(n, np.int64),
+            entries=np.zeros(edges + n, np.int64),
+            idle=np.zeros(2 * edges, np.int8),
+            worth=np.zeros((2 * edges, 2), np.float64),
+            noted=np.full((2 * edges, 3), -layout.NEVER, np.int64),
+            assign=np.zeros(n, np.int32),
+            cursor=np.zeros(max(1, edges), np.int8),
+        )
+
+    @property
+    def held(self) -> int:
+        """How many tuples are held, in all components."""
+        return int(self.core.held.sum())
+
+    def used_slots(self) -> NDArray[np.int64]:
+        """Where tuples are held."""
+        slots = self.core.slots[: self.core.ints[layout.SLOTS]]
+        found: NDArray[np.int64] = np.flatnonzero(slots["status"] != layout.EMPTY)
+        return found
+
+    def lone_groups(self) -> int:
+        """How many keys are remembered, by CA, of which no tuple is held."""
+        groups = self.core.groups[: self.core.ints[layout.GROUPS]]
+        lone = (groups["child"] == -1) & (groups["parents"] == -1) & (groups["stamp"] >= 0)
+        return int(np.count_nonzero(lone))
+
+    # ---- room ---------------------------------------------------------------------------------
+
+    def make_room(self, rows: int) -> None:
+        """Have room for this many newcomers."""
+        core, ints = self.core, self.core.ints
+        lacking = rows - int(ints[layout.FREE]) - (len(core.slots) - int(ints[layout.SLOTS]))
+        if lacking > 0:
+            self._grow_slots(_power(len(core.slots) + lacking))
+        wanted = rows * core.links.shape[1]
+        free = int(ints[layout.FREE_GROUPS]) + len(core.groups) - int(ints[layout.GROUPS])
+        if wanted > free:
+            self._grow_groups(_power(len(core.groups) + wanted - free))
+        self._room_for_timers(rows)
+        self._room_for_records(rows)
+
+    def _grow_slots(self, size: int) -> None:
+        core = self.core
+        # As many as there are slots can go at once, newcomers among them.
+        more = ("shed",) if self.plan.archived else ()
+        self.core = core._replace(
+            **{name: _grown(getattr(core, name), size) for name in (*_BY_SLOT, *more)}
+        )
+
+    def _grow_groups(self, size: int) -> None:
+        core = self.core
+        self.core = core._replace(
+            groups=_grown(core.groups, size),
+            free_groups=_grown(core.free_groups, size),
+            departed_groups=_grown(core.departed_groups, size),
+            table=np.zeros(2 * size, np.int32),
+        )
+        rehash(self.core)
+
+    def _room_for_timers(self, rows: int) -> None:
+        core = self.core
+        short = np.flatnonzero(core.timer_size + rows > core.timer_room)
+        if len(short) == 0:
+            return
+        for each in short.tolist():
+            tidy_timer(core, self.plan, each, each in self._of_groups)
+        room = core.timer_room.copy()
+        for short_one in short:
+            size = int(core.timer_size[short_one])
+            room[short_one] = _power(max(2 * size, size + rows))
+        starts = np.concatenate([[0], np.cumsum(room)])
+        timers = np.zeros(int(starts[-1]), layout.TIMER)
+        for timer, many in enumerate(core.timer_size):
+            old = core.timer_at[timer]
+            timers[starts[timer] : starts[timer] + many] = core.timers[old : old + many]
+        self.core = core._replace(
+            timers=timers, timer_at=starts[:-1].astype(np.int64), timer_room=room
+        )
+
+    def _room_for_records(self, rows: int) -> None:
+        core = self.core
+        if len(core.record_at) == 0:
+            return
+        ends = np.append(core.record_at[1:], len(core.records))
+        if (core.record_at + core.record_first + core.record_size + rows <= ends).all():
+            return
+        room = [_power(int(size) + 2 * rows) for size in core.record_size]
+        starts = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
+        records = np.zeros(int(starts[-1]), layout.RECORD)
+        for c, size in enumerate(core.record_size):
+            first = core.record_at[c] + core.record_first[c]
+            records[starts[c] : starts[c] + size] = core.records[first : first + size]
+        core.record_first[:] = 0
+        self.core = core._replace(records=records, record_at=starts[:-1])
+
+    def take_shed(self) -> NDArray[Any]:
+        """What was noted as shed since the last call."""
+        noted: NDArray[Any] = self.core.shed[: self.core.ints[layout.SHED]].copy()
+        self.core.ints[layout.SHED] = 0
+        return noted
+
+    # ---- what has changed ---------------------------------------------------------------------
+
+    def mark(self) -> None:
+        """From here on, changes are noted anew."""
+        core, ints = self.core, self.core.ints
+        ints[layout.MARK] = ints[layout.SEQ]
+        ints[[layout.DEPARTED, layout.DEPARTED_GROUPS]] = 0
+        core.slots["dirty"] = 0
+        core.groups["dirty"] = 0
+
+    def groups_to_log(self, changed: bool) -> NDArray[Any]:
+        """Keys of which more is known than who has them."""
+        groups = self.core.groups[: self.core.ints[layout.GROUPS]]
+        told = (groups["stamp"] >= 0) & ((groups["clustered"] == 1) | (groups["closed"] == 1))
+        if changed:
+            told &= (groups["dirty"] == 1) | (groups["stamp"] > self.core.ints[layout.MARK])
+        found: NDArray[Any] = groups[told]
+        return found
+
+    def records_of(self, c: int) -> NDArray[Any]:
+        """The running maxima of an ordered attribute."""
+        first = self.core.record_at[c] + self.core.record_first[c]
+        found: NDArray[Any] = self.core.records[first : first + self.core.record_size[c]]
+        return found
+
+    def load_records(self, c: int, records: NDArray[Any]) -> None:
+        """Set the running maxima of an ordered attribute."""
+        self._room_for_records(len(records))
+        at = self.core.record_at[c]
+        self.core.records[at : at + len(records)] = records
+        self.core.record_size[c] = len(records)
+
+
+def _power(size: int) -> int:
+    return max(_FIRST_ROOM, 1 << (size - 1).bit_length())
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    grown = np.zeros((size, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

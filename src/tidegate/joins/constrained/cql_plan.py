@@ -1,0 +1,308 @@
+"""From a query's text to the join that it is: all of it checked, and errors at their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.errors import TidegateError
+from tidegate.joins.constrained.aggregates import AT, AggregatedJob, Aggregates
+from tidegate.joins.constrained.constraints import Rows
+from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.shed_log import archived
+from tidegate.joins.constrained.spec import (
+    MOST_STREAMS,
+    ConstrainedJoin,
+    attribute,
+    by_stream,
+    constrained_join,
+    known_streams,
+    unit_of,
+    window_of,
+)
+from tidegate.settings.checks import check_key, check_names
+from tidegate.settings.times import TimeUnit
+from tidegate.settings.values import quoted
+from tidegate.sql.conditions import ConditionError, Filter
+from tidegate.sql.cql_parser import Attribute, Query, Source, parse
+
+#: What a query says by itself, of the settings that a constrained join has.
+SAID = ("joins", "windows", "filters", "select")
+_NOT_IN_QUOTES = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
+
+
+class Plan(NamedTuple):
+    """A query that can be run: which of the given streams are its inputs, and what they go to."""
+
+    inputs: tuple[str, ...]
+    spec: ConstrainedJoin
+    aggregates: Aggregates | None
+
+    def job(self) -> ConstrainedJob | AggregatedJob:
+        """What runs it."""
+        if self.aggregates is None:
+            return ConstrainedJob(self.spec)
+        return AggregatedJob(self.spec, self.aggregates)
+
+
+def planned(
+    query: str,
+    schemas: Mapping[str, pa.Schema],
+    *,
+    time: str | Mapping[str, str],
+    unique: str | Sequence[str],
+    **settings: Any,
+) -> Plan:
+    """Read a query over streams of these schemas, and check it."""
+    read = parse(query, schemas)
+    own = {source.name: schemas[source.stream] for source in read.sources}
+    _check_sources(read)
+    times = _times(time, read, schemas)
+    unit = unit_of(own, times)
+    windows = {source.name: _window(read, source, own, unit) for source in read.sources}
+    filters = _filters(read, own)
+    names = _names(read)
+    selected = _selected(read, times)
+    spec = constrained_join(
+        own,
+        joins=_joins(read, _unique(unique, own, schemas), own),
+        time=times,
+        windows=windows,
+        filters=filters,
+        select=None if selected is None else [_quoted(each) for each in dict.fromkeys(selected)],
+        **settings,
+    )
+    aggregates = None
+    if read.aggregates:
+        aggregates = _aggregates(read, spec)
+    elif selected is not None:
+        streams = list(own)
+        each = tuple((streams.index(a.stream), a.column) for a in selected)
+        spec = replace(spec, selected=each, names=names)
+    return Plan(tuple(source.stream for source in read.sources), spec, aggregates)
+
+
+def repaired_spec(
+    schemas: Mapping[str, pa.Schema], settings: Mapping[str, Any]
+) -> tuple[tuple[str, ...], ConstrainedJoin]:
+    """The join that is to be repaired, given as one or as a query; and which streams it takes."""
+    if "query" not in settings:
+        check_names(settings, constrained_join)
+        return tuple(schemas), archived(constrained_join(schemas, **settings))
+    given = dict(settings)
+    query = given.pop("query")
+    for name in ("time", "unique"):
+        if name not in given:
+            raise TidegateError(
+                f"the setting {quoted(name)} is missing: a query needs time and unique"
+            )
+    more = {name: value for name, value in given.items() if name not in ("time", "unique")}
+    check_names(more, constrained_join, own=planned, without=SAID)
+    plan = planned(query, schemas, **given)
+    if plan.aggregates is not None:
+        raise TidegateError("a query with aggregates has no archive to repair it from")
+    return plan.inputs, archived(plan.spec)
+
+
+@contextmanager
+def _at(read: Query, at: int) -> Iterator[None]:
+    """Let errors point at a place of the text."""
+    try:
+        yield
+    except ConditionError as error:
+        read.refuse(at + error.at, error.why)
+    except TidegateError as error:
+        read.refuse(at, str(error))
+
+
+def _quoted(each: Attribute) -> str:
+    return f"`{each.stream}`.`{each.column}`"
+
+
+# ---- streams ----------------------------------------------------------------------------------
+
+
+def _check_sources(read: Query) -> None:
+    sources = read.sources
+    if len(sources) == 1:
+        read.refuse(sources[0].at, "a query joins two streams or more, and here is one")
+    if len(sources) > MOST_STREAMS:
+        read.refuse(sources[MOST_STREAMS].at, f"a query joins up to {MOST_STREAMS} streams")
+    if not read.joins:
+        read.refuse(
+            sources[1].at, "a query needs joins that connect its streams: Where S1.a = S2.a"
+        )
+    seen = {sources[0].name}
+    for _ in sources:
+        for one, other in read.joins:
+            if one.stream in seen or other.stream in seen:
+                seen |= {one.stream, other.stream}
+    for source in sources:
+        if source.name not in seen:
+            read.refuse(
+                source.at,
+                f"no join connects {source.name} with {sources[0].name}, nor do others in between",
+            )
+
+
+def _times(time: Any, read: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, str]:
+    """The time column of each stream of From."""
+    used = list(dict.fromkeys(source.stream for source in read.sources))
+    if isinstance(time, Mapping):
+        known_streams(time, list(schemas), "time")
+        time = {name: time[name] for name in used if name in time}
+    found = by_stream(time, used, "time", str, "a column name")
+    return {source.name: found[source.stream] for source in read.sources}
+
+
+def _window(read: Query, source: Source, own: Mapping[str, pa.Schema], unit: TimeUnit) -> Any:
+    with _at(read, source.window_at):
+        window: Any = source.window
+        if source.rows is not None:
+            if read.aggregates:
+                raise TidegateError(
+                    "aggregates need windows in time, because they change when a tuple drops out, "
+                    f"and {source.name} has a window of rows; use Range, or select Istream(*)"
+                )
+            window = Rows(source.rows, source.by)
+        elif window is not None:
+            window = _number(window)
+        window_of(window, unit, own[source.name], source.name)
+    return window
+
+
+def _number(text: str) -> str | int | float:
+    """A length that is a number as one; others in words."""
+    digits = text.replace(",", "")
+    if digits.isdigit():
+        return int(digits)
+    try:
+        return float(digits) if digits[0] in ".0123456789" else text
+    except ValueError:
+        return text
+
+
+def _filters(read: Query, own: Mapping[str, pa.Schema]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for each in read.filters:
+        with _at(read, each.at):
+            Filter(each.text, own[each.stream], each.stream)
+        found.setdefault(each.stream, []).append(each.text)
+    return {stream: " and ".join(texts) for stream, texts in found.items()}
+
+
+# ---- joins ------------------------------------------------------------------------------------
+
+
+def _joins(
+    read: Query, keys: Sequence[tuple[str, set[str]]], own: Mapping[str, pa.Schema]
+) -> list[str]:
+    """The joins with their directions: from the many to the one."""
+    between: dict[frozenset[str], list[tuple[Attribute, Attribute]]] = {}
+    for one, other in read.joins:
+        with _at(read, one.at):
+            sides = (one.stream, other.stream)
+            check_key(own[sides[0]], own[sides[1]], one.column, other.column, sides)
+        between.setdefault(frozenset(sides), []).append((one, other))
+    joins = []
+    for pairs in between.values():
+        first = pairs[0][0].stream
+        one_first, one_second = (
+            _is_one(stream, pairs, read, keys) for stream in (first, pairs[0][1].stream)
+        )
+        arrows = {(False, True): "->", (True, False): "<-", (True, True): "<->"}
+        arrow = arrows.get((one_first, one_second))
+        if arrow is None:
+            shown = " and ".join(f"{a.stream}.{a.column} = {b.stream}.{b.column}" for a, b in pairs)
+            read.refuse(
+                pairs[0][0].at,
+                f"the join {shown} is many-many, because neither side is in unique; if one is, "
+                f'give unique=["{pairs[0][1].stream}.{pairs[0][1].column}"]. tidegate.join takes '
+                "many-many joins of two streams",
+            )
+        for pair in pairs:
+            a, b = pair if pair[0].stream == first else pair[::-1]
+            joins.append(f"{_quoted(a)} {arrow} {_quoted(b)}")
+    return joins
+
+
+def _is_one(
+    stream: str,
+    pairs: Sequence[tuple[Attribute, Attribute]],
+    read: Query,
+    keys: Sequence[tuple[str, set[str]]],
+) -> bool:
+    """Whether what a stream is joined by is unique in it."""
+    mine = {a.column for pair in pairs for a in pair if a.stream == stream}
+    names = {source.stream for source in read.sources if source.name == stream} | {stream}
+    return any(name in names and columns <= mine for name, columns in keys)
+
+
+def _unique(
+    unique: Any, own: Mapping[str, pa.Schema], schemas: Mapping[str, pa.Schema]
+) -> list[tuple[str, set[str]]]:
+    """Streams, by either name, with columns that are unique together."""
+    listed = [unique] if isinstance(unique, str) else unique
+    if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
+        raise TidegateError(f'unique must list attributes such as "S2.a", not {quoted(unique)}')
+    known = {**schemas, **own}
+    found = []
+    for text in listed:
+        parts = [attribute(part, known, f"unique={text}") for part in _NOT_IN_QUOTES.split(text)]
+        if len({stream for stream, _ in parts}) > 1:
+            raise TidegateError(
+                'unique must list attributes of one stream together, "S2.a, S2.b", not '
+                f"{quoted(text)}"
+            )
+        found.append((list(known)[parts[0][0]], {column for _, column in parts}))
+    return found
+
+
+# ---- what is selected -------------------------------------------------------------------------
+
+
+def _selected(read: Query, times: Mapping[str, str]) -> list[Attribute] | None:
+    if not read.items:
+        return None
+    wanted = [item.attribute for item in read.items if item.attribute is not None]
+    if read.aggregates:
+        wanted += [
+            *read.groups,
+            *(Attribute(source.name, times[source.name]) for source in read.sources),
+        ]
+    return wanted
+
+
+def _names(read: Query) -> tuple[str, ...]:
+    """The names of what is selected, each there once."""
+    seen = {AT} if read.aggregates else set[str]()
+    for item in read.items:
+        if item.name in seen:
+            why = f"two selected columns are named {quoted(item.name)}"
+            if item.name == AT:
+                why = f"{quoted(AT)} is the column that says when an aggregate changes"
+            read.refuse(item.at, f"{why}; name this one with as")
+        seen.add(item.name)
+    return tuple(item.name for item in read.items)
+
+
+def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
+    if spec.unit.kind in ("date", "decimal"):
+        raise TidegateError(
+            f"aggregates need times that are timestamps or whole numbers, not a {spec.unit.kind}; "
+            "cast the time columns"
+        )
+    at = {Attribute(spec.streams[s].name, column): i for i, (s, column) in enumerate(spec.selected)}
+    return Aggregates(
+        groups=tuple(at[group] for group in read.groups),
+        items=tuple(
+            (item.name, item.aggregate, None if item.attribute is None else at[item.attribute])
+            for item in read.items
+        ),
+        times=tuple(at[Attribute(stream.name, stream.time)] for stream in spec.streams),
+    )

@@ -1,0 +1,341 @@
+"""The constrained join: an n-way join whose state shrinks by itself (k-constraints).
+
+Arrow in, Arrow out, around the compiled loop of `kernel.constrained`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.payload import Payload, gather
+from tidegate.engine.pieces import Widths, cut, room
+from tidegate.engine.prepare import TIE, TIME
+from tidegate.joins.constrained import layout as layout
+from tidegate.joins.constrained import loop as loop
+from tidegate.joins.constrained.arrays import Tables
+from tidegate.joins.constrained.log import Log
+from tidegate.joins.constrained.prepare import BITS, Side, prepare
+from tidegate.joins.constrained.shed_log import Departures
+from tidegate.joins.constrained.spec import ConstrainedJoin
+from tidegate.kernel.order import tick_order
+from tidegate.settings.columns import equal
+
+#: Results found before they are handed over, and newcomers taken at once.
+_ROOM = 1 << 16
+_CHUNK = 1 << 15
+#: What a held tuple costs besides its payload: its slot, its links and timers, its groups.
+TUPLE_OVERHEAD = 256
+#: What a key costs that is remembered without a tuple.
+KEY_OVERHEAD = 96
+
+_COUNTED = {
+    "late": layout.LATE,
+    "null_keys": layout.NULL_KEYS,
+    "expired": layout.EXPIRED,
+    "eliminated": layout.ELIMINATED,
+    "violations": layout.VIOLATIONS,
+}
+
+
+class JoinFrame:
+    """What a constrained join and its repair have in common, as something to send."""
+
+    def __init__(self, spec: ConstrainedJoin) -> None:
+        self.spec = spec
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The selected columns."""
+        return self.spec.result_schema
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Hash the keys of one input's rows, and see which pass their filter.
+
+        Rows that pass none are not dropped: windows and constraints count all of a stream.
+        """
+        return prepare(self.spec, stream, batch)
+
+
+class ConstrainedJob(JoinFrame):
+    """A constrained join as something to send to where it runs."""
+
+    def engine(self, shards: int) -> ConstrainedEngine:
+        """The engine of one shard."""
+        return ConstrainedEngine(self.spec)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        return self.spec.settings()
+
+
+class ConstrainedEngine:
+    """A select-project-join over n streams that exploits constraints (section 3 to 6)."""
+
+    def __init__(self, spec: ConstrainedJoin, more: Sequence[pa.Field] = ()) -> None:
+        self.spec = spec
+        self._sides = [Side(spec, at, more) for at in range(len(spec.streams))]
+        self._tables = Tables(spec)
+        self._payload = [Payload(side.payload_schema) for side in self._sides]
+        self._piece = room(spec.result_schema)
+        self._open = [self._no_rows(s) for s in range(len(self._sides))]
+        self._flows = dict.fromkeys(FLOWS, 0)
+        self._departures = Departures(spec)
+        self._log = Log(self._sides, self._tables, self._payload, self._open, self._departures)
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take prepared batches of every stream; give results as they are found."""
+        self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
+        told = [clock for clock in clocks or () if clock is not None]
+        yield from self._run(inputs, int(max(told)) if told else None)
+        if told and clocks is not None:
+            never = -layout.NEVER
+            heard = np.array([never if c is None else int(c) for c in clocks], np.int64)
+            if (heard > self._tables.core.clock).any():
+                self._tables.make_room(1)
+                loop.hear(self._tables.core, self._tables.plan, heard)
+                yield from self._loop(self._no_batch(), np.zeros(0, np.uint64))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Take the tick that is still open."""
+        yield from self._run([[] for _ in self._sides], layout.NEVER)
+
+    def _run(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], told: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take all rows but those of the latest time, of which more may come."""
+        given = [[self._open[s], *inputs[s]] for s in range(len(self._sides))]
+        lengths = [sum(batch.num_rows for batch in batches) for batches in given]
+        if not any(lengths):
+            return
+        time = np.concatenate([_column(batches, TIME) for batches in given])
+        stream = np.repeat(np.arange(len(given), dtype=np.int8), lengths)
+        tie = np.concatenate([_column(batches, TIE) for batches in given])
+        order = tick_order(time, lengths[0], stream, tie, tie)
+        latest = time[order[-1]]
+        ready = len(order)
+        if (told is None or told <= latest) and latest >= self._tables.core.clock.max():
+            ready = int(np.searchsorted(time[order], latest))
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        waiting = np.sort(order[ready:])
+        for s, batches in enumerate(given):
+            own = waiting[(waiting >= starts[s]) & (waiting < starts[s + 1])] - starts[s]
+            self._open[s] = gather(batches, self._sides[s].schema, own)
+        order = order[:ready]
+        first = [
+            payload.add([side.payload(batch) for batch in batches])
+            for payload, side, batches in zip(self._payload, self._sides, given, strict=True)
+        ]
+        newcomers = self._batch(given, order, time, stream, starts, first)
+        for at in range(0, ready, _CHUNK):
+            part = layout.Batch(*(column[at : at + _CHUNK] for column in newcomers))
+            yield from self._loop(part, tie[order[at : at + _CHUNK]])
+        self._drop_rows(first)
+
+    def _batch(
+        self,
+        given: list[list[pa.RecordBatch]],
+        order: NDArray[np.int64],
+        time: NDArray[np.int64],
+        stream: NDArray[np.int8],
+        starts: NDArray[np.int64],
+        first: list[int],
+    ) -> layout.Batch:
+        """The newcomers as arrays, in their order."""
+        width = self._tables.core.links.shape[1]
+        ordered = max(1, *(len(side.stream.ordered) for side in self._sides))
+        hashes = np.zeros((len(time), width), np.uint64)
+        values = np.zeros((len(time), ordered), np.int64)
+        bits = np.zeros(len(time), np.uint8)
+        row = np.zeros(len(time), np.int64)
+        end = np.full(len(time), layout.NEVER, np.int64)
+        for s, (side, batches) in enumerate(zip(self._sides, given, strict=True)):
+            mine = slice(starts[s], starts[s + 1])
+            for j in range(len(side.keys)):
+                hashes[mine, j] = _column(batches, f"h{j}")
+            for j in range(len(side.stream.ordered)):
+                values[mine, j] = _column(batches, f"v{j}")
+            bits[mine] = _column(batches, BITS)
+            row[mine] = first[s] + np.arange(len(row[mine]))
+            if side.stream.window is not None:
+                end[mine] = time[mine] + side.stream.window
+        return layout.Batch(
+            stream[order],
+            time[order],
+            end[order],
+            row[order],
+            bits[order],
+            hashes[order],
+            values[order],
+        )
+
+    def _no_batch(self) -> layout.Batch:
+        empty = [[self._no_rows(s)] for s in range(len(self._sides))]
+        nothing = np.zeros(0, np.int64)
+        starts = np.zeros(len(self._sides) + 1, np.int64)
+        first = [0] * len(self._sides)
+        return self._batch(empty, nothing, nothing, nothing.astype(np.int8), starts, first)
+
+    def _loop(self, newcomers: layout.Batch, ties: NDArray[np.uint64]) -> Iterator[pa.RecordBatch]:
+        """Run the compiled loop over newcomers."""
+        tables = self._tables
+        tables.make_room(len(newcomers.time))
+        tables.core.ints[layout.AT] = 0
+        out = np.empty((_ROOM, len(self._sides)), np.int64)
+        stopped = loop.FULL
+        while stopped != loop.DONE:
+            found, stopped = loop.run(tables.core, tables.plan, newcomers, out, 0)
+            if found:
+                yield from self._found(out[:found])
+        self._departures.note(tables.take_shed(), newcomers, ties, self._payload)
+
+    def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Results as rows, in pieces."""
+        taken: Widths = 0
+        for s, payload in enumerate(self._payload):
+            taken = taken + payload.widths_of(rows[:, s])
+        for piece in cut(len(rows), taken, self._piece):
+            yield self._results(rows[piece])
+
+    def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
+        """Results as rows, less those whose keys only had the same hash."""
+        parts = [p.take(np.ascontiguousarray(rows[:, s])) for s, p in enumerate(self._payload)]
+        streams = self.spec.streams
+        same = np.ones(len(rows), np.bool_)
+        for edge in self.spec.graph.edges:
+            for a, b in zip(edge.parent_keys, edge.child_keys, strict=True):
+                one = parts[edge.parent].column(streams[edge.parent].kept.index(a))
+                other = parts[edge.child].column(streams[edge.child].kept.index(b))
+                same &= equal(one, other)
+        columns = [parts[s].column(streams[s].kept.index(name)) for s, name in self.spec.selected]
+        result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
+        if not same.all():
+            result = result.filter(pa.array(same))
+        self._flows["results"] += result.num_rows
+        return result
+
+    def _drop_rows(self, first: list[int]) -> None:
+        """Drop the rows that nobody holds: the new ones at once, others when they are many."""
+        slots = self._tables.core.slots
+        used = self._tables.used_slots()
+        used = used[slots["row"][used] >= 0]
+        for s, payload in enumerate(self._payload):
+            mine = used[slots["stream"][used] == s]
+            mine = mine[np.argsort(slots["row"][mine], kind="stable")]
+            rows = slots["row"][mine]
+            new = int(np.searchsorted(rows, first[s]))
+            payload.trim(first[s], rows[new:])
+            rows[new:] = first[s] + np.arange(len(rows) - new)
+            payload.join_chunks()
+            if payload.wants_trim(len(rows)):
+                payload.trim(0, rows)
+                rows = np.arange(len(rows))
+            slots["row"][mine] = rows
+
+    def _no_rows(self, stream: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], self._sides[stream].schema)
+
+    # ---- counters -----------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """How many tuples are held, in all components."""
+        return self._tables.held
+
+    @property
+    def settled(self) -> int:
+        """A time before which no result will come any more."""
+        return int(self._tables.core.horizon.min())
+
+    @property
+    def latest(self) -> int:
+        """The largest time that was taken."""
+        return int(self._tables.core.clock.max())
+
+    @property
+    def adherence(self) -> dict[str, int | None]:
+        """The k of each constraint that is used now; None for one that is not."""
+        core = self._tables.core
+        found: dict[str, int | None] = {}
+        for known, k in zip(self.spec.constraints, core.used.tolist(), strict=True):
+            places = {"CA": 0, "OAP": len(self.spec.graph.edges)}
+            at = [places[known.kind] + e for e in known.edges] if known.kind in places else []
+            idle = bool(at) and core.idle[at].all()
+            found[known.text] = None if k == layout.NEVER or idle else k
+        return found
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Flows since the last call, and gauges as they are now."""
+        core, ints = self._tables.core, self._tables.core.ints
+        for name, at in _COUNTED.items():
+            self._flows[name] += int(ints[at])
+            ints[at] = 0
+        share = self.spec.monitor.p
+        missed = int(ints[layout.KEPT_RESULTS]) * (1 - share) / share if share else 0.0
+        ints[layout.KEPT_RESULTS] = 0
+        taken: dict[str, int | float] = dict(self._flows)
+        taken["importance"] = float(self._flows["results"])
+        self._flows = dict.fromkeys(FLOWS, 0)
+        return taken | {
+            "held": self._tables.held,
+            "held_yes": int(core.held[:, layout.YES].sum()),
+            "held_no": int(core.held[:, layout.NO].sum()),
+            "held_unknown": int(core.held[:, layout.UNKNOWN].sum()),
+            "waiting": sum(batch.num_rows for batch in self._open),
+            "bytes": self._bytes(),
+            "missed": missed,
+        }
+
+    def components(self) -> dict[str, dict[str, int]]:
+        """How many tuples of each stream are in Yes, No and Unknown."""
+        held = self._tables.core.held
+        names = {"yes": layout.YES, "no": layout.NO, "unknown": layout.UNKNOWN}
+        return {
+            stream.name: {name: int(held[s, at]) for name, at in names.items()}
+            for s, stream in enumerate(self.spec.streams)
+        }
+
+    def _bytes(self) -> int:
+        """What is held: payload, dead rows among it, and indexes."""
+        indexes = self._tables.held * TUPLE_OVERHEAD + self._tables.lone_groups() * KEY_OVERHEAD
+        records = int(self._tables.core.record_size.sum()) * layout.RECORD.itemsize
+        return indexes + records + sum(p.nbytes for p in self._payload)
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def changes(self) -> bytes:
+        """What has changed since the last record was made."""
+        return self._log.changes()
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        return self._log.snapshot()
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        self._log.restore(records)
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """Whether most of what was logged is dead."""
+        return self._log.is_heavy(self._bytes())
+
+    # ---- what was shed ------------------------------------------------------------------------
+
+    def take_shed(self) -> pa.Table:
+        """What constraints dropped since the last call; see `Departures`."""
+        return self._departures.take()
+
+
+def _column(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[Any]:
+    """A column of numbers of several batches."""
+    return np.concatenate([batch.column(name).to_numpy() for batch in batches])

@@ -1,0 +1,107 @@
+"""The state of a constrained join: taken in again from records, and kept in order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.joins.constrained.deadlines import wait
+from tidegate.joins.constrained.layout import (
+    CHILD,
+    GROUPS,
+    HELD_ROWS,
+    NO,
+    PARENT,
+    SLOTS,
+    UNKNOWN,
+    Core,
+    Plan,
+)
+from tidegate.joins.constrained.synopses import (
+    add_timer,
+    link,
+    need_group,
+    new_slot,
+    no_on_trial,
+    on_trial,
+    remember,
+)
+from tidegate.kernel.compiling import Array, entry_point
+from tidegate.kernel.heap import put, sift_up
+
+
+@entry_point
+def rehash(core: Core) -> None:
+    """Index all groups in a new table."""
+    mask = np.uint64(core.table.shape[0] - 1)
+    for group in range(core.ints[GROUPS]):
+        if core.groups[group].stamp >= 0:
+            at = core.groups[group].hash & mask
+            while core.table[at] != 0:
+                at = (at + np.uint64(1)) & mask
+            core.table[at] = group + 1
+
+
+@entry_point
+def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
+    """Drop the entries of tuples and groups that are gone."""
+    start = core.timer_at[timer]
+    heap = core.timers[start : start + core.timer_room[timer]]
+    size = 0
+    for i in range(core.timer_size[timer]):
+        item = heap[i].item
+        alive = core.groups[item].stamp if of_groups else core.slots[item].seq
+        if alive == heap[i].seq:
+            put(heap, size, heap[i].rank, heap[i].seq, item)
+            sift_up(heap, size)
+            size += 1
+    core.timer_size[timer] = size
+
+
+@entry_point
+def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bits: Array) -> None:
+    """Take in what a record says of keys."""
+    for i in range(edge.shape[0]):
+        group = need_group(core, hashed[i], edge[i])
+        core.groups[group].ca = ca[i]
+        core.groups[group].clustered = bits[i] & 1
+        core.groups[group].closed = (bits[i] >> 1) & 1
+        core.groups[group].kept = (bits[i] >> 2) & 1
+        remember(core, group, core.groups[group].clustered)
+        if core.groups[group].clustered and not core.groups[group].closed:
+            timer = plan.ca_timer[edge[i]]
+            add_timer(core, timer, ca[i], core.groups[group].stamp, group)
+
+
+@entry_point
+def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Array) -> None:
+    """Take in tuples in the order of their numbers; `links` has -1 for a group that is none."""
+    for i in range(loaded.shape[0]):
+        slot = new_slot(core)
+        core.slots[slot] = loaded[i]
+        core.slots[slot].pending = 0
+        core.slots[slot].listed = 0
+        core.slots[slot].dirty = 0
+        stream, status = loaded[i].stream, loaded[i].status
+        core.held[stream, status] += 1
+        core.ints[HELD_ROWS] += 1 if loaded[i].row >= 0 else 0
+        for j in range(plan.degree[stream]):
+            if links[i, j].group == -1:
+                continue
+            edge, role = plan.link_edge[stream, j], plan.link_role[stream, j]
+            group = need_group(core, hashes[i, j], edge)
+            core.links[slot, j].base = links[i, j].base
+            core.links[slot, j].value = links[i, j].value
+            if role == PARENT and status == UNKNOWN:
+                core.groups[group].unknowns += 1
+                on_trial(core, plan, group, 1)
+            if role == CHILD and plan.oap_timer[edge] >= 0:
+                add_timer(core, plan.oap_timer[edge], links[i, j].value, loaded[i].seq, slot)
+            link(core, slot, j, group, role)
+        if status == NO:
+            no_on_trial(core, plan, slot, 1)
+        if plan.window_timer[stream] >= 0:
+            rank = loaded[i].num if plan.rows[stream] > 0 else loaded[i].end
+            add_timer(core, plan.window_timer[stream], rank, loaded[i].seq, slot)
+    for slot in range(core.ints[SLOTS]):
+        if core.slots[slot].status == UNKNOWN:
+            wait(core, plan, slot)

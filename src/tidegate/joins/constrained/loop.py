@@ -1,0 +1,336 @@
+"""The loop of a constrained join: one tuple after the other, in the order of their arrival.
+
+Babu, Srivastava, Widom: sections 3 to 6 and appendices B, C, D and F. A tuple is taken, what
+follows from it is seen to (Yes and No travel to parents, results are given), and then what the
+constraints say can never matter again is forgotten.
+"""
+
+from __future__ import annotations
+
+from tidegate.joins.constrained.deadlines import cluster, deadlines, record, wait
+from tidegate.joins.constrained.layout import (
+    AT,
+    CHANGED,
+    CHILD,
+    CLEARED,
+    ELIMINATED,
+    EMPTY,
+    EXPIRED,
+    GONE,
+    HELD_ROWS,
+    KEYED,
+    LATE,
+    NEVER,
+    NO,
+    NULL_KEYS,
+    PARENT,
+    PASSES,
+    PAUSED,
+    RECHECK,
+    RISING,
+    SAMPLED,
+    STACK,
+    UNKNOWN,
+    VIOLATIONS,
+    YES,
+    Batch,
+    Core,
+    Plan,
+)
+from tidegate.joins.constrained.monitor import adopt, judge, watch_anew, watch_rids, weigh
+from tidegate.joins.constrained.results import evaluate, generate
+from tidegate.joins.constrained.synopses import (
+    add_timer,
+    drop_timer,
+    eliminate,
+    find_group,
+    joinable,
+    keep_as_no,
+    keeps_no,
+    leave_unknown,
+    link,
+    list_one,
+    meet,
+    mixed,
+    need_group,
+    new_slot,
+    no_on_trial,
+    note_changed,
+    on_trial,
+    push,
+    remove,
+    set_aside,
+    set_status,
+    stands,
+    useless,
+)
+from tidegate.kernel.compiling import Array, entry_point, inlined, inner
+
+#: What `run` says when it stops.
+DONE, FULL = 0, 1
+
+
+@entry_point
+def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[int, int]:
+    """Take a batch; stops with FULL when the next result does not fit into `out`."""
+    ints = core.ints
+    while True:
+        while ints[STACK] > 0:
+            slot = core.stack[ints[STACK] - 1]
+            if core.slots[slot].status == RISING and plan.covering[core.slots[slot].stream]:
+                core.slots[slot].status = YES
+                found = generate(core, plan, slot, out, found)
+                if ints[PAUSED]:
+                    core.slots[slot].status = RISING
+                    return found, FULL
+                _count_status(core, slot)
+            ints[STACK] -= 1
+            _spread(core, plan, slot)
+            note_changed(core, slot)
+        _settle(core, plan)
+        if deadlines(core, plan):
+            continue
+        if ints[AT] == batch.time.shape[0]:
+            return found, DONE
+        _take(core, plan, batch, ints[AT])
+        ints[AT] += 1
+
+
+@entry_point
+def hear(core: Core, plan: Plan, told: Array) -> None:
+    """Learn how far the streams have come elsewhere."""
+    for s in range(told.shape[0]):
+        core.clock[s] = max(core.clock[s], told[s])
+    _look_ahead(core, plan)
+    _expire(core, plan)
+
+
+@inlined
+def _count_status(core: Core, slot: int) -> None:
+    stream = core.slots[slot].stream
+    core.held[stream, RISING] -= 1
+    core.held[stream, YES] += 1
+
+
+@inlined
+def _spread(core: Core, plan: Plan, slot: int) -> None:
+    """Tell the parents of a tuple what has become of it (figures 14 and 15)."""
+    status, stream = core.slots[slot].status, core.slots[slot].stream
+    if status == GONE:
+        return
+    if status == RISING:
+        core.slots[slot].status = YES
+        _count_status(core, slot)
+    for i in range(plan.ups[stream]):
+        edge = plan.up[stream, i]
+        group = core.links[slot, plan.at_child[edge]].group
+        above = core.groups[group].parents
+        while above != -1:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
+                verdict = evaluate(core, plan, above) if stands(status) else NO
+                if verdict != UNKNOWN:
+                    set_status(core, plan, above, verdict)
+            above = core.links[above, plan.at_parent[edge]].next
+
+
+@inlined
+def _settle(core: Core, plan: Plan) -> None:
+    """Forget what was decided: theorem 3.5, section 3.3.1, and theorem 5.1."""
+    ints = core.ints
+    for i in range(ints[CHANGED]):
+        slot = core.changed[i]
+        core.slots[slot].pending = 0
+        stream, status = core.slots[slot].stream, core.slots[slot].status
+        if status == GONE:
+            remove(core, plan, slot)
+        elif status == NO or (status == YES and plan.single[stream]):
+            # Spent: in a cycle, a tuple that has given its one result is to its parents as No is.
+            if keeps_no(core, plan, slot):
+                keep_as_no(core, plan, slot)
+                list_one(core, slot)
+            else:
+                ints[ELIMINATED] += core.slots[slot].row >= 0
+                remove(core, plan, slot)
+    ints[CHANGED] = 0
+    while ints[RECHECK] > 0:
+        ints[RECHECK] -= 1
+        slot = core.recheck[ints[RECHECK]]
+        core.slots[slot].listed = 0
+        if core.slots[slot].status != EMPTY and useless(core, plan, slot):
+            set_aside(core, plan, slot, CLEARED)
+            ints[ELIMINATED] += eliminate(core, plan, slot)
+
+
+# ---- arrival ----------------------------------------------------------------------------------
+
+
+@inlined
+def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
+    """A tuple arrives."""
+    ints = core.ints
+    stream, time, bits = batch.stream[i], batch.time[i], batch.bits[i]
+    core.counts[stream] += 1
+    ints[LATE] += time < core.clock[stream]
+    core.clock[stream] = max(core.clock[stream], time)
+    _look_ahead(core, plan)
+    _expire(core, plan)
+    if plan.by[stream] >= 0:
+        _push_out(core, plan, stream, batch.hashes[i, plan.by[stream]])
+    for c in range(plan.axis.shape[0]):
+        if plan.axis[c] == stream:
+            if plan.ordered[c] >= 0 and bits & KEYED:
+                record(core, plan, c, batch.values[i, plan.ordered[c]])
+            if plan.detected[c] and core.counts[stream] == 1:
+                watch_anew(core, plan, c)
+                core.begun[c] = core.opened[c]
+            elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
+                adopt(core, plan, c)
+    judge(core, plan, stream)
+    weigh(core, plan, stream)
+    if not bits & KEYED:
+        ints[NULL_KEYS] += 1
+        return
+    for j in range(plan.degree[stream]):
+        if plan.link_role[stream, j] == PARENT:
+            edge = plan.link_edge[stream, j]
+            if plan.ca[edge] >= 0:
+                cluster(core, plan, edge, batch.hashes[i, j], time)
+    passes = bits & PASSES
+    if not passes and (plan.ups[stream] == 0 or plan.whole):
+        return
+    slot = new_slot(core)
+    core.slots[slot].stream = stream
+    core.slots[slot].time = time
+    core.slots[slot].end = batch.end[i]
+    core.slots[slot].num = core.counts[stream]
+    core.slots[slot].sampled = 1 if bits & SAMPLED else 0
+    core.slots[slot].row = batch.row[i] if passes else -1
+    core.slots[slot].status = UNKNOWN if passes else NO
+    core.held[stream, core.slots[slot].status] += 1
+    ints[HELD_ROWS] += 1 if passes else 0
+    _enter(core, plan, batch, i, slot)
+    if plan.window_timer[stream] >= 0:
+        rank = core.slots[slot].num if plan.rows[stream] > 0 else core.slots[slot].end
+        add_timer(core, plan.window_timer[stream], rank, core.slots[slot].seq, slot)
+    if not passes:
+        no_on_trial(core, plan, slot, 1)
+        push(core, slot)
+        return
+    verdict = RISING if plan.whole else evaluate(core, plan, slot)
+    if verdict != UNKNOWN:
+        set_status(core, plan, slot, verdict)
+    else:
+        wait(core, plan, slot)
+
+
+@inlined
+def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
+    """Put a newcomer into the lists of its keys."""
+    stream = core.slots[slot].stream
+    for j in range(plan.degree[stream]):
+        edge, role = plan.link_edge[stream, j], plan.link_role[stream, j]
+        if role == PARENT and core.slots[slot].status == NO:
+            continue
+        group = need_group(core, mixed(batch.hashes[i, j], edge), edge)
+        core.links[slot, j].base = 0
+        if plan.link_value[stream, j] >= 0:
+            core.links[slot, j].value = batch.values[i, plan.link_value[stream, j]]
+        if role == PARENT:
+            core.groups[group].unknowns += 1
+            on_trial(core, plan, group, 1)
+            rids = plan.rids[edge]
+            if rids >= 0:
+                timed = plan.timed[rids]
+                base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
+                core.links[slot, j].base = base
+        elif role == CHILD:
+            if not plan.whole:
+                core.ints[VIOLATIONS] += joinable(core, plan, group, slot) != -1
+            watch_rids(core, plan, edge, group, core.slots[slot].time)
+            if plan.oap_timer[edge] >= 0:
+                value = core.links[slot, j].value
+                add_timer(core, plan.oap_timer[edge], value, core.slots[slot].seq, slot)
+            if core.groups[group].closed == 1:
+                list_one(core, slot)
+        link(core, slot, j, group, role)
+
+
+# ---- windows ----------------------------------------------------------------------------------
+
+
+@inlined
+def _look_ahead(core: Core, plan: Plan) -> None:
+    """Reckon for each stream how early a tuple may still come."""
+    latest = core.clock[0]
+    for s in range(1, core.clock.shape[0]):
+        latest = max(latest, core.clock[s])
+    for s in range(core.clock.shape[0]):
+        ahead = core.clock[s]
+        if plan.lag >= 0:
+            ahead = max(ahead, latest - plan.lag)
+        core.horizon[s] = ahead - plan.lateness
+
+
+@inlined
+def _expire(core: Core, plan: Plan) -> None:
+    """Let go of what has dropped out of its window: of no use to any tuple that comes."""
+    for s in range(core.clock.shape[0]):
+        timer = plan.window_timer[s]
+        if timer < 0:
+            continue
+        limit = core.counts[s] - plan.rows[s]
+        if plan.rows[s] == 0:
+            limit = NEVER
+            for other in range(core.clock.shape[0]):
+                if other != s:
+                    limit = min(limit, core.horizon[other])
+        while core.timer_size[timer] > 0:
+            top = core.timers[core.timer_at[timer]]
+            slot = top.item
+            if core.slots[slot].seq == top.seq:
+                if top.rank > limit:
+                    break
+                _leave_window(core, plan, slot)
+            drop_timer(core, timer)
+
+
+@inlined
+def _leave_window(core: Core, plan: Plan, slot: int) -> None:
+    """A tuple drops out: those above that wait for others can no longer be complete."""
+    stream, status = core.slots[slot].stream, core.slots[slot].status
+    if status == GONE:
+        return
+    if status == UNKNOWN:
+        leave_unknown(core, plan, slot)
+    elif status == NO:
+        no_on_trial(core, plan, slot, -1)
+    core.held[stream, status] -= 1
+    core.held[stream, GONE] += 1
+    core.slots[slot].status = GONE
+    core.ints[EXPIRED] += 1
+    push(core, slot)
+    # At once: the newcomer for which it makes room may have the same key, and another child.
+    for i in range(plan.ups[stream]):
+        edge = plan.up[stream, i]
+        above = core.groups[core.links[slot, plan.at_child[edge]].group].parents
+        while above != -1:
+            if core.slots[above].status == UNKNOWN and meet(core, slot, above):
+                set_status(core, plan, above, NO)
+            above = core.links[above, plan.at_parent[edge]].next
+
+
+@inner
+def _push_out(core: Core, plan: Plan, stream: int, key: int) -> None:
+    """Count a newcomer against the window of its value, and let go of what drops out."""
+    at = plan.by[stream]
+    group = find_group(core, mixed(key, plan.link_edge[stream, at]))
+    if group == -1:
+        return
+    slot = core.groups[group].parents
+    while slot != -1:
+        nxt = core.links[slot, at].next
+        core.links[slot, at].base += 1
+        core.slots[slot].dirty = 1
+        if core.links[slot, at].base >= plan.rows[stream]:
+            _leave_window(core, plan, slot)
+        slot = nxt

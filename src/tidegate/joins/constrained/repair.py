@@ -1,0 +1,289 @@
+"""The results of a constrained join that constraints have cost, from the streams and an archive.
+
+Every tuple that a constraint drops is archived with the last tuple of each stream that had come
+(`departures`). A result is missing exactly if one of its tuples was archived before another of them
+came: it could not be given any more, and what went along with that tuple had no results without it.
+So all that joins archived tuples is joined as SWJ does, and the results are given of which that is
+true. Nothing is given twice, and with what was delivered it is the exact result, as long as joins
+are many-one as declared and no rows were late.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.payload import one_batch
+from tidegate.engine.prepare import KEY, TIE, TIME
+from tidegate.errors import TidegateError
+from tidegate.joins.constrained import layout as layout
+from tidegate.joins.constrained.engine import ConstrainedEngine, JoinFrame
+from tidegate.joins.constrained.prepare import BITS, Side
+from tidegate.joins.constrained.shed_log import MARK, MARK_TYPE, Places, contents, places
+from tidegate.joins.constrained.spec import ConstrainedJoin
+from tidegate.settings.checks import check_same
+from tidegate.settings.values import quoted
+
+#: What a tuple has besides, when its results are looked for: its place in its stream's order, and
+#: its line in the archive, -1 if it has none.
+_MORE = pa.schema(
+    [("when", pa.int64()), ("order", pa.uint64()), ("number", pa.int64()), ("left", pa.int64())]
+)
+_ARCHIVED = pa.schema(
+    [
+        (KEY, pa.uint64()),
+        (TIME, pa.int64()),
+        (TIE, pa.uint64()),
+        ("side", pa.string()),
+        ("content", pa.int64()),
+        ("seen_time", pa.list_(pa.int64())),
+        ("seen_tie", pa.list_(pa.int64())),
+        ("seen_number", pa.list_(pa.int64())),
+    ]
+)
+_SEEN = ("seen_time", "seen_tie", "seen_number")
+#: Under this name an archive says with which settings it was written.
+MADE_BY = "made_by"
+
+
+class RepairJob(JoinFrame):
+    """A repair as something to send to where it runs: the join's streams, and then its archive."""
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """As the join does; of the archive, the columns `side` and `mark`."""
+        if stream < len(self.spec.streams):
+            return super().prepare(stream, batch)
+        names = [field.name for field in MARK_TYPE]
+        mark = dict(zip(names, batch.column(MARK).flatten(), strict=True))
+        key = pa.array(mark["key"].to_numpy(zero_copy_only=False).view(np.uint64))
+        tie = pa.array(np.zeros(batch.num_rows, np.uint64))
+        columns = [key, mark["time"], tie, batch.column("side")]
+        columns += [mark[name] for name in ("content", *_SEEN)]
+        return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
+
+    def engine(self, shards: int) -> RepairEngine:
+        """The engine of one shard."""
+        return RepairEngine(self.spec)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What an archive depends on."""
+        return archive_settings(self.spec)
+
+
+def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
+    """The settings that an archive depends on, as plain JSON values."""
+    every = spec.settings()
+    streams = {
+        f"{setting} of {stream['name']}": value
+        for stream in every["streams"]
+        for setting, value in stream.items()
+        if setting != "name"
+    }
+    names = [stream["name"] for stream in every["streams"]]
+    return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
+
+
+def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
+    """Refuse an archive of a join with other settings, or that does not say with which."""
+    try:
+        written = json.loads(made_by)["settings"]
+        keys = {**written}
+    except (TypeError, ValueError, KeyError, RecursionError):
+        raise TidegateError(
+            f"{where} must say which join wrote it, and says {quoted(made_by)}: it was changed, or "
+            "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
+        ) from None
+    check_same(keys, now, "archive", "Give repair the settings of the join that wrote it.")
+
+
+class _Missing(ConstrainedEngine):
+    """The sliding window join, less what was delivered."""
+
+    def __init__(self, spec: ConstrainedJoin, seen: Places) -> None:
+        super().__init__(spec, _MORE)
+        self._seen = seen
+
+    def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
+        parts = [p.take(np.ascontiguousarray(rows[:, s])) for s, p in enumerate(self._payload)]
+        *place, left = (
+            np.stack([part.column(name).to_numpy() for part in parts]) for name in _MORE.names
+        )
+        came = Places(*place)
+        missing = np.zeros(len(rows), np.bool_)
+        for line in left:
+            seen = self._seen.at(np.s_[:, np.maximum(line, 0)])
+            missing |= (line >= 0) & came.after(seen).any(axis=0)
+        return super()._results(rows[missing])
+
+
+class RepairEngine:
+    """Finds what is missing when all rows are there."""
+
+    def __init__(self, spec: ConstrainedJoin) -> None:
+        self.spec = spec
+        self._sides = [Side(spec, at) for at in range(len(spec.streams))]
+        self._given: list[list[pa.RecordBatch]] = [[] for _ in range(len(spec.streams) + 1)]
+        self._counters: dict[str, int | float] = dict.fromkeys((*FLOWS, "importance"), 0)
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take prepared batches of every stream and of the archive."""
+        for mine, batches in zip(self._given, inputs, strict=True):
+            mine += batches
+        return iter(())
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Give the results that are missing."""
+        *streams, archive = self._given
+        given = [
+            one_batch(pa.Table.from_batches(batches, side.schema))
+            for batches, side in zip(streams, self._sides, strict=True)
+        ]
+        shed = one_batch(pa.Table.from_batches(archive, _ARCHIVED))
+        time, tie, number = (
+            shed.column(name).flatten().to_numpy().reshape(-1, len(given)).T for name in _SEEN
+        )
+        seen = Places(time, tie.view(np.uint64), number)
+        left = [self._lines(s, batch, shed, seen) for s, batch in enumerate(given)]
+        if len(shed) == 0:
+            return
+        near = self._near(given, [line >= 0 for line in left])
+        exact = replace(
+            self.spec,
+            eliminate=False,
+            archive=False,
+            constraints=(),
+            watched=False,
+            lag=0,
+            lateness=0,
+        )
+        engine = _Missing(exact, seen)
+        inputs = [
+            [_marked(batch, line, mask)]
+            for batch, line, mask in zip(given, left, near, strict=True)
+        ]
+        yield from engine.feed(inputs)
+        yield from engine.finish()
+        self._counters = engine.take_counters()
+
+    def _lines(
+        self,
+        stream: int,
+        batch: pa.RecordBatch,
+        shed: pa.RecordBatch,
+        seen: Places,
+    ) -> NDArray[np.int64]:
+        """The line that each tuple has in the archive, -1 if it has none.
+
+        Of tuples that are the same as far as they were held, the first are taken for those that
+        left first: their results are the same.
+        """
+        name = self.spec.streams[stream].name
+        side = np.asarray(shed.column("side").to_numpy(zero_copy_only=False))
+        lines = np.flatnonzero(side == name)
+        lines = lines[np.lexsort([row for each in seen[::-1] for row in each[:, lines]])]
+        passing = np.flatnonzero(batch.column(BITS).to_numpy() & layout.PASSES)
+        tie = batch.column(TIE).to_numpy()[passing]
+        passing = passing[np.argsort(tie, kind="stable")]
+        content = contents(self._sides[stream].payload(batch))[passing]
+        at, which = _matches(
+            (batch.column(TIME).to_numpy()[passing], content),
+            (shed.column(TIME).to_numpy()[lines], shed.column("content").to_numpy()[lines]),
+        )
+        found: NDArray[np.int64] = np.full(batch.num_rows, -1, np.int64)
+        if len(which) < len(lines):
+            raise TidegateError(
+                f"{len(lines) - len(which):,} of {len(lines):,} archived tuples of the stream "
+                f"{quoted(name)} are not among its rows; repair needs all rows that were joined"
+            )
+        found[passing[at]] = lines[which]
+        return found
+
+    def _near(
+        self, given: list[pa.RecordBatch], archived: list[NDArray[np.bool_]]
+    ) -> list[NDArray[np.bool_]]:
+        """Which tuples may be in a result with an archived one: by keys, from stream to stream."""
+        edges = self.spec.graph.edges
+        near = [mask.copy() for mask in archived]
+        for start, mask in enumerate(archived):
+            reached = {start: mask}
+            for _ in given:
+                for e, edge in enumerate(edges):
+                    for one, other in ((edge.parent, edge.child), (edge.child, edge.parent)):
+                        if one in reached and other not in reached:
+                            keys = self._hashes(given, one, e)[reached[one]]
+                            reached[other] = np.isin(self._hashes(given, other, e), keys)
+            for s, found in reached.items():
+                near[s] |= found
+        return near
+
+    def _hashes(self, given: list[pa.RecordBatch], stream: int, edge: int) -> NDArray[np.uint64]:
+        """The keys of a stream's tuples in one join."""
+        graph = self.spec.graph
+        links = [*graph.children(stream), *graph.parents(stream)]
+        found: NDArray[np.uint64] = given[stream].column(f"h{links.index(edge)}").to_numpy()
+        return found
+
+    def take_counters(self) -> dict[str, int | float]:
+        """What the repair took."""
+        return self._counters
+
+    def changes(self) -> bytes:
+        """Nothing: a repair is one batch."""
+        return b""
+
+    def snapshot(self) -> list[bytes]:
+        """Nothing."""
+        return []
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Nothing."""
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """There is no log."""
+        return False
+
+
+def _matches(
+    one: tuple[NDArray[np.int64], NDArray[np.int64]],
+    other: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which tuples, by time and content, are the same; the n-th of some with the n-th of others."""
+    time, content = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+    number = np.concatenate([_numbers(t, c.view(np.uint64)) for t, c in (one, other)])
+    first = len(one[0])
+    order = np.lexsort((np.arange(len(time)) >= first, number, content, time))
+    keys = [each[order] for each in (time, content, number)]
+    same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    at = np.flatnonzero(same)
+    return order[at], order[at + 1] - first
+
+
+def _numbers(time: NDArray[np.int64], tie: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """How many of the same time and content come before each."""
+    order = np.lexsort((tie, time))
+    number = np.empty(len(order), np.int64)
+    number[order] = places(time[order], tie[order]).number
+    return number
+
+
+def _marked(
+    batch: pa.RecordBatch, left: NDArray[np.int64], near: NDArray[np.bool_]
+) -> pa.RecordBatch:
+    """Prepared rows with their places and lines; those that are not near only count in windows."""
+    bits = batch.column(BITS).to_numpy()
+    bits = np.where(near, bits, bits & ~np.uint8(layout.PASSES)).astype(np.uint8)
+    at = batch.schema.get_field_index(BITS)
+    columns = [*batch.columns[:at], pa.array(bits), *batch.columns[at + 1 :]]
+    time, tie = batch.column(TIME).to_numpy(), batch.column(TIE).to_numpy()
+    columns += [pa.array(each) for each in (time, tie, _numbers(time, tie), left)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*batch.schema, *_MORE]))

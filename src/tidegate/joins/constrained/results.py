@@ -1,0 +1,153 @@
+"""Which component a tuple of a constrained join belongs to, and the results it gives.
+
+Babu, Srivastava, Widom: section 3.2 and appendices B, C and D.
+"""
+
+from __future__ import annotations
+
+from tidegate.joins.constrained.layout import (
+    KEPT_RESULTS,
+    NO,
+    PAUSED,
+    RISING,
+    UNKNOWN,
+    YES,
+    Core,
+    Plan,
+)
+from tidegate.joins.constrained.synopses import child_of, stands
+from tidegate.kernel.compiling import Array, inlined
+
+
+@inlined
+def evaluate(core: Core, plan: Plan, slot: int) -> int:
+    """Which component a tuple belongs to: theorems 3.1 and 3.2, figures 13, 18 and 19."""
+    stream = core.slots[slot].stream
+    missing = False
+    if not plan.deep[stream]:
+        for i in range(plan.downs[stream]):
+            child = child_of(core, plan, slot, plan.down[stream, i])
+            if child == -1 or core.slots[child].status == UNKNOWN:
+                missing = True
+            elif core.slots[child].status == NO:
+                return NO
+        return UNKNOWN if missing else RISING
+    assign = core.assign
+    assign[:] = -1
+    assign[stream] = slot
+    for i in range(plan.walks[stream]):
+        edge = plan.walk[stream, i]
+        parent = assign[plan.parent[edge]]
+        if parent == -1:
+            continue
+        known = assign[plan.child[edge]]
+        if known != -1:
+            # Another way to a stream must lead to the same tuple: one that has the same key.
+            here = core.links[parent, plan.at_parent[edge]].group
+            if here != core.links[known, plan.at_child[edge]].group:
+                return NO
+            continue
+        child = child_of(core, plan, parent, edge)
+        if child == -1:
+            if stands(core.slots[parent].status):
+                return NO  # it was there, and is gone
+            missing = True
+        elif core.slots[child].status == NO:
+            return NO
+        else:
+            assign[plan.child[edge]] = child
+    return UNKNOWN if missing else RISING
+
+
+@inlined
+def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
+    """Join a tuple of the cover that has come into Yes with all others.
+
+    Results are written to `out`, which has `found` already; gives how many it has then. When `out`
+    is full it sets `PAUSED`, and the next call continues there: `assign` and `cursor` say where.
+    """
+    assign, cursor = core.assign, core.cursor
+    stream = core.slots[slot].stream
+    steps = plan.steps[stream]
+    at, forward = 0, True
+    if core.ints[PAUSED]:
+        core.ints[PAUSED] = 0
+        at = steps
+    else:
+        assign[:] = -1
+        assign[stream] = slot
+    while at >= 0:
+        if at == steps:
+            if _in_windows(core):
+                if found == out.shape[0]:
+                    core.ints[PAUSED] = 1
+                    return found
+                _write(core, out, found)
+                found += 1
+            at -= 1
+            forward = False
+            continue
+        edge = plan.step_edge[stream, at]
+        if plan.step_up[stream, at]:
+            parent = plan.parent[edge]
+            if forward:
+                group = core.links[assign[plan.child[edge]], plan.at_child[edge]].group
+                above = core.groups[group].parents
+            else:
+                above = core.links[assign[parent], plan.at_parent[edge]].next
+            while above != -1 and not _can_join(core, plan, above):
+                above = core.links[above, plan.at_parent[edge]].next
+            assign[parent] = above
+            forward = above != -1
+        elif forward and assign[plan.child[edge]] != -1:
+            here = core.links[assign[plan.parent[edge]], plan.at_parent[edge]].group
+            known = assign[plan.child[edge]]
+            forward = here == core.links[known, plan.at_child[edge]].group
+            cursor[at] = 0
+        elif forward:
+            child = child_of(core, plan, assign[plan.parent[edge]], edge)
+            forward = child != -1 and core.slots[child].status != NO
+            # Only in a cycle is one of the cover below another.
+            forward = forward and _can_join(core, plan, child)
+            cursor[at] = forward
+            if forward:
+                assign[plan.child[edge]] = child
+        elif cursor[at]:
+            child = -1
+            if plan.whole:
+                child = core.links[assign[plan.child[edge]], plan.at_child[edge]].next
+                while child != -1 and core.slots[child].status != YES:
+                    child = core.links[child, plan.at_child[edge]].next
+            assign[plan.child[edge]] = child
+            forward = child != -1
+        at += 1 if forward else -1
+    return found
+
+
+@inlined
+def _can_join(core: Core, plan: Plan, slot: int) -> bool:
+    """Of the cover, only what has given its own results: so each result is given once."""
+    status = core.slots[slot].status
+    if plan.covering[core.slots[slot].stream]:
+        return bool(status == YES)
+    return bool(status in (YES, UNKNOWN, RISING))
+
+
+@inlined
+def _in_windows(core: Core) -> bool:
+    """Whether all tuples were in their windows when the latest came."""
+    latest = core.slots[core.assign[0]].time
+    first_end = core.slots[core.assign[0]].end
+    for s in range(1, core.assign.shape[0]):
+        latest = max(latest, core.slots[core.assign[s]].time)
+        first_end = min(first_end, core.slots[core.assign[s]].end)
+    return bool(latest < first_end)
+
+
+@inlined
+def _write(core: Core, out: Array, at: int) -> None:
+    kept = 0
+    for s in range(core.assign.shape[0]):
+        out[at, s] = core.slots[core.assign[s]].row
+        kept |= core.slots[core.assign[s]].kept
+    core.ints[KEPT_RESULTS] += kept

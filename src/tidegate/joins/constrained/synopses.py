@@ -1,0 +1,483 @@
+"""Synopses: tuples in Yes, No and Unknown, found by the keys of their joins.
+
+What happens to one tuple; `constrained` says when. Appendix B of Babu, Srivastava, Widom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.joins.constrained.layout import (
+    AT,
+    CHANGED,
+    CHILD,
+    DEPARTED,
+    DEPARTED_GROUPS,
+    EMPTY,
+    FREE,
+    FREE_GROUPS,
+    GONE,
+    GROUPS,
+    HELD_ROWS,
+    MARK,
+    NEVER,
+    NO,
+    PARENT,
+    RECHECK,
+    RISING,
+    SEQ,
+    SHED,
+    SLOTS,
+    STACK,
+    UNKNOWN,
+    YES,
+    Core,
+    Plan,
+)
+from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.heap import drop_top, put, sift_up
+
+#: Of 64 parts of the keys, the first of the two that are on trial.
+_TRIALS = 62
+#: The part of which CA is measured, and what a tuple takes if a value that is remembered takes 1.
+_WEIGHED = 61
+_TUPLE = 4
+
+
+@inlined
+def mixed(key: Any, edge: int) -> Any:
+    """The hash of a key in one join: the same key elsewhere has another."""
+    h = (key ^ (np.uint64(edge + 1) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(
+        0xD6E8FEB86659FD93
+    )
+    return h ^ (h >> np.uint64(32))
+
+
+@inlined
+def find_group(core: Core, hashed: Any) -> int:
+    """The group of a mixed hash; -1 if there is none."""
+    mask = np.uint64(core.table.shape[0] - 1)
+    at = hashed & mask
+    while core.table[at] != 0:
+        group = core.table[at] - 1
+        if core.groups[group].hash == hashed:
+            return int(group)
+        at = (at + np.uint64(1)) & mask
+    return -1
+
+
+@inlined
+def need_group(core: Core, hashed: Any, edge: int) -> int:
+    """The group of a mixed hash, made if there is none."""
+    ints = core.ints
+    mask = np.uint64(core.table.shape[0] - 1)
+    at = hashed & mask
+    while core.table[at] != 0:
+        group = core.table[at] - 1
+        if core.groups[group].hash == hashed:
+            return int(group)
+        at = (at + np.uint64(1)) & mask
+    if ints[FREE_GROUPS] > 0:
+        ints[FREE_GROUPS] -= 1
+        made = core.free_groups[ints[FREE_GROUPS]]
+    else:
+        made = ints[GROUPS]
+        ints[GROUPS] += 1
+    core.table[at] = made + 1
+    ints[SEQ] += 1
+    core.groups[made].hash = hashed
+    core.groups[made].stamp = ints[SEQ]
+    core.groups[made].edge = edge
+    core.groups[made].child = -1
+    core.groups[made].parents = -1
+    core.groups[made].unknowns = 0
+    core.groups[made].clustered = 0
+    core.groups[made].closed = 0
+    core.groups[made].dirty = 0
+    core.groups[made].kept = 0
+    return int(made)
+
+
+@inlined
+def on_scales(hashed: Any) -> bool:
+    """Whether a key is one of those by which CA is measured."""
+    return bool(hashed >> np.uint64(58) == np.uint64(_WEIGHED))
+
+
+@inlined
+def remember(core: Core, group: int, change: int) -> None:
+    """Count a value that CA has in mind, or no more."""
+    if on_scales(core.groups[group].hash):
+        core.entries[core.groups[group].edge] += change
+
+
+@inlined
+def maybe_free_group(core: Core, group: int) -> None:
+    """Forget a group that has no tuples and of whose key nothing need be known."""
+    g = core.groups[group]
+    if g.child != -1 or g.parents != -1:
+        return
+    if g.clustered == 1 and g.closed == 0 and g.kept == 0:
+        return
+    ints = core.ints
+    remember(core, group, -int(g.clustered))
+    if g.clustered == 1 and g.stamp <= ints[MARK]:
+        core.departed_groups[ints[DEPARTED_GROUPS], 0] = np.uint64(g.edge)
+        core.departed_groups[ints[DEPARTED_GROUPS], 1] = g.hash
+        ints[DEPARTED_GROUPS] += 1
+    table = core.table
+    one = np.uint64(1)
+    mask = np.uint64(table.shape[0] - 1)
+    at = g.hash & mask
+    while table[at] != group + 1:
+        at = (at + one) & mask
+    # Close the gap: move back whatever would not be found across it.
+    nxt = (at + one) & mask
+    while table[nxt] != 0:
+        home = core.groups[table[nxt] - 1].hash & mask
+        if ((nxt - home) & mask) >= ((nxt - at) & mask):
+            table[at] = table[nxt]
+            at = nxt
+        nxt = (nxt + one) & mask
+    table[at] = 0
+    core.groups[group].stamp = -1
+    core.free_groups[ints[FREE_GROUPS]] = group
+    ints[FREE_GROUPS] += 1
+
+
+@inlined
+def link(core: Core, slot: int, at: int, group: int, role: int) -> None:
+    """Put a tuple at the head of one of its group's lists."""
+    head = core.groups[group].child if role == CHILD else core.groups[group].parents
+    core.links[slot, at].group = group
+    core.links[slot, at].next = head
+    core.links[slot, at].prev = -1
+    if head != -1:
+        core.links[head, at].prev = slot
+    if role == CHILD:
+        core.groups[group].child = slot
+    else:
+        core.groups[group].parents = slot
+
+
+@inlined
+def unlink(core: Core, slot: int, at: int, role: int) -> None:
+    """Take a tuple out of one of its lists."""
+    group = core.links[slot, at].group
+    if group == -1:
+        return
+    nxt, prev = core.links[slot, at].next, core.links[slot, at].prev
+    if nxt != -1:
+        core.links[nxt, at].prev = prev
+    if prev != -1:
+        core.links[prev, at].next = nxt
+    elif role == CHILD:
+        core.groups[group].child = nxt
+    else:
+        core.groups[group].parents = nxt
+    core.links[slot, at].group = -1
+    maybe_free_group(core, group)
+
+
+@inlined
+def child_of(core: Core, plan: Plan, slot: int, edge: int) -> int:
+    """The child tuple of a tuple; -1 if it is not there."""
+    return joinable(core, plan, core.links[slot, plan.at_parent[edge]].group, slot)
+
+
+@inlined
+def joinable(core: Core, plan: Plan, group: int, slot: int) -> int:
+    """The child tuple of a group that can be in one result with a tuple; -1 if there is none."""
+    child = core.groups[group].child
+    while child != -1 and (core.slots[child].status == GONE or not meet(core, child, slot)):
+        child = core.links[child, plan.at_child[core.groups[group].edge]].next
+    return int(child)
+
+
+@inlined
+def meet(core: Core, one: int, other: int) -> bool:
+    """Whether two tuples are in their windows at some same time.
+
+    One that is out of its window is held on while a stream may be behind, and its key may have come
+    again: to those that come later it is not there.
+    """
+    here, there = core.slots[one], core.slots[other]
+    return bool(here.end > there.time and there.end > here.time)
+
+
+@inlined
+def push(core: Core, slot: int) -> None:
+    """Have what follows from a new status seen to."""
+    if core.slots[slot].pending == 0:
+        core.slots[slot].pending = 1
+        core.stack[core.ints[STACK]] = slot
+        core.ints[STACK] += 1
+
+
+@inner
+def list_children(core: Core, plan: Plan, group: int) -> None:
+    """Have the child tuples of a group looked at: they may have become useless."""
+    edge = core.groups[group].edge
+    child = core.groups[group].child
+    while child != -1:
+        list_one(core, child)
+        child = core.links[child, plan.at_child[edge]].next
+
+
+@inlined
+def list_one(core: Core, slot: int) -> None:
+    """Have a tuple looked at."""
+    if core.slots[slot].listed == 0:
+        core.slots[slot].listed = 1
+        core.recheck[core.ints[RECHECK]] = slot
+        core.ints[RECHECK] += 1
+
+
+@inlined
+def trial_of(core: Core, plan: Plan, group: int) -> int:
+    """Whether a key is on trial: 0 for keeping No, 1 for not, -1 if it is not."""
+    if not plan.choosable[plan.child[core.groups[group].edge]]:
+        return -1
+    return int(np.int64(core.groups[group].hash >> np.uint64(58)) - _TRIALS)
+
+
+@inlined
+def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
+    """Count a tuple that is held, or no more, because of how No is treated."""
+    trial = trial_of(core, plan, group)
+    if trial >= 0:
+        core.trial[plan.child[core.groups[group].edge], trial] += change
+
+
+@inlined
+def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
+    """Count a tuple out of the Unknown parents of its children."""
+    stream = core.slots[slot].stream
+    for i in range(plan.downs[stream]):
+        edge = plan.down[stream, i]
+        group = core.links[slot, plan.at_parent[edge]].group
+        core.groups[group].unknowns -= 1
+        on_trial(core, plan, group, -1)
+        if core.groups[group].unknowns == 0 and core.groups[group].closed == 1:
+            list_children(core, plan, group)
+
+
+@inlined
+def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
+    """Move a tuple from one component to another, and have the effects seen to."""
+    old = core.slots[slot].status
+    stream = core.slots[slot].stream
+    if old == UNKNOWN:
+        leave_unknown(core, plan, slot)
+    if status == NO:
+        no_on_trial(core, plan, slot, 1)
+    core.held[stream, old] -= 1
+    core.held[stream, status] += 1
+    core.slots[slot].status = status
+    core.slots[slot].dirty = 1
+    push(core, slot)
+
+
+@inlined
+def new_slot(core: Core) -> int:
+    """Room for a tuple."""
+    ints = core.ints
+    if ints[FREE] > 0:
+        ints[FREE] -= 1
+        slot = core.free[ints[FREE]]
+    else:
+        slot = ints[SLOTS]
+        ints[SLOTS] += 1
+    ints[SEQ] += 1
+    core.slots[slot].seq = ints[SEQ]
+    core.slots[slot].pending = 0
+    core.slots[slot].listed = 0
+    core.slots[slot].kept = 0
+    core.slots[slot].dirty = 0
+    for at in range(core.links.shape[1]):
+        core.links[slot, at].group = -1
+    return int(slot)
+
+
+@inlined
+def remove(core: Core, plan: Plan, slot: int) -> None:
+    """Forget a tuple."""
+    ints = core.ints
+    stream, status = core.slots[slot].stream, core.slots[slot].status
+    if status == UNKNOWN:
+        leave_unknown(core, plan, slot)
+    if status == NO:
+        no_on_trial(core, plan, slot, -1)
+    core.held[stream, status] -= 1
+    for at in range(plan.degree[stream]):
+        unlink(core, slot, at, plan.link_role[stream, at])
+    if core.slots[slot].row >= 0:
+        ints[HELD_ROWS] -= 1
+    if core.slots[slot].seq <= ints[MARK]:
+        core.departed[ints[DEPARTED]] = core.slots[slot].seq
+        ints[DEPARTED] += 1
+    core.slots[slot].status = EMPTY
+    core.slots[slot].pending = 0
+    core.slots[slot].seq = -1
+    core.free[ints[FREE]] = slot
+    ints[FREE] += 1
+
+
+@inlined
+def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
+    """Hold of a tuple only what its parents need: that nothing comes of it (section 3.3.2)."""
+    stream, status = core.slots[slot].stream, core.slots[slot].status
+    if status != NO:
+        no_on_trial(core, plan, slot, 1)
+    core.held[stream, status] -= 1
+    core.held[stream, NO] += 1
+    core.slots[slot].status = NO
+    core.slots[slot].dirty = 1
+    for at in range(plan.degree[stream]):
+        if plan.link_role[stream, at] == PARENT:
+            unlink(core, slot, at, PARENT)
+    if core.slots[slot].row >= 0:
+        core.slots[slot].row = -1
+        core.ints[HELD_ROWS] -= 1
+
+
+@inlined
+def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
+    """Count a tuple in No, or no more, where that is on trial."""
+    stream = core.slots[slot].stream
+    if plan.choosable[stream]:
+        on_trial(core, plan, core.links[slot, plan.at_child[plan.up[stream, 0]]].group, change)
+
+
+@inlined
+def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
+    """Whether a tuple is kept in No.
+
+    It must be if some parent has no other way to learn of it (section 4.1). Otherwise it may be,
+    where that makes the state smaller (example 8.2).
+    """
+    stream = core.slots[slot].stream
+    if plan.choosable[stream]:
+        group = core.links[slot, plan.at_child[plan.up[stream, 0]]].group
+        trial = trial_of(core, plan, group)
+        if trial == 0 or (trial != 1 and core.keep[stream] == 1):
+            return True
+    for i in range(plan.ups[stream]):
+        edge = plan.up[stream, i]
+        rids, oac = plan.rids[edge], plan.oac[edge]
+        if (rids < 0 or core.k[rids] == NEVER) and (oac < 0 or core.k[oac] == NEVER):
+            return True
+    return False
+
+
+@inlined
+def useless(core: Core, plan: Plan, slot: int) -> bool:
+    """Whether no future result can have a child tuple (theorem 5.1, and section 5.1 for No)."""
+    stream = core.slots[slot].stream
+    if core.slots[slot].status == NO:
+        for i in range(plan.ups[stream]):
+            group = core.links[slot, plan.at_child[plan.up[stream, i]]].group
+            if core.groups[group].closed == 0:
+                return False
+        return bool(plan.ups[stream] > 0)
+    for at in range(plan.covers[stream]):
+        every = True
+        for i in range(plan.ups[stream]):
+            if (plan.cover[stream, at] >> i) & 1:
+                group = core.links[slot, plan.at_child[plan.up[stream, i]]].group
+                if core.groups[group].closed == 0 or core.groups[group].unknowns > 0:
+                    every = False
+        if every:
+            return True
+    return False
+
+
+@inner
+def eliminate(core: Core, plan: Plan, slot: int) -> int:
+    """Forget a useless tuple and all above that join it (section 5.1); how many went."""
+    ints = core.ints
+    gone = 0
+    first = core.slots[slot].stream
+    stays = core.slots[slot].end - core.clock[first]
+    if plan.rows[first] > 0:
+        stays = core.slots[slot].num + plan.rows[first] - core.counts[first]
+    credit, passed = 0, 0
+    for i in range(plan.ups[first]):
+        edge = plan.up[first, i]
+        at_child = core.links[slot, plan.at_child[edge]]
+        if plan.weighed[edge] and on_scales(core.groups[at_child.group].hash):
+            credit |= 1 << i
+        if plan.ordering[edge] and at_child.value < core.low[plan.oap[edge]]:
+            passed |= 1 << i
+    core.slots[slot].pending = 1
+    core.stack[ints[STACK]] = slot
+    ints[STACK] += 1
+    while ints[STACK] > 0:
+        ints[STACK] -= 1
+        at = core.stack[ints[STACK]]
+        stream = core.slots[at].stream
+        for i in range(plan.ups[stream]):
+            edge = plan.up[stream, i]
+            group = core.links[at, plan.at_child[edge]].group
+            above = core.groups[group].parents
+            while above != -1:
+                push(core, above)
+                above = core.links[above, plan.at_parent[edge]].next
+        remove(core, plan, at)
+        gone += 1
+    edges = plan.parent.shape[0]
+    for i in range(plan.ups[first]):
+        if (credit >> i) & 1:
+            core.worth[plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+        if (passed >> i) & 1:
+            core.worth[edges + plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+    return gone
+
+
+@inlined
+def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
+    """Have something looked at when a value is passed."""
+    heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
+    size = core.timer_size[timer]
+    put(heap, size, rank, seq, item)
+    core.timer_size[timer] = size + 1
+    sift_up(heap, size)
+
+
+@inlined
+def drop_timer(core: Core, timer: int) -> None:
+    """Remove the first of a timer."""
+    heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
+    drop_top(heap, core.timer_size[timer])
+    core.timer_size[timer] -= 1
+
+
+@inlined
+def note_changed(core: Core, slot: int) -> None:
+    """Remember to settle a tuple when all effects are seen to."""
+    core.changed[core.ints[CHANGED]] = slot
+    core.ints[CHANGED] += 1
+
+
+@inlined
+def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
+    """Note a tuple that goes because a constraint says so: all results it may miss have it.
+
+    What goes with it joins it, and many-one: those tuples' results have it too.
+    """
+    if plan.archived and core.slots[slot].row >= 0:
+        noted = core.ints[SHED]
+        core.shed[noted].row = core.slots[slot].row
+        core.shed[noted].time = core.slots[slot].time
+        core.shed[noted].at = core.ints[AT]
+        core.shed[noted].stream = core.slots[slot].stream
+        core.shed[noted].why = why
+        core.ints[SHED] += 1
+
+
+@inlined
+def stands(status: int) -> bool:
+    """Whether a tuple is in Yes."""
+    return bool(status in (YES, RISING))

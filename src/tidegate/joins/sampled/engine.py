@@ -1,0 +1,640 @@
+"""The sampled join: a random sample of a bounded window join's results.
+
+Section 4 of paper 2 (Srivastava, Widom). Around another loop it is the window engine: held tuples,
+their rows, late streams and the log of changes are that one's. What is planned anew now and then,
+from the memory and from what the streams have taught, is with which probability lots win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.engine.pieces import cut
+from tidegate.engine.prepare import TIE, payload_of, prepare
+from tidegate.engine.state_codec import from_bytes
+from tidegate.joins.sampled import loop as sampled
+from tidegate.joins.sampled.spec import SampledJoin
+from tidegate.joins.window.arrays import Tables
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.kernel import layout
+from tidegate.kernel.hashing import fold
+from tidegate.learning.rates import ELAPSED, UNSEEN, WEIGHT
+from tidegate.policies import Age
+from tidegate.pool import sampling
+from tidegate.pool.sampling import Side
+
+#: Pairs found before results are handed over.
+_ROOM = 1 << 18
+#: Keys that hold no tuple and are still counted, where memory sets no limit.
+_KEYS = 1 << 20
+#: How many tuples are monitored at the most.
+_MONITORS = 512
+#: After so many windows, what monitors have found counts half: by age, and for judging the model,
+#: which is poor as long as little is known.
+_HALFLIFE, _JUDGED = 8.0, 2.0
+#: Arrivals before the first plan, and between two at the least, once they are many.
+_FIRST, _APART = 16, 8192
+#: When the memory overflows, at the most this part of it is kept. Sums are equal up to this factor.
+_FULL, _ABOUT = 63 / 64, 1.0 + 1e-9
+#: An age at which so many tuples were seen is known. Until then no match is beyond reach.
+_SURE, _ENDLESS = 7.5, 2.0**40
+#: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
+#: if no more than this share of them would have been missed.
+_EVIDENCE, _BEYOND = 200.0, 0.01
+#: PPS-CLUSTER is taken for EQ-CLUSTER if the model promises this part of its variance or less, and
+#: monitored tuples do not show more than that one of it.
+_PROMISED, _SHOWN = 0.95, 1.2
+
+_METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
+_TICKET = ("lot", "passed", "next", "most")
+_MONITOR = ("hash", "lot", "time", "most", "found", "size", "side")
+
+
+class SampledJob:
+    """A sampled join as something to send to where it runs."""
+
+    def __init__(self, spec: SampledJoin) -> None:
+        self.spec = spec
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, the right's, the probability and the cluster."""
+        return self.spec.result_schema
+
+    def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
+        """Hash the rows of one input."""
+        return prepare(self.spec.window.sides[stream], self.spec.window.unit, batch)
+
+    def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
+        """One of several engines that share the memory equally."""
+        return self.engine_at(None, shards, keep_shed=keep_shed)
+
+    def engine_at(
+        self, shard: int | None, shards: int, *, keep_shed: bool = False
+    ) -> SampledEngine:
+        """The engine of one shard: the shares of all add up to the memory."""
+        return SampledEngine(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The settings that a checkpoint depends on."""
+        return self.spec.settings()
+
+
+class SampledEngine(WindowEngine):
+    """A random sample of the join of two streams over sliding windows."""
+
+    def __init__(
+        self,
+        spec: SampledJoin,
+        *,
+        shards: int = 1,
+        shard: int | None = None,
+        keep_shed: bool = False,
+    ) -> None:
+        super().__init__(spec.window, shards=shards, shard=shard, keep_shed=keep_shed)
+        if not spec.bounded:
+            self._shares = [None]
+        self.sampled, self._shards = spec, shards
+        self._rules = self._rules._replace(
+            kind=layout.NOTHING,
+            cap=min(self._rules.cap, _KEYS) if not spec.bounded else self._rules.cap,
+        )
+        dtype = spec.window.unit.dtype
+        self._tables = Tables(dtype, self._rules)
+        self._logged = ["time", "seq"] + (["size"] if spec.window.in_bytes else [])
+        self._lots = sampled.Lots(
+            ints=np.zeros(sampled.OWN_INTS, np.int64),
+            plan=np.zeros(sampled.PLAN),
+            sums=np.zeros(sampled.SUMS),
+            flows=np.zeros(sampled.FLOWS),
+            tickets=np.zeros(0, sampled.TICKET),
+            touched=np.zeros(0, np.int32),
+            is_touched=np.zeros(0, np.bool_),
+            monitors=np.zeros(_MONITORS, sampled.monitor_type(dtype)),
+            ages=np.zeros((_MONITORS, sampled.STEPS), np.int32),
+            heads=np.full(2 * _MONITORS, -1, np.int32),
+            tallies=np.zeros((2, sampled.TALLIES)),
+        )
+        self._whole = False
+        self._begin()
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def _run(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], close: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Take all ticks that are whole; the latest waits, as more of it may come."""
+        given = [[self._open[s], *inputs[s]] for s in range(2)]
+        if not any(b.num_rows for side in given for b in side):
+            return
+        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
+        batch, order, left = self._batch(given, [0, 0], first)
+        lot = self._draw(given, batch, order)
+        self._widen()
+        core, total = self._tables.core, len(order)
+        if not close and batch.time[-1] >= core.clock[0]:
+            total = int(np.searchsorted(batch.time, batch.time[-1]))
+        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
+        out = self._sample(total)
+        pairs, why = 0, layout.OUTPUT_FULL
+        while why != layout.DONE:
+            pairs, why = sampled.run(core, self._rules, self._lots, batch, lot, out, pairs, total)
+            if why == sampled.REPLAN:
+                self._replan()
+                continue
+            if why == sampled.OVERFULL:
+                self._brake(out.pairs)
+                continue
+            if why == layout.TOO_MANY_KEYS:
+                self._tables.forget()
+                continue
+            if pairs:
+                for piece in self._cut(out.pairs.left[:pairs], out.pairs.right[:pairs]):
+                    yield self._rows(out, piece)
+                pairs = 0
+            if why == layout.PROBE_TOO_LARGE:
+                out = self._sample(total, pairs=2 * len(out.share))
+        self._note_shed(out.pairs)
+        self._settle(given, batch, order, left, first, close)
+
+    def _draw(
+        self, given: list[list[pa.RecordBatch]], batch: layout.Batch, order: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """The lots: by content and seed, so that no order of rows and no cut matters.
+
+        Rows that are alike are told apart by their number in the tick, or if they are late by
+        their number in the stream.
+        """
+        tie = np.concatenate([b.column(TIE).to_numpy() for side in given for b in side])[order]
+        at = np.arange(len(order))
+        same = np.zeros(len(order), np.bool_)
+        same[1:] = (batch.hash[1:] == batch.hash[:-1]) & (tie[1:] == tie[:-1])
+        same[1:] &= (batch.time[1:] == batch.time[:-1]) & (batch.side[1:] == batch.side[:-1])
+        number = at - np.maximum.accumulate(np.where(same, 0, at))
+        core = self._tables.core
+        late = batch.time < core.heard[batch.side]
+        number[late] = core.ints[layout.SEQ] + at[late] + len(order)
+        lot = np.full(len(order), self.spec.seed % 2**64, np.uint64)
+        for words in (batch.side, batch.hash, tie, number):
+            fold(lot, words.astype(np.uint64))
+        return lot
+
+    def _sample(self, newcomers: int, pairs: int = _ROOM) -> sampled.Sample:
+        return sampled.Sample(
+            self._output(newcomers, pairs=pairs), np.empty(pairs), np.empty(pairs, np.uint64)
+        )
+
+    def _cut(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[slice]:
+        """Also count the probability and the cluster of each pair."""
+        taken = self._payload[0].widths_of(left) + self._payload[1].widths_of(right)
+        return cut(len(left), taken + 2 * 8, self._piece)
+
+    def _rows(self, out: sampled.Sample, piece: slice) -> pa.RecordBatch:
+        """The sampled pairs as rows."""
+        columns, same = self._paired(out.pairs.left[piece], out.pairs.right[piece])
+        # Copies: the arrays are filled anew while a piece is still in use.
+        columns += [
+            pa.array(out.share[piece].copy()),
+            pa.array(out.unit[piece].view(np.int64).copy()),
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.sampled.result_schema)
+        if not same.all():
+            rows = rows.filter(pa.array(same))
+        self._flows["results"] += rows.num_rows
+        self._importance += rows.num_rows
+        return rows
+
+    def _widen(self) -> None:
+        """Have a ticket for every slot."""
+        lots, slots = self._lots, len(self._tables.core.slots)
+        old = len(lots.tickets)
+        if old == slots:
+            return
+        tickets, touched = np.zeros(slots, sampled.TICKET), np.zeros(slots, np.int32)
+        is_touched = np.zeros(slots, np.bool_)
+        tickets[:old], touched[:old], is_touched[:old] = lots.tickets, lots.touched, lots.is_touched
+        self._lots = lots._replace(tickets=tickets, touched=touched, is_touched=is_touched)
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Also what the models foresaw, and what monitors saw of it."""
+        names = ("foreseen", "missed", "monitored", "beyond", "variance")
+        flows = dict(zip(names, self._lots.flows.tolist(), strict=True))
+        self._lots.flows[:] = 0.0
+        return super().take_counters() | flows
+
+    # ---- another memory -----------------------------------------------------------------------
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+
+        What does not fit is left to lots, so that it is known with which probability the rest is
+        still there: the share that thinning kept. Who stays takes what a plan would have it take.
+        """
+        self._allow(number, memory)
+        core, budget = self._tables.core, float(self._rules.budgets[0, 0])
+        if core.ints[layout.USED] > budget:
+            self._widen()
+            out = self._output(0, pairs=0)
+            core.ints[layout.SHED] = 0
+            self._thin(budget, out)
+            self._note_shed(out)
+            self._sweep(tight=self._overweight)
+        if core.model[ELAPSED] > 0.0 or self._is_given:
+            self._plan(self.sides())
+        else:
+            self._lots.plan[sampled.RESERVE] = budget / 2
+
+    def _brake(self, out: layout.Output) -> None:
+        """More came than was planned for: thin what is held, and draw as much less from now on."""
+        lots, seen = self._lots, int(self._tables.core.ints[layout.SEQ])
+        share = self._thin(_FULL * float(self._rules.budgets[0, 0]), out)
+        lots.plan[sampled.BRAKE] *= share
+        soon = seen + max(_FIRST, seen // 8)
+        lots.ints[sampled.REPLAN_AT] = min(int(lots.ints[sampled.REPLAN_AT]), soon)
+
+    def _thin(self, memory: float, out: layout.Output) -> float:
+        """Keep what a plan would have held, and no more than a memory: the share that is kept.
+
+        It is the largest that fits: the first of those with which one more would stay, and so does
+        not depend on what is kept. Given it, lots win with just that probability. One tuple can
+        always stay, as long as it fits.
+        """
+        core, lots = self._tables.core, self._lots
+        budget = float(self._rules.budgets[0, 0])
+        slots = np.flatnonzero(core.slots["seq"] >= 0)
+        size = core.slots["size"][slots].astype(np.float64)
+        wanted = max(min(self._room(budget), memory), min(float(size.max()), budget))
+        above = np.empty(len(slots))
+        sampled.thresholds(core, lots, slots, above)
+        order = np.argsort(above, kind="stable")
+        stay = int((np.cumsum(size[order]) <= wanted * _ABOUT).sum())
+        share = float(above[order[stay]])
+        sampled.thin(core, self._rules, lots, out, slots, above, share)
+        return share
+
+    # ---- the plan -----------------------------------------------------------------------------
+
+    @property
+    def fraction(self) -> float:
+        """The sampling fraction now; under PPS-CLUSTER, the share of results that it foresees."""
+        plan = self._lots.plan
+        if plan[sampled.METHOD] != sampled.PPS:
+            return float(plan[sampled.SHARE])
+        sides = self.sides()
+        shares = [np.minimum(plan[sampled.CONSTANT] * side.sizes, 1.0) for side in sides]
+        total = sum(float(side.tuples @ side.matches) for side in sides)
+        kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
+        return float(sum(kept)) / total if total else 1.0
+
+    @property
+    def method(self) -> str:
+        """The method now."""
+        number = int(self._lots.plan[sampled.METHOD])
+        return next(name for name, code in _METHODS.items() if code == number)
+
+    def _begin(self) -> None:
+        """Plan with what is known: nothing, unless the model is given."""
+        spec, plan = self.sampled, self._lots.plan
+        budget = float(self._rules.budgets[0, 0])
+        plan[sampled.BY_AGE] = float(spec.by_age)
+        plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
+        plan[sampled.BRAKE] = 1.0
+        plan[sampled.AGAIN : sampled.AGAIN + 2] = math.inf
+        plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
+        self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
+        if spec.fraction is None:
+            plan[sampled.RESERVE] = budget / 2
+        self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
+        if self._is_given:
+            self._plan(self.sides())
+
+    @property
+    def _is_given(self) -> bool:
+        """Whether all that a plan rests on is known before the streams are."""
+        return self._rates(given=True) is not None and not self._rules.learn
+
+    def _replan(self) -> None:
+        """Take in what monitors have found, and plan with what is known by now."""
+        core, lots = self._tables.core, self._lots
+        sampled.tidy(core, self._rules, lots)
+        now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
+        since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
+        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
+        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
+        lots.plan[sampled.PLANNED] = now
+        if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
+            lots.ints[sampled.THINNED] -= 1
+        lots.ints[sampled.REPLAN_AT] = seen + 1
+        if core.model[ELAPSED] <= 0.0:
+            return
+        self._release(since)
+        self._plan(self.sides())
+        arrived = lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        lots.plan[sampled.AGAIN : sampled.AGAIN + 2] = np.maximum(2.0 * arrived, arrived + 1.0)
+        rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
+        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
+        lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
+
+    def _release(self, since: float) -> None:
+        """Draw more again, as far as less is held than could be; within about a window."""
+        plan, held = self._lots.plan, float(self._tables.core.ints[layout.USED])
+        more = max(self._room(float(self._rules.budgets[0, 0])) / max(held, 1.0), 1.0)
+        part = more ** min(since / self.horizon, 1.0)
+        plan[sampled.BRAKE] = min(_rounded(plan[sampled.BRAKE] * part), 1.0)
+
+    def _plan(self, sides: list[Side]) -> None:
+        """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
+        spec, plan = self.sampled, self._lots.plan
+        for at, side in enumerate(sides):
+            plan[sampled.MEAN + at] = _rounded(side.mean)
+            plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
+        budget = float(self._rules.budgets[0, 0])
+        memory = self._aim(budget)
+        if spec.fraction is None:
+            plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
+        method = self._method(sides, memory)
+        self._draw_by(method)
+        if method == sampled.PPS:
+            plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
+        elif spec.fraction is None:
+            plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
+
+    def _aim(self, budget: float) -> float:
+        """What is to be held on average; no matter how much, where a fraction is given."""
+        return self._room(budget) if self.sampled.fraction is None else math.inf
+
+    def _room(self, budget: float) -> float:
+        """What can be held on average, so that a budget is seldom too small."""
+        return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
+
+    def _method(self, sides: list[Side], memory: float) -> int:
+        asked = self.sampled.method
+        return self._possible(_METHODS[self._best(sides, memory) if asked == "auto" else asked])
+
+    def _possible(self, method: int) -> int:
+        """The method; but no pairs are drawn until it is known how many to foresee."""
+        return sampled.CLUSTER if method == sampled.UNIFORM and not self._is_sure() else method
+
+    def _share(self, sides: list[Side], memory: float, method: int) -> float:
+        """The one probability of all pairs, or of all clusters."""
+        if self.sampled.fraction is not None:
+            return self.sampled.fraction
+        if method == sampled.UNIFORM:
+            return sampling.uniform_fraction(sides, memory, self.sampled.reach)
+        return sampling.cluster_fraction(sides, memory)
+
+    def error(self, sides: list[Side], budget: int) -> float:
+        """The relative variance of a count over a window, with a memory like this (section 5)."""
+        total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
+        if total <= 0:
+            return 0.0
+        memory = self._aim(float(self._rules_for(budget).budgets[0, 0]))
+        method = self._method(sides, memory)
+        if method == sampled.PPS:
+            constant = self._constant(sides, memory)
+            shares = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        else:
+            share = self._share(sides, memory, method)
+            shares = [np.full(len(side.tuples), share) for side in sides]
+        alike = None if method == sampled.UNIFORM else (1.0, 1.0)
+        return sampling.variance(sides, shares, alike) / self.mean_size / total**2
+
+    def _draw_by(self, method: int) -> None:
+        """Draw by a method from now on."""
+        plan = self._lots.plan
+        plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
+        plan[sampled.METHOD] = self._possible(method)
+
+    def _constant(self, sides: list[Side], memory: float) -> float:
+        if self.sampled.fraction is None:
+            return sampling.pps_for_memory(sides, memory)
+        return sampling.pps_for_fraction(sides, self.sampled.fraction)
+
+    def _best(self, sides: list[Side], memory: float) -> str:
+        """The method that promises the smallest variance, as far as the model can be trusted.
+
+        Section 4.3.2: UNIFORM where the model is accurate and clusters differ in what they add to
+        the result; clusters otherwise, by size where sizes differ and are foreseen.
+        """
+        spec, tallies = self.sampled, self._lots.tallies.sum(axis=0)
+        found = tallies[sampled.FOUND]
+        if found < _EVIDENCE:
+            return "pps"
+        pairs = self._share(sides, memory, sampled.UNIFORM)
+        equal = self._share(sides, memory, sampled.CLUSTER)
+        constant = self._constant(sides, memory)
+        one = [np.ones(len(side.tuples)) for side in sides]
+        by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
+        drawn = sampling.variance(sides, [pairs * part for part in one], None)
+        alike = sampling.variance(sides, [equal * part for part in one], spec.alike)
+        sized = sampling.variance(sides, by_size, spec.alike)
+        if tallies[sampled.OVER] <= _BEYOND * found and drawn < min(alike, sized):
+            return "uniform"
+        if sized > _PROMISED * alike or self._shown > _SHOWN:
+            return "cluster"
+        return "pps"
+
+    @property
+    def _shown(self) -> float:
+        """PPS-CLUSTER's variance over EQ-CLUSTER's, by what monitored tuples have found."""
+        tallies, alike = self._lots.tallies, np.array(self.sampled.alike)
+        of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
+        of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
+        equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
+        judged = tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        tuples, sizes = np.array(self.windows) @ judged
+        return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
+
+    @property
+    def windows(self) -> tuple[float, float]:
+        """The left's and the right's, in the kernel's numbers."""
+        return float(self._rules.window_left), float(self._rules.window_right)
+
+    @property
+    def horizon(self) -> float:
+        """The longest window."""
+        return max(self.windows)
+
+    @property
+    def clock(self) -> float | None:
+        """The largest time that was heard of."""
+        return float(self._tables.core.clock[0]) if self._lots.ints[sampled.SEEN] else None
+
+    @property
+    def mean_size(self) -> float:
+        """What a tuple takes on average."""
+        arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
+        return float(sizes / arrived) if sizes > 0 else 1.0
+
+    def _rates(self, *, given: bool = False) -> list[float] | None:
+        """Arrivals in a unit of time, by side; None if only those that were given count."""
+        spec = self.spec
+        if spec.frequencies is not None:
+            return [float(f.sum()) / self._shards for f in spec.frequencies[1:]]
+        policy = spec.policy
+        if isinstance(policy, Age) and policy.curve is not None and policy.rates is not None:
+            return [rate / spec.second / self._shards for rate in policy.both_rates]
+        if given:
+            return None
+        arrived = self._lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
+        return learned
+
+    def sides(self) -> list[Side]:
+        """What both windows have, by the model."""
+        rates = self._rates()
+        assert rates is not None
+        sides = []
+        for at, (rate, window) in enumerate(zip(rates, self.windows, strict=True)):
+            load = window * self.mean_size
+            if self.sampled.by_age:
+                curve = self._curve(at)
+                sides.append(Side(np.array([rate * load]), np.array([curve.sum()]), curve))
+                continue
+            own, matches = self._by_key(at, rate, window)
+            sides.append(Side(*sampling.classes(load * own, matches)))
+        return sides
+
+    def _by_key(
+        self, side: int, rate: float, window: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Arrivals of a side in a unit of time, and their partners, by key in a fixed order."""
+        given = self.spec.frequencies
+        if given is not None:
+            own, other = (given.left, given.right) if side == 0 else (given.right, given.left)
+            return own / self._shards, other * window
+        core = self._tables.core
+        elapsed, used = float(core.model[ELAPSED]), int(core.ints[layout.ENTRIES])
+        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * core.model[WEIGHT]
+        own, other = counts[:, side] / elapsed, counts[:, 1 - side]
+        unknown = max(rate - float(own.sum()), 0.0)
+        own, other = np.append(own, unknown), np.append(other, 0.0)
+        return own, (other + UNSEEN) / (elapsed + 0.125 * self.horizon) * window
+
+    def _curve(self, side: int) -> NDArray[np.float64]:
+        """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
+
+        One more tuple, with one result at any age, stands for what is not known.
+        """
+        policy = self.spec.policy
+        assert isinstance(policy, Age)
+        if policy.curve is not None:
+            return np.asarray(policy.both_curves[side], np.float64)
+        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
+        mine = lots.monitors["side"][:number] == side
+        found = lots.tallies[side, : sampled.STEPS] + lots.ages[:number][mine].sum(axis=0)
+        curve: NDArray[np.float64] = (found + 1.0 / sampled.STEPS) / (self._watched(side) + 1.0)
+        return curve
+
+    def _watched(self, side: int) -> NDArray[np.float64]:
+        """How many monitored tuples have come by each step of age."""
+        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
+        mine = lots.monitors["side"][:number] == side
+        window = self.windows[side]
+        times = lots.monitors["time"][:number][mine]
+        lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
+        steps = np.arange(sampled.STEPS)
+        by_step = np.clip((lived / window * sampled.STEPS)[:, np.newaxis] - steps, 0.0, 1.0)
+        watched: NDArray[np.float64] = by_step.sum(axis=0) + lots.tallies[side, sampled.WATCHED]
+        return watched
+
+    def _is_sure(self) -> bool:
+        """Whether it is known how many matches to foresee: UNIFORM samples none beyond.
+
+        By age it takes a while: the oldest tuples have yet to come of age.
+        """
+        policy = self.spec.policy
+        if not isinstance(policy, Age) or policy.curve is not None:
+            return True
+        return all(self._watched(side).min() >= _SURE for side in range(2))
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def changes(self) -> bytes:
+        """What has changed since the last record was made."""
+        record = super().changes()
+        self._forget_touched()
+        return record
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        self._whole = True
+        records = super().snapshot()
+        self._whole = False
+        self._forget_touched()
+        return records
+
+    def _forget_touched(self) -> None:
+        self._lots.ints[sampled.TOUCHED] = 0
+        self._lots.is_touched[:] = False
+
+    def _head(self) -> dict[str, Any]:
+        own = {name: getattr(self._lots, name).tolist() for name in ("ints", "plan", "sums")}
+        return super()._head() | {"lots": own}
+
+    def _model(self) -> dict[str, pa.RecordBatch]:
+        """The tickets that are new or have changed, or all; monitors and what they have found."""
+        lots, slots = self._lots, self._tables.core.slots
+        if self._whole:
+            wanted = np.flatnonzero(slots["seq"][: len(lots.tickets)] >= 0)
+        else:
+            touched = lots.touched[: lots.ints[sampled.TOUCHED]].astype(np.int64)
+            wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
+        tickets = [slots[name][wanted] for name in ("seq", "rank")]
+        tickets += [lots.tickets[name][wanted] for name in _TICKET]
+        number = int(lots.ints[sampled.MONITORS])
+        ages = lots.ages[:number].ravel()
+        places = np.flatnonzero(ages)
+        return {
+            "tickets": _batch(("seq", "rank", *_TICKET), tickets),
+            "monitors": _batch(_MONITOR, [lots.monitors[name][:number] for name in _MONITOR]),
+            "ages": _batch(("place", "found"), [places, ages[places]]),
+            "tallies": _batch(("value",), [lots.tallies.ravel()]),
+        }
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        records = list(records)
+        super().restore(records)
+        self._widen()
+        lots, core = self._lots, self._tables.core
+        held = np.flatnonzero(core.slots["seq"] >= 0)
+        held = held[np.argsort(core.slots["seq"][held])]
+        known = core.slots["seq"][held]
+        for record in records:
+            head, parts = from_bytes(record)
+            if "tickets" not in parts:
+                continue
+            seq, rank, *columns = (column.to_numpy() for column in parts["tickets"].columns)
+            at = np.searchsorted(known, seq)
+            there = at < len(known)
+            there[there] = known[at[there]] == seq[there]
+            core.slots["rank"][held[at[there]]] = rank[there]
+            for name, column in zip(_TICKET, columns, strict=True):
+                lots.tickets[name][held[at[there]]] = column[there]
+            for name, values in head["lots"].items():
+                getattr(lots, name)[:] = values
+            monitors = parts["monitors"]
+            for name in _MONITOR:
+                lots.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
+            places, found = (column.to_numpy() for column in parts["ages"].columns)
+            lots.ages[:] = 0
+            lots.ages.reshape(-1)[places] = found
+            lots.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
+        sampled.index_monitors(lots)
+        self._forget_touched()
+
+
+def _rounded(number: float) -> float:
+    """To nine digits: in which order keys were added up depends on how the input was cut."""
+    return float(f"{number:.9g}")
+
+
+def _batch(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column) for column in columns], list(names))

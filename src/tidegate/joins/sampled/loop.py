@@ -1,0 +1,522 @@
+"""The loop of the sampled join: expire, probe, draw lots, admit.
+
+Tuples are taken one by one in the order of their ticks, left before right, and find the partners
+that are held: a pair belongs to the tuple that was there first. Every tuple has a lot, a hash of
+its content and the seed. What a held tuple's lot says is its `ticket`; `monitors` sees to learning.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegate.joins.window.held_rows import drop, evict, link, overdue, schedule, shed
+from tidegate.joins.window.keys import observe
+from tidegate.joins.window.ticks import next_tick
+from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.layout import (
+    ADMITTED,
+    AT,
+    BUDGET,
+    DONE,
+    EXPIRED,
+    FREE,
+    FRESH,
+    MARK,
+    OUTPUT_FULL,
+    PROBE_TOO_LARGE,
+    REJECTED,
+    SEQ,
+    STAGE,
+    STAT_ONLY,
+    TICK_FROM,
+    TICK_TO,
+    TOO_MANY_KEYS,
+    USED,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.kernel.windows import expired, joins, past, step_of
+from tidegate.learning.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
+
+#: Besides those of `layout`: the loop stops for the plan to be made anew, or for the sample to be
+#: thinned, as one tuple more is held than there is room for.
+REPLAN, OVERFULL = 4, 5
+
+#: What is drawn: pairs, or clusters with one probability or with one by their size.
+UNIFORM, CLUSTER, PPS = 0, 1, 2
+
+# Places in `Lots.plan`.
+METHOD, SHARE, CONSTANT, REACH, RESERVE, BY_AGE = 0, 1, 2, 3, 4, 5
+MEAN, FLOOR = 6, 8  # by side
+PLANNED = 10  # when it was made
+BRAKE = 11  # what probabilities are multiplied by, since more came than was planned for
+AGAIN = 12  # by side: the arrivals at which to plan anew
+PLAN = 14
+
+# Places in `Lots.sums`, by side, fading as counts of keys do: arrivals, and what those take that
+# are not larger than the memory.
+ARRIVED, SIZES = 0, 2
+SUMS = 4
+
+# Places in `Lots.ints`: the sequence number at which to plan, how many tickets changed, how many
+# monitors there are and of which share of the tuples, whether a tick has come.
+REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
+OWN_INTS = 5
+
+# Places in `Lots.flows`: results foreseen of all tuples, and of those larger than the memory;
+# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin;
+# the variance that the model foresees for a count by the sample.
+FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
+FLOWS = 5
+
+#: Steps of age that monitors tell apart. What is summed up of those whose window is over: results
+#: by step, then how many there were; and to judge the model by how many, their results, those
+#: beyond their most, the squares of their results, the sizes that were foreseen, and over these the
+#: results and their squares.
+STEPS = 32
+WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
+SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
+TALLIES = STEPS + 8
+
+#: Which hash of a lot is drawn from when a sample is thinned.
+THINNING = 0x2545F491
+
+#: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
+#: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are,
+#: and `passed` says how often the sample was thinned since.
+TICKET = np.dtype([("lot", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
+
+
+def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """What is left of a tuple to see its matches by, whether it is kept or not."""
+    fields = [("hash", "u8"), ("lot", "u8"), ("time", time), ("most", "i8"), ("found", "i8")]
+    return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
+
+
+class Lots(NamedTuple):
+    """What a sampled join has besides `Core`."""
+
+    ints: Array
+    plan: Array
+    sums: Array
+    flows: Array
+    tickets: Array  # by slot
+    touched: Array  # slots whose ticket has changed since the mark, and
+    is_touched: Array  # whether a slot is among them
+    monitors: Array
+    ages: Array  # by monitor: its results by age
+    heads: Array  # by key: the first of its monitors
+    tallies: Array  # by side
+
+
+class Sample(NamedTuple):
+    """Pairs, each with its inclusion probability and what was drawn."""
+
+    pairs: Output
+    share: Array
+    unit: Array
+
+
+@inlined
+def mixed(lot: Any, number: Any) -> Any:
+    """One of many hashes that a lot gives (SplitMix64)."""
+    z = np.uint64(lot) + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inlined
+def drawn(lot: Any, number: Any) -> float:
+    """One of many numbers in (0, 1) that a lot gives."""
+    return (float(mixed(lot, number) >> np.uint64(12)) + 0.5) * 2.0**-52
+
+
+@inlined
+def _skip(u: float, p: float, left: int) -> int:
+    """Which of the next matches is the first that a coin of bias p chooses; more than are left."""
+    if p >= 1.0:
+        return 1
+    x = math.log(u) / math.log1p(-p)
+    return left + 1 if x >= left else 1 + int(x)
+
+
+@inlined
+def _foreseen(core: Core, rules: Rules, lots: Lots, group: int) -> float:
+    """How many partners a tuple will find, by the model."""
+    if lots.plan[BY_AGE] != 0.0:
+        return float(lots.plan[MEAN + (group & 1)])
+    window = float(rules.window_left if group & 1 == 0 else rules.window_right)
+    if rules.learn:
+        return expected(core, rules, rate_of(core, group)) * window / span_of(core, rules)
+    return float(core.groups[group ^ 1].rate * window)
+
+
+# ---- monitors -----------------------------------------------------------------------------------
+
+
+@inlined
+def _is_watched(lots: Lots, lot: Any) -> bool:
+    """By lot, another than the one that keeps a tuple."""
+    thinned = lots.ints[THINNED]
+    return bool(
+        thinned == 0 or mixed(lot, 0x5DEECE66D) >> np.uint64(64 - min(thinned, 63)) == np.uint64(0)
+    )
+
+
+@inlined
+def _sum_up(lots: Lots, at: int) -> None:
+    """A monitored tuple's window is over."""
+    seen = lots.monitors[at]
+    tally = lots.tallies[seen.side]
+    for step in range(STEPS):
+        tally[step] += lots.ages[at, step]
+    beyond = float(max(seen.found - seen.most, 0))
+    tally[WATCHED] += 1.0
+    tally[JUDGED] += 1.0
+    tally[FOUND] += float(seen.found)
+    tally[OVER] += beyond
+    square = float(seen.found) ** 2
+    tally[SQUARES] += square
+    tally[SIZES_FORESEEN] += seen.size
+    tally[FOUND_BY_SIZE] += float(seen.found) / seen.size
+    tally[SQUARES_BY_SIZE] += square / seen.size
+    lots.flows[MONITORED] += float(seen.found)
+    lots.flows[BEYOND] += beyond
+
+
+@inlined
+def _index(lots: Lots, at: int) -> None:
+    place = np.int64(lots.monitors[at].hash & np.uint64(lots.heads.shape[0] - 1))
+    lots.monitors[at].next = lots.heads[place]
+    lots.heads[place] = at
+
+
+@entry_point
+def index_monitors(lots: Lots) -> None:
+    """Index the monitors that are there."""
+    lots.heads[:] = -1
+    for i in range(lots.ints[MONITORS]):
+        _index(lots, i)
+
+
+@entry_point
+def tidy(core: Core, rules: Rules, lots: Lots) -> None:
+    """Drop monitors whose window is over or whose lot no longer wins, and index the rest."""
+    lots.heads[:] = -1
+    n = 0
+    for i in range(lots.ints[MONITORS]):
+        seen = lots.monitors[i]
+        if past(rules, seen.side, seen.time, core.clock[0]):
+            _sum_up(lots, i)
+            continue
+        if not _is_watched(lots, seen.lot):
+            continue
+        lots.monitors[n] = seen
+        for step in range(STEPS):
+            lots.ages[n, step] = lots.ages[i, step]
+        _index(lots, n)
+        n += 1
+    lots.ints[MONITORS] = n
+
+
+@inlined
+def _watch(
+    core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int, foreseen: float
+) -> None:
+    """Monitor a newcomer, if its lot is to be."""
+    ints = lots.ints
+    while ints[MONITORS] == lots.monitors.shape[0]:
+        tidy(core, rules, lots)
+        if 4 * ints[MONITORS] > 3 * lots.monitors.shape[0]:
+            ints[THINNED] += 1
+            tidy(core, rules, lots)
+    if not _is_watched(lots, lot):
+        return
+    n = ints[MONITORS]
+    seen = lots.monitors[n]
+    seen.hash, seen.lot, seen.time, seen.side = batch.hash[i], lot, batch.time[i], batch.side[i]
+    seen.most, seen.found = most, 0
+    seen.size = max(foreseen, lots.plan[FLOOR + batch.side[i]], 1e-12)
+    for step in range(STEPS):
+        lots.ages[n, step] = 0
+    _index(lots, n)
+    ints[MONITORS] = n + 1
+
+
+@inlined
+def _meet(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int) -> None:
+    """Have the monitored tuples that newcomer i joins count a result."""
+    h, side, time = batch.hash[i], batch.side[i], batch.time[i]
+    at = lots.heads[np.int64(np.uint64(h) & np.uint64(lots.heads.shape[0] - 1))]
+    while at >= 0:
+        seen = lots.monitors[at]
+        if seen.hash == h and seen.side != side:
+            left, right = (time, seen.time) if side == 0 else (seen.time, time)
+            if joins(rules, left, right):
+                age = float(core.clock[0] - seen.time)
+                lots.ages[at, int(step_of(rules, seen.side, seen.time, age, STEPS))] += 1
+                seen.found += 1
+        at = seen.next
+
+
+# ---- tuples -------------------------------------------------------------------------------------
+
+
+@inlined
+def _decide(lots: Lots, slot: int, p: float) -> bool:
+    """Flip coins until one chooses a match; false if none of those foreseen (figure 4)."""
+    ticket = lots.tickets[slot]
+    left = ticket.most - ticket.passed
+    ticket.next = ticket.passed + _skip(drawn(ticket.lot, ticket.passed), p, left)
+    return bool(ticket.next <= ticket.most)
+
+
+@inlined
+def _touch(core: Core, lots: Lots, slot: int) -> None:
+    """Have a ticket that was written down already written again."""
+    if core.slots[slot].seq < core.ints[MARK] and not lots.is_touched[slot]:
+        lots.is_touched[slot] = True
+        lots.touched[lots.ints[TOUCHED]] = slot
+        lots.ints[TOUCHED] += 1
+
+
+@inlined
+def _fate(ticket: Any) -> Any:
+    """The lot by which a held tuple stays when the sample is thinned: each time another."""
+    times = ticket.passed if ticket.most == 0 else 0
+    return mixed(ticket.lot, THINNING + times)
+
+
+@entry_point
+def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
+    """Say of held tuples above which share each stays when the sample is thinned to that share.
+
+    A cluster stays if its new lot wins. Where pairs are drawn, the next chosen match stays chosen
+    if the lot wins; if not, coins are flipped for the matches after it, that much seldomer.
+    """
+    for i in range(slots.shape[0]):
+        ticket = lots.tickets[slots[i]]
+        lot = _fate(ticket)
+        found[i] = drawn(lot, 0)
+        if ticket.most > ticket.next:
+            none = drawn(lot, 1) ** (1.0 / float(ticket.most - ticket.next))
+            found[i] = min(found[i], (1.0 - none) / core.slots[slots[i]].rank)
+
+
+@entry_point
+def thin(
+    core: Core,
+    rules: Rules,
+    lots: Lots,
+    out: Output,
+    slots: Array,
+    stays_above: Array,
+    share: float,
+) -> None:
+    """Keep a share of the sample: what is kept is there with a probability that much smaller.
+
+    A cluster keeps its number: its rows from before and after belong together.
+    """
+    for i in range(slots.shape[0]):
+        slot = slots[i]
+        if stays_above[i] >= share:
+            evict(core, rules, out, slot)
+            continue
+        held, ticket = core.slots[slot], lots.tickets[slot]
+        lot = _fate(ticket)
+        held.rank *= share
+        if ticket.most == 0:
+            ticket.passed += 1
+        else:
+            if drawn(lot, 0) >= share:
+                ticket.next += _skip(drawn(lot, 1), held.rank, ticket.most - ticket.next)
+            ticket.lot = mixed(lot, 2)
+        _touch(core, lots, slot)
+
+
+@inlined
+def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, n: int) -> int:
+    """Sampled pairs of newcomer i with held tuples; gives the new length of `out`."""
+    ints, pairs = core.ints, out.pairs
+    time, row, side = batch.time[i], batch.row[i], batch.side[i]
+    slot = core.groups[2 * batch.entry[i] + 1 - side].head
+    while slot >= 0:
+        held = core.slots[slot]
+        after = held.next
+        left, right = (time, held.time) if side == 0 else (held.time, time)
+        if joins(rules, left, right):
+            ticket = lots.tickets[slot]
+            chosen, unit = True, ticket.lot
+            if ticket.most > 0:
+                ticket.passed += 1
+                chosen = ticket.passed == ticket.next
+                unit = mixed(ticket.lot, -ticket.passed)
+                _touch(core, lots, slot)
+            if chosen:
+                pairs.left[n], pairs.right[n] = (row, held.row) if side == 0 else (held.row, row)
+                out.share[n], out.unit[n] = held.rank, unit
+                n += 1
+                if ticket.most > 0 and not _decide(lots, slot, held.rank):
+                    drop(core, rules, slot)
+                    ints[EXPIRED] += 1
+        slot = after
+    return n
+
+
+@inlined
+def _admit(
+    core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, lot: Any
+) -> bool:
+    """Draw the lot of newcomer i, and hold it if that says so: whether that is too much now.
+
+    Who leaves then is up to lots too, those of all that are held: were it always the newcomer, the
+    sample would lack what comes at busy times, and large rows.
+    """
+    ints, plan = core.ints, lots.plan
+    side = batch.side[i]
+    seq = ints[SEQ]
+    ints[SEQ] = seq + 1
+    time, size = batch.time[i], batch.size[i]
+    lots.sums[ARRIVED + side] += 1.0
+    could_fit = size <= ints[BUDGET]
+    if could_fit:
+        lots.sums[SIZES + side] += float(size)
+    if expired(core, rules, side, time):
+        return False
+    group = 2 * batch.entry[i] + side
+    foreseen = _foreseen(core, rules, lots, group)
+    lots.flows[FORESEEN] += foreseen
+    most = int(min(math.ceil(foreseen + plan[REACH] * math.sqrt(foreseen)), 2.0**40))
+    _watch(core, rules, lots, batch, i, lot, most, foreseen)
+    p = plan[SHARE]
+    if plan[METHOD] == PPS:
+        all_fit = math.isinf(plan[CONSTANT])
+        p = 1.0 if all_fit else min(plan[CONSTANT] * max(foreseen, plan[FLOOR + side]), 1.0)
+    p *= plan[BRAKE]
+    while size > ints[BUDGET] - ints[USED]:
+        slot = overdue(core, rules, 0)
+        if slot < 0:
+            break
+        drop(core, rules, slot)
+        ints[EXPIRED] += 1
+    free = ints[BUDGET] - ints[USED]
+    fits = size <= free
+    if not could_fit:
+        lots.flows[MISSED] += foreseen
+    elif fits and float(free) < plan[RESERVE]:
+        p *= float(free) / plan[RESERVE]
+    if could_fit and foreseen > 0.0:
+        alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
+        lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
+    u = drawn(lot, 0)
+    is_kept = u < p
+    if plan[METHOD] == UNIFORM:
+        is_kept = _skip(u, p, most) <= most
+    if not is_kept:
+        return False
+    if not could_fit:
+        ints[REJECTED] += 1
+        shed(core, out.pairs, batch.row[i], side, False)
+        return False
+    ints[FREE] -= 1
+    slot = core.free[ints[FREE]]
+    held, ticket = core.slots[slot], lots.tickets[slot]
+    held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
+    held.group, held.rank, held.gain, held.last = group, p, 0.0, core.clock[0]
+    ticket.lot, ticket.passed, ticket.next, ticket.most = lot, 0, 0, 0
+    if plan[METHOD] == UNIFORM:
+        ticket.most = most
+        ticket.next = _skip(u, p, most)
+    lots.is_touched[slot] = False
+    link(core, rules, slot, 0)
+    ints[ADMITTED] += 1
+    core.fresh[ints[FRESH]] = slot
+    ints[FRESH] += 1
+    schedule(core, rules, side, slot)
+    return not fits
+
+
+@inlined
+def _pass_time(core: Core, rules: Rules, lots: Lots) -> None:
+    """Count the time over which arrivals are counted; both fade with every half-life."""
+    now, before = float(core.clock[0]), core.model[LAST]
+    if lots.ints[SEEN] != 0 and now > before:
+        if rules.halflife > 0:
+            halved = int(now // float(rules.halflife)) - int(before // float(rules.halflife))
+            if halved > 0:
+                factor = math.ldexp(1.0, -min(halved, 2000))
+                core.model[ELAPSED] *= factor
+                for at in range(lots.sums.shape[0]):
+                    lots.sums[at] *= factor
+        core.model[ELAPSED] += now - before
+    if lots.ints[SEEN] == 0 or now > before:
+        lots.ints[SEEN] = 1
+        core.model[LAST] = now
+
+
+@inlined
+def _is_due(core: Core, lots: Lots) -> bool:
+    """Whether to plan anew: after many arrivals, or as many of one side as there were before.
+
+    So a stream that begins long after the other, or comes back, is soon planned with.
+    """
+    for side in range(2):
+        if lots.sums[ARRIVED + side] >= lots.plan[AGAIN + side]:
+            return True
+    return bool(core.ints[SEQ] >= lots.ints[REPLAN_AT])
+
+
+# Stages of a tick.
+BEGIN, COUNT, TAKE = 0, 1, 2
+
+
+@entry_point
+def run(
+    core: Core,
+    rules: Rules,
+    lots: Lots,
+    batch: Batch,
+    lot: Array,
+    out: Sample,
+    n: int,
+    total: int,
+) -> tuple[int, int]:
+    """Take the batch from the cursor to `total`: how many pairs are in `out`, and why it stopped.
+
+    `out` has `n` pairs already. All ticks before `total` are whole.
+    """
+    ints = core.ints
+    room = out.share.shape[0]
+    while True:
+        if ints[STAGE] == BEGIN:
+            if not next_tick(core, rules, batch, total):
+                return n, DONE
+            weigh(core, rules)
+            _pass_time(core, rules, lots)
+            ints[STAGE] = COUNT
+            if _is_due(core, lots):
+                return n, REPLAN
+        if ints[STAGE] == COUNT:
+            if rules.learn:
+                observe(core, rules, batch, ints[TICK_FROM], ints[TICK_TO])
+            ints[STAGE] = TAKE
+        for i in range(ints[AT], ints[TICK_TO]):
+            ints[AT] = i
+            most = np.int64(core.groups[2 * batch.entry[i] + 1 - batch.side[i]].count)
+            if n + most > room:
+                return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
+            n = _probe(core, rules, lots, batch, out, i, n)
+            _meet(core, rules, lots, batch, i)
+            if _admit(core, rules, lots, batch, out, i, lot[i]):
+                ints[AT] = i + 1
+                return n, OVERFULL
+        ints[AT] = ints[TICK_TO]
+        ints[STAGE] = BEGIN
+        if rules.learn and ints[STAT_ONLY] > rules.cap:
+            return n, TOO_MANY_KEYS

@@ -1,0 +1,545 @@
+"""The star-streaming join: Arrow in, Arrow out, around the compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.payload import Payload, gather
+from tidegate.engine.pieces import cut, room
+from tidegate.engine.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
+from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
+from tidegate.joins.star import layout as star_layout
+from tidegate.joins.star import loop as star
+from tidegate.joins.star.arrays import StarTables
+from tidegate.joins.star.changing_relation import ChangingRelation
+from tidegate.joins.star.relation import FactIndex, Known
+from tidegate.joins.star.spec import StarJoin
+from tidegate.joins.window.spec import COMBINE
+from tidegate.kernel import layout
+from tidegate.policies import Arrivals, ranks_of
+from tidegate.settings.columns import as_floats, equal
+
+#: Results found before they are handed over.
+_ROOM = 1 << 16
+#: Rows in one record of a snapshot, and what a log may take whatever is held.
+_RECORD_ROWS = 1 << 16
+_RECORD_BYTES = 16 << 20
+#: What a held tuple costs besides its payload.
+TUPLE_OVERHEAD = 256
+
+_COUNTED = {
+    "late": star_layout.LATE,
+    "admitted": star_layout.ADMITTED,
+    "rejected": star_layout.REJECTED,
+    "evicted": star_layout.EVICTED,
+    "expired": star_layout.EXPIRED,
+    "filtered": star_layout.FILTERED,
+}
+_SCALARS = {"seq": star_layout.SEQ, "epoch": star_layout.EPOCH, "started": star_layout.STARTED}
+#: What a record says of a held tuple, besides its key and payload.
+_LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
+
+
+class StarEngine:
+    """Streams joined through a relation (Towne, Zhu, Zuzarte, Hou; ALGORITHMS section 4).
+
+    Parameters
+    ----------
+    spec
+        The join.
+    relation
+        Where the relation does not change: its facts, and an index of those that this engine is
+        for, with their numbers among all facts.
+    memory
+        How many tuples it may hold; None for all.
+    """
+
+    def __init__(
+        self,
+        spec: StarJoin,
+        relation: tuple[Known, FactIndex, NDArray[np.int64]] | None,
+        *,
+        memory: int | None,
+        keep_shed: bool = False,
+    ) -> None:
+        self.spec = spec
+        self._changing: ChangingRelation | None = None
+        if relation is None:
+            self._changing = ChangingRelation(spec)
+            self._index = self._changing.index
+        else:
+            known, self._index, self._numbers = relation
+            self._rows = Payload(known.rows.schema)
+            self._rows.add([known.rows])
+        self._memory = memory
+        self._tables = StarTables(spec, self._index, memory)
+        self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.streams]
+        self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
+        self._piece = room(spec.result_schema)
+        self._open = [pa.RecordBatch.from_pylist([], schema) for schema in self._schemas]
+        self._done = self._tables.rules.never  # the time of the last tick that is closed
+        self._keep_shed = keep_shed
+        self._shed: list[pa.RecordBatch] = []
+        self._flows = dict.fromkeys(FLOWS, 0)
+        self._importance = 0.0
+        #: The last order to hold another amount: its number, and how much.
+        self.order: tuple[int, int] | None = None
+        self._logged_rows = 0
+        self._logged_bytes = 0
+
+    # ---- input and output ---------------------------------------------------------------------
+
+    def feed(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take prepared batches of the streams, and of the changes where the relation has them."""
+        n = len(self.spec.streams)
+        self._flows["arrived"] += sum(b.num_rows for stream in inputs[:n] for b in stream)
+        if self._changing is not None:
+            self._change(inputs[n])
+        known = [clock for clock in (clocks or ())[:n] if clock is not None]
+        yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
+        if clocks is not None:
+            heard, number = self._tables.core.heard, self.spec.unit.dtype.type
+            told = [heard[s] if t is None else number(t) for s, t in enumerate(clocks[:n])]
+            self._advance(np.array(told, self.spec.unit.dtype))
+        if self._changing is not None:
+            self._forget_facts()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Close the tick that is still open."""
+        yield from self._run([()] * len(self.spec.streams), close=True)
+
+    def resize(self, number: int, memory: int) -> None:
+        """Follow an order to hold no more than this; what does not fit leaves at once."""
+        self._allow(number, memory)
+        tables, out = self._tables, self._output(0)
+        tables.core.ints[star_layout.SHED] = 0
+        none = _no_batch(self.spec.unit.dtype)
+        star.shrink(tables.core, self._index.arrays, tables.rules, none, out)
+        self._note_shed(out)
+        self._sweep()
+
+    def _allow(self, number: int, memory: int) -> None:
+        self._tables.allow(memory)
+        self.order = number, memory
+
+    def _change(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Take in changes of the relation; the loop finds them by their times."""
+        assert self._changing is not None
+        ended = self._changing.apply(batches, self._done)
+        tables = self._tables
+        tables.fit()
+        tables.note_ends(ended)
+        star.remind(tables.core, self._index.arrays, tables.rules, ended)
+        self._advance(tables.core.heard)
+
+    def learn_facts(self, other: StarEngine) -> None:
+        """Know the facts that another engine knows, whose relation changes; for a new one."""
+        assert self._changing is not None
+        assert other._changing is not None
+        self._changing.learn(other._changing)
+        self._done = other._done
+        self._tables.fit()
+        self._tables.renumber()
+
+    def _forget_facts(self) -> None:
+        """Drop facts that ended before all that can still come, if they are many."""
+        assert self._changing is not None
+        tables = self._tables
+        before = tables.core.heard.min() - tables.rules.lateness
+        if self._changing.forget(min(before, self._done)):
+            tables.renumber()
+
+    def _advance(self, told: NDArray[Any]) -> None:
+        tables = self._tables
+        none = _no_batch(told.dtype)
+        star.advance(tables.core, self._index.arrays, tables.rules, none, told)
+
+    def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
+        """Whether the clock lies after all that is given and all that is waiting."""
+        batches = [b for s in inputs[: len(self._open)] for b in s] + self._open
+        return all(b.num_rows == 0 or b.column(TIME).to_numpy().max() < clock for b in batches)
+
+    def _run(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], close: bool
+    ) -> Iterator[pa.RecordBatch]:
+        streams = range(len(self.spec.streams))
+        waiting = [batch.num_rows for batch in self._open]
+        given = [[self._open[s], *inputs[s]] for s in streams]
+        if not any(b.num_rows for stream in given for b in stream):
+            return
+        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in streams]
+        batch, order, starts = self._batch(given, waiting, first)
+        tables = self._tables
+        core, rules, facts = tables.core, tables.rules, self._index.arrays
+        core.ints[[star_layout.TICK_TO, star_layout.STAGE, star_layout.SHED]] = 0
+        out = self._output(len(order))
+        n, why = 0, layout.OUTPUT_FULL
+        while why != layout.DONE:
+            n, why = star.run(core, facts, rules, batch, out, n, close)
+            if n:
+                yield from self._found(out.rows[:, :n])
+                n = 0
+        self._note_shed(out)
+        self._settle(given, batch, order, starts, first, close)
+
+    def _batch(
+        self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
+    ) -> tuple[star_layout.Batch, NDArray[np.int64], NDArray[np.int64]]:
+        """The newcomers as sorted arrays; also the order, and where each stream's rows begin."""
+        column = {
+            name: [np.concatenate([b.column(name).to_numpy() for b in one]) for one in given]
+            for name in (KEY, TIME, TIE)
+        }
+        sizes = [len(times) for times in column[TIME]]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        key, time, tie = (np.concatenate(column[name]) for name in (KEY, TIME, TIE))
+        stream = np.repeat(np.arange(len(sizes)), sizes)
+        entry = np.concatenate([self._index.find(s, column[KEY][s]) for s in range(len(sizes))])
+        row = np.concatenate([f + np.arange(n) for f, n in zip(first, sizes, strict=True)])
+        probed = np.zeros(len(time), np.bool_)
+        if not self._tables.rules.defer:
+            for start, n in zip(starts[:-1], waiting, strict=True):
+                probed[start : start + n] = True
+        weight = np.ones(len(time))
+        if self.spec.weighed:
+            weight = np.concatenate([self._weights(s, b) for s, b in enumerate(given)])
+        order = np.lexsort((tie, key, stream, time))
+        time, stream, key, tie = time[order], stream[order], key[order], tie[order]
+        weight = weight[order]
+        rank = np.zeros(len(order))
+        if self._tables.rules.kind == star_layout.FIXED:
+            arrivals = Arrivals(time, stream.astype(np.int8), key, tie, weight, self.spec.seed)
+            rank = ranks_of(self.spec.policy, arrivals)
+        tick = np.diff(np.flatnonzero(np.append(True, time[1:] != time[:-1])), append=len(time))
+        self._tables.make_room(len(order), int(tick.max()) + int(probed.sum()))
+        newcomers = star_layout.Batch(
+            time=time,
+            stream=stream,
+            entry=entry[order],
+            row=row[order],
+            weight=weight,
+            rank=rank,
+            probed=probed[order],
+            slot=np.full(len(order), -1, np.int64),
+        )
+        return newcomers, order, starts
+
+    def _weights(self, stream: int, batches: list[pa.RecordBatch]) -> NDArray[np.float64]:
+        """How important the rows of one stream are."""
+        importance = self.spec.streams[stream].importance
+        assert importance is not None
+        at = PREPARED + self.spec.streams[stream].schema.get_field_index(importance)
+        return np.concatenate([as_floats(b.column(at)) for b in batches])
+
+    def _output(self, newcomers: int) -> star_layout.Output:
+        n = newcomers + self._tables.held if self._keep_shed else 0
+        return star_layout.Output(
+            np.empty((len(self.spec.streams) + 1, _ROOM), np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, self.spec.unit.dtype),
+            np.empty(n, np.bool_),
+        )
+
+    def _facts(self, facts: NDArray[np.int64]) -> tuple[Payload, NDArray[np.int64]]:
+        """Where facts are found, and their numbers there."""
+        if self._changing is not None:
+            return self._changing.rows, facts
+        return self._rows, self._numbers[facts]
+
+    def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Combinations as rows, in pieces."""
+        relation, facts = self._facts(rows[-1])
+        taken = relation.widths_of(facts)
+        for payload, own in zip(self._payload, rows, strict=False):
+            taken = taken + payload.widths_of(own)
+        for piece in cut(rows.shape[1], taken, self._piece):
+            yield self._results(rows[:, piece])
+
+    def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
+        """Combinations as rows, less those whose keys only had the same hash."""
+        relation = self.spec.relation
+        known, numbers = self._facts(rows[-1])
+        facts = known.take(numbers)
+        same = np.ones(rows.shape[1], np.bool_)
+        columns: list[pa.Array] = []
+        weights = []
+        for s, side in enumerate(self.spec.streams):
+            taken = self._payload[s].take(rows[s])
+            for mine, theirs in zip(side.keys, relation.keys[s], strict=True):
+                at = relation.schema.get_field_index(theirs)
+                same &= equal(taken.column(side.schema.get_field_index(mine)), facts.column(at))
+            columns += taken.columns
+            if side.importance is not None:
+                weights.append(taken.column(side.schema.get_field_index(side.importance)))
+        columns += [facts.column(relation.schema.get_field_index(n)) for n in relation.carried]
+        result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
+        worth = np.ones(len(same))
+        if weights:
+            worth = reduce(COMBINE[self.spec.combine], map(as_floats, weights))
+        if not same.all():
+            result, worth = result.filter(pa.array(same)), worth[same]
+        self._flows["results"] += result.num_rows
+        self._importance += float(worth.sum())
+        return result
+
+    def _settle(
+        self,
+        given: list[list[pa.RecordBatch]],
+        batch: star_layout.Batch,
+        order: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        first: list[int],
+        close: bool,
+    ) -> None:
+        """After a batch: remember the open tick, and drop the rows that nobody holds."""
+        tables = self._tables
+        start = len(order)
+        if not close and batch.time[-1] >= tables.core.clock[0]:
+            start = int(np.searchsorted(batch.time, batch.time[-1]))
+        if start > 0:
+            self._done = max(self._done, batch.time[start - 1])
+        opened = order[start:]
+        if not tables.rules.defer:
+            opened = opened[batch.slot[start:] >= 0]  # the others have no fact
+        opened = np.sort(opened)
+        for s, schema in enumerate(self._schemas):
+            own = opened[(opened >= starts[s]) & (opened < starts[s + 1])] - starts[s]
+            self._open[s] = gather(given[s], schema, own)
+            payload = self._payload[s]
+            payload.trim(first[s], tables.keep_rows(s, first[s], payload.rows))
+            payload.join_chunks()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the rows that nobody holds, if they are many."""
+        tables = self._tables
+        for s, payload in enumerate(self._payload):
+            if payload.wants_trim(int(tables.core.held[s])):
+                payload.trim(0, tables.keep_rows(s, 0, payload.rows))
+
+    # ---- what was shed, and counters ----------------------------------------------------------
+
+    def _note_shed(self, out: star_layout.Output) -> None:
+        n = int(self._tables.core.ints[star_layout.SHED])
+        for s, side in enumerate(self.spec.streams):
+            mine = np.flatnonzero(out.shed_stream[:n] == s)
+            if len(mine) == 0:
+                continue
+            name = self.spec.stream_names[s]
+            for part in self._payload[s].cut(out.shed_row[mine]):
+                own = mine[part]
+                rows = self._payload[s].take(out.shed_row[own])
+                columns = [
+                    pa.array([name] * len(own)),
+                    pa.array(out.shed_time[own]),
+                    pa.array(np.where(out.shed_held[own], "evicted", "rejected"), pa.string()),
+                    pa.StructArray.from_arrays(rows.columns, fields=list(side.schema)),
+                ]
+                named = ["side", "left_at", "why", name]
+                self._shed.append(pa.RecordBatch.from_arrays(columns, names=named))
+
+    def take_shed(self) -> pa.Table:
+        """Early departures since the last call: which stream, when, why, and the tuple itself."""
+        fields = [
+            ("side", pa.string()),
+            ("left_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
+            ("why", pa.string()),
+        ]
+        tuples = zip(self.spec.stream_names, self.spec.streams, strict=True)
+        fields += [(name, pa.struct(list(side.schema))) for name, side in tuples]
+        parts = [pa.Table.from_batches([b]) for b in self._shed]
+        self._shed = []
+        empty = pa.schema(fields).empty_table()
+        return pa.concat_tables([empty, *parts], promote_options="default")
+
+    def take_counters(self) -> dict[str, int | float]:
+        """Flows since the last call, and gauges as they are now."""
+        ints = self._tables.core.ints
+        for name, at in _COUNTED.items():
+            self._flows[name] += int(ints[at])
+            ints[at] = 0
+        taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
+        self._flows = dict.fromkeys(FLOWS, 0)
+        self._importance = 0.0
+        if self._memory is not None:
+            taken["allowed"] = self._memory
+        return taken | {
+            "held": self._tables.held,
+            "waiting": sum(b.num_rows for b in self._open),
+            "bytes": self._bytes(),
+            "facts": self._index.count,
+        }
+
+    def _bytes(self) -> int:
+        return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def changes(self) -> bytes:
+        """What has changed since the last record was made."""
+        tables = self._tables
+        core = tables.core
+        rewritten = bool(core.ints[star_layout.REWRITTEN])
+        new = tables.unmarked()
+        gone = core.gone[: core.ints[star_layout.GONE]].copy()
+        parts = {
+            "gone": pa.record_batch([pa.array(gone)], ["seq"]),
+            "rates": tables.rates(changed=not rewritten),
+            "learned": tables.learned(),
+            **{f"open{s}": one for s, one in enumerate(self._open)},
+        }
+        for s in range(len(self._open)):
+            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
+        if self._changing is not None:
+            parts |= self._changing.log()
+        record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
+        self._logged_rows += len(new) + len(gone)
+        self._logged_bytes += len(record)
+        tables.mark()
+        return record
+
+    def snapshot(self) -> list[bytes]:
+        """The whole state."""
+        tables = self._tables
+        parts: dict[str, pa.RecordBatch] = {
+            "rates": tables.rates(changed=False),
+            **{f"open{s}": one for s, one in enumerate(self._open)},
+        }
+        if self._changing is not None:
+            parts |= self._changing.whole()
+        records = [to_bytes(self._head() | {"all_rates": True}, parts)]
+        for s in range(len(self._open)):
+            for held in self._held_rows(s, tables.slots_of(s), _RECORD_ROWS, _RECORD_BYTES):
+                records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
+        self._logged_rows = tables.held
+        self._logged_bytes = sum(map(len, records))
+        tables.mark()
+        return records
+
+    @property
+    def log_is_heavy(self) -> bool:
+        """Whether more than three quarters of what was logged is dead."""
+        facts = 0 if self._changing is None else self._changing.nbytes
+        return (
+            self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
+            or self._logged_bytes > 4 * (self._bytes() + facts) + _RECORD_BYTES
+        )
+
+    def _head(self) -> dict[str, Any]:
+        core = self._tables.core
+        scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
+        return {
+            "clock": core.clock[0].item(),
+            "heard": core.heard.tolist(),
+            "floor": core.floor.tolist(),
+            "done": self._done.item(),
+            "order": self.order,
+            **scalars,
+        }
+
+    def _held_rows(
+        self, stream: int, slots: NDArray[np.int64], *most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
+        table = self._tables.core.slots
+        slots = slots[table["stream"][slots] == stream]
+        for part in self._payload[stream].cut(table["row"][slots], *most):
+            taken = table[slots[part]]
+            own = {"key": self._index.arrays.hashes[stream, taken["entry"]]}
+            own |= {name: taken[name] for name in _LOGGED}
+            rows = self._payload[stream].take(taken["row"])
+            names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
+            columns = [pa.array(np.ascontiguousarray(column)) for column in own.values()]
+            yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Become what the records say; for a new engine."""
+        streams = range(len(self._open))
+        tables, number = self._tables, self.spec.unit.dtype.type
+        held: list[list[pa.RecordBatch]] = [[] for _ in streams]
+        gone = [np.empty(0, np.int64)]
+        learned: list[pa.RecordBatch] = []
+        rates: list[pa.RecordBatch] = []
+        head: dict[str, Any] = {}
+        for record in records:
+            head, parts = from_bytes(record)
+            self._logged_bytes += len(record)
+            for s in streams:
+                held[s] += pieces_of(parts, f"held{s}")
+                self._open[s] = parts.get(f"open{s}", self._open[s])
+            if "gone" in parts:
+                gone.append(parts["gone"].column(0).to_numpy())
+                learned.append(parts["learned"])
+            if "rates" in parts:
+                rates = [*([] if head["all_rates"] else rates), parts["rates"]]
+            if self._changing is not None and "facts" in parts:
+                self._changing.load(parts)
+        self._done = number(head["done"])
+        if head.get("order") is not None:
+            self._allow(*head["order"])
+        core = tables.core
+        core.clock[0], core.heard[:], core.floor[:] = head["clock"], head["heard"], head["floor"]
+        for name, at in _SCALARS.items():
+            core.ints[at] = head[name]
+        tables.fit()
+        for batch in rates:
+            tables.load_rates(batch)
+        departed = np.concatenate(gone)
+        tuples = np.concatenate([self._survivors(s, held[s], departed) for s in streams])
+        tuples = np.sort(tuples, order="seq")
+        for batch in learned:
+            _update(tuples, batch)
+        tables.make_room(len(tuples), len(tuples))
+        tables.renumber()
+        star.reload(tables.core, self._index.arrays, tables.rules, tuples)
+        self._logged_rows = sum(b.num_rows for one in held for b in one) + len(departed)
+        for s in streams:
+            self._payload[s].trim(0, tables.keep_rows(s, 0, self._payload[s].rows))
+        tables.mark()
+
+    def _survivors(
+        self, stream: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """The logged tuples of one stream that are still there, as slots."""
+        payload = self._payload[stream]
+        own = 1 + len(_LOGGED)
+        payload.add(
+            [pa.RecordBatch.from_arrays(b.columns[own:], schema=payload.schema) for b in batches]
+        )
+        found = np.zeros(payload.rows, self._tables.core.slots.dtype)
+        if payload.rows:
+            table = pa.Table.from_batches(batches)
+            for name in _LOGGED:
+                found[name] = table.column(name).to_numpy()
+            found["entry"] = self._index.find(stream, table.column("key").to_numpy())
+        found["stream"] = stream
+        found["row"] = np.arange(payload.rows)
+        alive: NDArray[Any] = found[~np.isin(found["seq"], departed)]
+        return alive
+
+
+def _update(tuples: NDArray[Any], learned: pa.RecordBatch) -> None:
+    """Take in what was learned of tuples, which are in order of their sequence numbers."""
+    seq = learned.column("seq").to_numpy()
+    at = np.searchsorted(tuples["seq"], seq)
+    known = at < len(tuples)
+    known[known] = tuples["seq"][at[known]] == seq[known]
+    for name in ("gain", "last"):
+        tuples[name][at[known]] = learned.column(name).to_numpy()[known]
+
+
+def _no_batch(time: np.dtype[Any]) -> star_layout.Batch:
+    whole, real = np.empty(0, np.int64), np.empty(0)
+    return star_layout.Batch(
+        np.empty(0, time), whole, whole, whole, real, real, np.empty(0, np.bool_), whole
+    )

@@ -1,0 +1,357 @@
+"""Tuples of a star join: linked on arrival, in memory or not, expired, evicted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tidegate.joins.star.layout import (
+    ADD,
+    ADMITTED,
+    BASE,
+    BEGIN,
+    COUNT,
+    DGL,
+    DIMPPROB,
+    ENDING,
+    EPOCH,
+    EVICTED,
+    EXPIRED,
+    FILTERED,
+    FIXED,
+    FREE,
+    GONE,
+    HELD,
+    MARK,
+    NOTHING,
+    PENDING,
+    RATE,
+    RATED,
+    REJECTED,
+    REWRITTEN,
+    SEQ,
+    SHED,
+    SIMPPROB,
+    STAGE,
+    STARTED,
+    TAKE,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.joins.star.link_index import Facts, active, last_end
+from tidegate.joins.star.match import recount
+from tidegate.joins.star.ranks import pool_of, pull, push, rematch, settle, victim, worth
+from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.heap import drop_top, put, sift_up
+from tidegate.kernel.layout import EVICT_FIRST
+
+
+@inlined
+def _counts(rules: Rules) -> bool:
+    """Whether matches in memory are kept count of."""
+    return rules.kind == DIMPPROB or rules.kind == DGL
+
+
+@inner
+def link(core: Core, slot: int) -> None:
+    """Put a tuple into its group."""
+    held = core.slots[slot]
+    group = core.groups[held.stream, held.entry]
+    held.prev, held.next = -1, group.head
+    if group.head >= 0:
+        core.slots[group.head].prev = slot
+    group.head = slot
+    group.count += 1
+
+
+@inner
+def release(core: Core, slot: int) -> None:
+    """Take a tuple out of its group, and free its slot."""
+    held = core.slots[slot]
+    if held.prev >= 0:
+        core.slots[held.prev].next = held.next
+    else:
+        core.groups[held.stream, held.entry].head = held.next
+    if held.next >= 0:
+        core.slots[held.next].prev = held.prev
+    core.groups[held.stream, held.entry].count -= 1
+    held.state = 0
+    held.seq = -1
+    core.free[core.ints[FREE]] = slot
+    core.ints[FREE] += 1
+
+
+@inlined
+def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: int) -> None:
+    """Link newcomer i, if it has an active fact; otherwise it is filtered."""
+    stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
+    end = last_end(facts, stream, entry, time, rules.never)
+    batch.slot[i] = -1
+    if end == rules.never:
+        core.ints[FILTERED] += 1
+        return
+    core.ints[FREE] -= 1
+    slot = core.free[core.ints[FREE]]
+    batch.slot[i] = slot
+    held = core.slots[slot]
+    held.stream, held.entry, held.time, held.row = stream, entry, time, batch.row[i]
+    held.until = end
+    if rules.windows[stream] != 0:
+        held.until = min(end, time + rules.windows[stream])
+    held.weight, held.rank = batch.weight[i], batch.rank[i]
+    held.state, held.seen, held.learned, held.origin = PENDING, seen, 0, i
+    held.matches, held.gain, held.tie, held.last = 0, 0.0, 0.0, core.clock[0]
+    held.seq = -1
+    link(core, slot)
+
+
+@inlined
+def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
+    """Whether nothing can join a tuple any more, if the other streams are in order."""
+    for o in range(rules.windows.shape[0]):
+        if o != stream and not core.heard[o] >= until + rules.lateness:
+            return False
+    return True
+
+
+@inlined
+def _overdue(core: Core, rules: Rules, pool: int) -> int:
+    """The tuple of a pool that ended first, of those that only a lagging stream could join."""
+    best = -1
+    for s in range(rules.windows.shape[0]):
+        if rules.pools > 1 and s != pool:
+            continue
+        slot = _oldest(core, s)
+        if slot < 0 or not core.clock[0] >= core.slots[slot].until + rules.lateness:
+            continue
+        if (
+            best < 0
+            or core.slots[slot].until < core.slots[best].until
+            or (
+                core.slots[slot].until == core.slots[best].until
+                and core.slots[slot].seq < core.slots[best].seq
+            )
+        ):
+            best = slot
+    return best
+
+
+@inlined
+def _oldest(core: Core, stream: int) -> int:
+    """The tuple of a stream that ends first, or -1."""
+    due = core.due[stream]
+    while core.dues[stream] > 0:
+        slot = due[0].item
+        held = core.slots[slot]
+        if held.seq == due[0].seq and held.state == HELD and held.until == due[0].rank:
+            return int(slot)
+        drop_top(due, core.dues[stream])
+        core.dues[stream] -= 1
+    return -1
+
+
+@inner
+def schedule(core: Core, slot: int) -> None:
+    """Remember when a tuple ends."""
+    stream = core.slots[slot].stream
+    due = core.due[stream]
+    if core.dues[stream] == due.shape[0]:
+        # Most of these are gone, or end at another time by now.
+        n = 0
+        for i in range(due.shape[0]):
+            held = core.slots[due[i].item]
+            if held.seq == due[i].seq and held.state == HELD and held.until == due[i].rank:
+                due[n] = due[i]
+                sift_up(due, n)
+                n += 1
+        core.dues[stream] = n
+    n = core.dues[stream]
+    put(due, n, core.slots[slot].until, core.slots[slot].seq, slot)
+    sift_up(due, n)
+    core.dues[stream] = n + 1
+
+
+@inner
+def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> None:
+    """Take a tuple out of memory."""
+    held = core.slots[slot]
+    held.state = PENDING
+    if rules.kind != NOTHING:
+        pull(core, slot)
+    if _counts(rules):
+        recount(core, facts, rules, slot, TAKE, -1)
+    core.used[pool_of(rules, held.stream)] -= 1
+    core.held[held.stream] -= 1
+    if held.seq < core.ints[MARK]:
+        core.gone[core.ints[GONE]] = held.seq
+        core.ints[GONE] += 1
+    if held.seq >= core.ints[BASE] and core.ints[STAGE] != BEGIN:
+        # A newcomer of this tick: the others may still find it.
+        if rules.moment == EVICT_FIRST:
+            return
+        batch.slot[held.origin] = -1
+    release(core, slot)
+
+
+@inlined
+def _shed(core: Core, out: Output, slot: int, was_held: bool) -> None:
+    n = core.ints[SHED]
+    if n < out.shed_row.shape[0]:
+        out.shed_row[n], out.shed_stream[n] = core.slots[slot].row, core.slots[slot].stream
+        out.shed_time[n], out.shed_held[n] = core.clock[0], was_held
+        core.ints[SHED] = n + 1
+
+
+@inner
+def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None:
+    """Have a tuple in memory; one that is not `fresh` knows its rank and its gain."""
+    held = core.slots[slot]
+    held.state = HELD
+    pool = pool_of(rules, held.stream)
+    core.used[pool] += 1
+    core.held[held.stream] += 1
+    schedule(core, slot)
+    if rules.kind == NOTHING:
+        return
+    partners = 0
+    if _counts(rules) or (rules.kind == SIMPPROB and fresh):
+        # SIMPPROB counts its own matches only, and changes nobody else's.
+        action = COUNT if rules.kind == SIMPPROB else ADD
+        partners = recount(core, facts, rules, slot, action, -1)
+        held.matches = partners
+    if rules.kind == FIXED:
+        if fresh:
+            held.rank += rules.floor_weight * core.floor[pool] + rules.seq_weight * float(held.seq)
+    elif rules.kind >= RATE:
+        held.rank = worth(core, facts, rules, slot)
+    else:
+        held.tie = held.weight
+        if fresh:
+            held.gain = held.weight * float(partners)
+        if rules.kind == DIMPPROB:
+            held.rank = held.weight * float(partners)
+        elif rules.kind == DGL:
+            held.rank = held.gain + rules.params[1] * float(held.last)
+        else:
+            held.rank = held.gain
+    push(core, pool, slot)
+
+
+@inlined
+def admit(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, i: int) -> None:
+    """Have newcomer i in memory, and drop what does not fit then: it, or another."""
+    ints = core.ints
+    slot = batch.slot[i]
+    if slot < 0:
+        return
+    held = core.slots[slot]
+    held.seq = ints[SEQ]
+    ints[SEQ] += 1
+    held.last = core.clock[0]
+    if _expired(core, rules, held.stream, held.until):
+        return
+    hold(core, facts, rules, slot, True)
+    ints[ADMITTED] += 1
+    fit(core, facts, rules, batch, out, pool_of(rules, held.stream), slot)
+
+
+@inner
+def fit(
+    core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, pool: int, slot: int
+) -> None:
+    """Drop what a pool has no room for: the newcomer in this slot, if there is one, or others."""
+    ints = core.ints
+    while core.used[pool] > rules.budgets[pool]:
+        least = _overdue(core, rules, pool)
+        if least >= 0:
+            ints[EXPIRED] += 1
+        else:
+            least = victim(core, facts, rules, pool)
+            core.floor[pool] = max(core.floor[pool], core.slots[least].rank)
+            was_held = least != slot
+            ints[EVICTED if was_held else REJECTED] += 1
+            if not was_held:
+                ints[ADMITTED] -= 1
+            _shed(core, out, least, was_held)
+        _leave(core, facts, rules, batch, least)
+
+
+@inlined
+def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, stop: int) -> None:
+    """Count the arrivals of a tick; an arrival one half-life later weighs twice as much."""
+    ints = core.ints
+    weight = 1.0
+    if rules.halflife > 0:
+        epoch = np.int64(core.clock[0] // rules.halflife)
+        if ints[STARTED] == 0:
+            ints[STARTED], ints[EPOCH] = 1, epoch
+        age = epoch - ints[EPOCH]
+        if age > 512:
+            shrink = math.ldexp(1.0, -min(age, 2000))
+            for s in range(core.groups.shape[0]):
+                for e in range(core.groups.shape[1]):
+                    core.groups[s, e].rate *= shrink
+                    core.groups[s, e].sum *= shrink
+            ints[EPOCH], ints[REWRITTEN] = epoch, 1
+            ints[RATED] += 1
+            age = 0
+            for pool in range(rules.pools):
+                size = core.sizes[pool]
+                core.sizes[pool] = 0
+                for at in range(size):
+                    slot = core.heaps[pool, at]
+                    core.slots[slot].rank = worth(core, facts, rules, slot)
+                    push(core, pool, slot)
+        weight = math.ldexp(1.0, age)
+    for i in range(start, stop):
+        if batch.slot[i] >= 0:
+            group = core.groups[batch.stream[i], batch.entry[i]]
+            group.rate += weight
+            group.sum += weight * batch.weight[i]
+            group.touched = 1
+    ints[RATED] += 1
+
+
+@inner
+def end_facts(core: Core, facts: Facts, rules: Rules) -> None:
+    """What the facts that have ended by the clock led to does not count any more."""
+    ints = core.ints
+    while ints[ENDING] > 0 and core.ending[0].rank <= core.clock[0]:
+        fact, end = core.ending[0].item, core.ending[0].rank
+        drop_top(core.ending, ints[ENDING])
+        ints[ENDING] -= 1
+        if facts.end[fact] != end:
+            continue  # it was given an earlier end
+        if _counts(rules):
+            slot = core.groups[0, facts.key[fact, 0]].head
+            while slot >= 0:
+                held = core.slots[slot]
+                if held.state == HELD:
+                    lost = recount(core, facts, rules, slot, TAKE, fact)
+                    if lost > 0:
+                        rematch(core, rules, slot, -lost)
+                slot = held.next
+            continue
+        for s in range(rules.windows.shape[0]):
+            slot = core.groups[s, facts.key[fact, s]].head
+            while slot >= 0:
+                held = core.slots[slot]
+                if held.state == HELD and active(facts, fact, held.time):
+                    held.rank = worth(core, facts, rules, slot)
+                    settle(core, slot)
+                slot = held.next
+
+
+@inlined
+def expire(core: Core, facts: Facts, rules: Rules, batch: Batch) -> None:
+    """Drop what nothing can join any more."""
+    for s in range(rules.windows.shape[0]):
+        slot = _oldest(core, s)
+        while slot >= 0 and _expired(core, rules, s, core.slots[slot].until):
+            _leave(core, facts, rules, batch, slot)
+            core.ints[EXPIRED] += 1
+            slot = _oldest(core, s)

@@ -1,0 +1,227 @@
+"""The loop of the star join: expire, probe through the facts, admit, evict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.joins.star.held_rows import (
+    admit,
+    arrive,
+    end_facts,
+    expire,
+    fit,
+    hold,
+    link,
+    observe,
+    release,
+    schedule,
+)
+from tidegate.joins.star.layout import (
+    AT,
+    BASE,
+    BEGIN,
+    EMIT,
+    END,
+    ENDING,
+    FIRST,
+    FREE,
+    HELD,
+    LATE,
+    PAUSED,
+    PENDING,
+    RATE,
+    RATED,
+    SECOND,
+    SEQ,
+    STAGE,
+    TICK_FROM,
+    TICK_TO,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.joins.star.link_index import Facts, last_end
+from tidegate.joins.star.match import meet
+from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.heap import put, sift_up
+from tidegate.kernel.layout import DONE, OUTPUT_FULL, PROBE_FIRST
+
+
+@inlined
+def _hear(core: Core, stream: int, time: Any) -> None:
+    core.heard[stream] = max(core.heard[stream], time)
+    core.clock[0] = max(core.clock[0], time)
+
+
+@inlined
+def _probe_tick(
+    core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, n: int
+) -> tuple[int, int]:
+    """Probe with every newcomer of the tick, from the cursor on."""
+    ints = core.ints
+    alone = rules.windows.shape[0] == 1
+    for i in range(ints[AT], ints[TICK_TO]):
+        ints[AT] = i
+        if batch.probed[i]:
+            continue
+        stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
+        is_first = rules.moment == PROBE_FIRST
+        if not is_first and batch.slot[i] < 0:
+            continue
+        if is_first and not ints[PAUSED]:
+            arrive(core, facts, rules, batch, i, 0)
+            if batch.slot[i] < 0:
+                continue
+        n = meet(core, facts, rules, out.rows, n, stream, entry, time, batch.row[i], EMIT, -1)
+        if ints[PAUSED]:
+            return n, OUTPUT_FULL
+        if alone:
+            release(core, batch.slot[i])
+            batch.slot[i] = -1
+        else:
+            core.slots[batch.slot[i]].seen = 1
+    return n, DONE
+
+
+@inlined
+def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
+    start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
+    if rules.moment != PROBE_FIRST:
+        for i in range(start, stop):
+            arrive(core, facts, rules, batch, i, 0)
+    if rules.kind >= RATE:
+        observe(core, facts, rules, batch, start, stop)
+    for i in range(start, stop):
+        admit(core, facts, rules, batch, out, i)
+
+
+@inlined
+def _close_tick(core: Core, batch: Batch) -> None:
+    """Let go of the newcomers that are not in memory."""
+    for i in range(core.ints[TICK_FROM], core.ints[TICK_TO]):
+        slot = batch.slot[i]
+        if slot >= 0 and core.slots[slot].state == PENDING:
+            release(core, slot)
+        batch.slot[i] = -1
+
+
+@entry_point
+def run(
+    core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, n: int, close: bool
+) -> tuple[int, int]:
+    """Take the batch from the cursor on: how many results there are, and why it stopped.
+
+    `out` has `n` results already. The last tick is left open unless `close`. A tick that was open
+    before and has probed is linked first, so that late tuples find it, too.
+    """
+    ints = core.ints
+    total = batch.time.shape[0]
+    if ints[TICK_TO] == 0 and ints[STAGE] == BEGIN:
+        for i in range(total):
+            if batch.probed[i]:
+                arrive(core, facts, rules, batch, i, 1)
+    while True:
+        stage = ints[STAGE]
+        if stage == BEGIN:
+            start = ints[TICK_TO]
+            if start >= total:
+                return n, DONE
+            time = batch.time[start]
+            stop = start + 1
+            while stop < total and batch.time[stop] == time:
+                stop += 1
+            ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
+            ints[RATED] += 1
+            for i in range(start, stop):
+                ints[LATE] += time < core.heard[batch.stream[i]]
+                _hear(core, batch.stream[i], time)
+            end_facts(core, facts, rules)
+            expire(core, facts, rules, batch)
+            ints[BASE] = ints[SEQ]
+            ints[STAGE] = FIRST
+        waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
+        if stage in (FIRST, SECOND):
+            if waits and rules.defer:
+                ints[STAGE] = END
+            elif (stage == FIRST) == (rules.moment == PROBE_FIRST):
+                n, why = _probe_tick(core, facts, rules, batch, out, n)
+                if why != DONE:
+                    return n, why
+                ints[STAGE] = END if waits or stage == SECOND else SECOND
+            else:
+                _admit_tick(core, facts, rules, batch, out)
+                ints[STAGE] = END if stage == SECOND else SECOND
+        if stage == END:
+            if waits:
+                # Its tuples will come again, with the rest of it.
+                for i in range(ints[TICK_FROM], total):
+                    if batch.slot[i] >= 0:
+                        release(core, batch.slot[i])
+            else:
+                _close_tick(core, batch)
+            ints[STAGE] = BEGIN
+
+
+@entry_point
+def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -> None:
+    """Hear how far the streams have come, and drop what has expired by then."""
+    core.ints[RATED] += 1
+    for s in range(told.shape[0]):
+        _hear(core, s, told[s])
+    end_facts(core, facts, rules)
+    expire(core, facts, rules, batch)
+
+
+@entry_point
+def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
+    """Drop what is too much by rules that have just changed."""
+    core.ints[RATED] += 1
+    for pool in range(rules.pools):
+        fit(core, facts, rules, batch, out, pool, -1)
+
+
+@entry_point
+def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
+    """Hold tuples that were held before, given in order of their sequence numbers."""
+    core.ints[RATED] += 1
+    for i in range(tuples.shape[0]):
+        core.ints[FREE] -= 1
+        slot = core.free[core.ints[FREE]]
+        core.slots[slot] = tuples[i]
+        held = core.slots[slot]
+        held.state, held.seen, held.learned = PENDING, 1, 0
+        end = last_end(facts, held.stream, held.entry, held.time, rules.never)
+        held.until = end
+        if rules.windows[held.stream] != 0:
+            held.until = min(end, held.time + rules.windows[held.stream])
+        link(core, slot)
+        hold(core, facts, rules, slot, False)
+
+
+@entry_point
+def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
+    """Facts have been given an end: held tuples may end with them."""
+    core.ints[RATED] += 1
+    for i in range(ended.shape[0]):
+        fact = ended[i]
+        for s in range(rules.windows.shape[0]):
+            slot = core.groups[s, facts.key[fact, s]].head
+            while slot >= 0:
+                held = core.slots[slot]
+                if held.state == HELD:
+                    end = last_end(facts, s, held.entry, held.time, rules.never)
+                    if end < held.until:
+                        held.until = end
+                        schedule(core, slot)
+                slot = held.next
+
+
+@entry_point
+def note_ends(core: Core, facts: Facts, fact: Array) -> None:
+    """Remember which facts end, for which there is room."""
+    for i in range(fact.shape[0]):
+        n = core.ints[ENDING]
+        put(core.ending, n, facts.end[fact[i]], fact[i], fact[i])
+        sift_up(core.ending, n)
+        core.ints[ENDING] = n + 1

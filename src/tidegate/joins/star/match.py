@@ -1,0 +1,147 @@
+"""What facts lead to: the combinations of a tuple with one of each other stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.joins.star.layout import (
+    BASE,
+    COUNT,
+    DGL,
+    EMIT,
+    HELD,
+    PAUSED,
+    PAUSED_FACT,
+    PAUSED_SLOT,
+    Core,
+    Rules,
+)
+from tidegate.joins.star.link_index import Facts, active
+from tidegate.joins.star.ranks import learn, rematch
+from tidegate.kernel.compiling import Array, inlined, inner
+
+
+@inlined
+def _near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
+    """Whether tuples of streams s and o with times a and b lie in each other's window."""
+    mine, other = rules.windows[s], rules.windows[o]
+    return bool((mine == 0 or b < a + mine) and (other == 0 or a < b + other))
+
+
+@inlined
+def _fits(
+    core: Core, facts: Facts, rules: Rules, fact: int, slot: int, depth: int, s: int, time: Any
+) -> bool:
+    """Whether a tuple completes a combination through a fact: active, and in all windows."""
+    held = core.slots[slot]
+    if not (active(facts, fact, held.time) and _near(rules, s, time, held.stream, held.time)):
+        return False
+    for i in range(depth):
+        other = core.slots[core.cursor[i]]
+        if not _near(rules, other.stream, other.time, held.stream, held.time):
+            return False
+    return True
+
+
+@inlined
+def _other(stream: int, depth: int) -> int:
+    """The other streams of a stream, by number."""
+    return depth if depth < stream else depth + 1
+
+
+@inlined
+def _pause(core: Core, fact: int, slot: int) -> None:
+    core.ints[PAUSED], core.ints[PAUSED_FACT], core.ints[PAUSED_SLOT] = 1, fact, slot
+
+
+@inlined
+def meet(
+    core: Core,
+    facts: Facts,
+    rules: Rules,
+    rows: Array,
+    n: int,
+    stream: int,
+    entry: int,
+    time: Any,
+    row: int,
+    action: int,
+    only: int,
+) -> int:
+    """Go through all combinations of a tuple with one of each other stream, by its facts.
+
+    `EMIT` writes those with all that have probed to `rows`, after the n that it has; it gives how
+    many it has then. When `rows` is full it sets `PAUSED`, and the next call continues there. The
+    others count those with what is in memory, through facts that have not ended; `ADD` and `TAKE`
+    also in the matches of all but the tuple itself. `only` is one fact, or -1.
+    """
+    others = rules.windows.shape[0] - 1
+    fact = only if only >= 0 else facts.first[stream, entry]
+    resumes = action == EMIT and core.ints[PAUSED] == 1
+    if resumes:
+        fact = core.ints[PAUSED_FACT]
+        core.ints[PAUSED] = 0
+    while fact >= 0:
+        fits = active(facts, fact, time)
+        if action != EMIT and only < 0:
+            fits = fits and facts.end[fact] > core.clock[0]
+        if fits and others == 0:
+            if n == rows.shape[1]:
+                _pause(core, fact, -1)
+                return n
+            rows[0, n], rows[1, n] = row, fact
+            n += 1
+        elif fits:
+            depth = 0
+            slot = core.groups[_other(stream, 0), facts.key[fact, _other(stream, 0)]].head
+            if resumes:
+                # The slots of the streams before the last are still in `core.cursor`.
+                depth, slot = others - 1, core.ints[PAUSED_SLOT]
+                resumes = False
+            while depth >= 0:
+                if slot < 0:
+                    depth -= 1
+                    if depth >= 0:
+                        slot = core.slots[core.cursor[depth]].next
+                    continue
+                held = core.slots[slot]
+                good = held.seen == 1 if action == EMIT else held.state == HELD
+                if not good or not _fits(core, facts, rules, fact, slot, depth, stream, time):
+                    slot = held.next
+                    continue
+                core.cursor[depth] = slot
+                if depth + 1 < others:
+                    depth += 1
+                    o = _other(stream, depth)
+                    slot = core.groups[o, facts.key[fact, o]].head
+                    continue
+                if action == EMIT and n == rows.shape[1]:
+                    _pause(core, fact, slot)
+                    return n
+                for i in range(others):
+                    one = core.cursor[i]
+                    if action == EMIT:
+                        rows[_other(stream, i), n] = core.slots[one].row
+                        if (
+                            rules.kind == DGL
+                            and core.slots[one].state == HELD
+                            and core.slots[one].seq < core.ints[BASE]
+                        ):
+                            learn(core, rules, one)
+                    elif action != COUNT:
+                        rematch(core, rules, one, action)
+                if action == EMIT:
+                    rows[stream, n] = row
+                    rows[others + 1, n] = fact
+                n += 1
+                slot = held.next
+        fact = -1 if only >= 0 else facts.next[fact, stream]
+    return n
+
+
+@inner
+def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only: int) -> int:
+    """Count the matches of a tuple in memory, and in theirs; see `meet`."""
+    held = core.slots[slot]
+    none = core.cursor.reshape(1, -1)
+    return meet(core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only)

@@ -1,0 +1,211 @@
+"""Which tuple of a star join leaves: its rank now, and the heaps that keep the lowest on top.
+
+A heap knows where each slot is in it: what changes a rank moves the slot, so that the choice is
+always exact.
+"""
+
+from __future__ import annotations
+
+from tidegate.joins.star.layout import DGL, DIMPPROB, MEMO, RATE, RATED, Core, Rules
+from tidegate.joins.star.link_index import Facts, active
+from tidegate.kernel.compiling import inlined, inner
+
+
+@inlined
+def _lower(core: Core, a: int, b: int) -> bool:
+    x, y = core.slots[a], core.slots[b]
+    if x.rank != y.rank:
+        return bool(x.rank < y.rank)
+    if x.tie != y.tie:
+        return bool(x.tie < y.tie)
+    if x.tie != 0.0 and x.matches != y.matches:
+        return bool(x.matches < y.matches)
+    return bool(x.seq < y.seq)
+
+
+@inner
+def settle(core: Core, slot: int) -> None:
+    """Move a slot to where it belongs in its heap."""
+    queue, at = core.slots[slot].queue, core.slots[slot].place
+    heap, n = core.heaps[queue], core.sizes[queue]
+    while at > 0:
+        up = (at - 1) >> 1
+        if not _lower(core, slot, heap[up]):
+            break
+        heap[at] = heap[up]
+        core.slots[heap[at]].place = at
+        at = up
+    while True:
+        down = 2 * at + 1
+        if down >= n:
+            break
+        if down + 1 < n and _lower(core, heap[down + 1], heap[down]):
+            down += 1
+        if not _lower(core, heap[down], slot):
+            break
+        heap[at] = heap[down]
+        core.slots[heap[at]].place = at
+        at = down
+    heap[at] = slot
+    core.slots[slot].place = at
+
+
+@inner
+def push(core: Core, queue: int, slot: int) -> None:
+    """Put a slot into a heap."""
+    core.slots[slot].queue = queue
+    core.slots[slot].place = core.sizes[queue]
+    core.heaps[queue, core.sizes[queue]] = slot
+    core.sizes[queue] += 1
+    settle(core, slot)
+
+
+@inner
+def pull(core: Core, slot: int) -> None:
+    """Take a slot out of its heap."""
+    queue, at = core.slots[slot].queue, core.slots[slot].place
+    core.sizes[queue] -= 1
+    last = core.heaps[queue, core.sizes[queue]]
+    if last != slot:
+        core.heaps[queue, at] = last
+        core.slots[last].place = at
+        settle(core, last)
+
+
+@inlined
+def pool_of(rules: Rules, stream: int) -> int:
+    """The part of the memory that a stream's tuples are in."""
+    return stream if rules.pools > 1 else 0
+
+
+@inlined
+def _balance(core: Core, rules: Rules, slot: int) -> float:
+    """What DGL has of a tuple now."""
+    held = core.slots[slot]
+    return float(held.gain - rules.params[1] * float(core.clock[0] - held.last))
+
+
+@inner
+def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
+    """How much comes for a tuple: over its facts that are active now, the rate of all others.
+
+    With importance, a rate is that of the results' importance, as if each arrival of a key had the
+    mean of the key's. It is written so that more arrivals never make it less.
+
+    A key may have very many facts and tuples, so what was found for one of them is remembered.
+    """
+    held = core.slots[slot]
+    spread = 97 * held.stream + int(8.0 * min(held.weight, 1e9))
+    memo = core.memo[(held.entry + spread) & (MEMO - 1)]
+    if (
+        memo.rated == core.ints[RATED]
+        and memo.entry == held.entry
+        and memo.stream == held.stream
+        and memo.weight == held.weight
+        and memo.since <= held.time < memo.before
+    ):
+        return float(memo.worth)
+    streams = rules.windows.shape[0]
+    total = 0.0
+    since, before = rules.never, rules.always
+    fact = facts.first[held.stream, held.entry]
+    while fact >= 0:
+        if facts.end[fact] > core.clock[0] and facts.begin[fact] > held.time:
+            before = min(before, facts.begin[fact])
+        if active(facts, fact, held.time) and facts.end[fact] > core.clock[0]:
+            since = max(since, facts.begin[fact])
+            rates, sums = 1.0, 1.0
+            for o in range(streams):
+                if o != held.stream:
+                    rates *= core.groups[o, facts.key[fact, o]].rate
+                    sums *= core.groups[o, facts.key[fact, o]].sum
+            if rules.kind == RATE or rules.combine < 0:
+                total += rates
+            elif rules.combine == 3:
+                total += held.weight * sums
+            elif rates > 0.0:
+                combined = held.weight * rates
+                for o in range(streams):
+                    if o == held.stream:
+                        continue
+                    one = core.groups[o, facts.key[fact, o]].sum
+                    for p in range(streams):
+                        if p != o and p != held.stream:
+                            one *= core.groups[p, facts.key[fact, p]].rate
+                    if rules.combine == 0:
+                        combined = min(combined, one)
+                    elif rules.combine == 1:
+                        combined = max(combined, one)
+                    else:
+                        combined += one
+                total += combined
+        fact = facts.next[fact, held.stream]
+    if rules.kind == RATE:
+        total *= held.weight
+    memo.rated, memo.entry, memo.stream = core.ints[RATED], held.entry, held.stream
+    memo.weight, memo.since, memo.before, memo.worth = held.weight, since, before, total
+    return float(total)
+
+
+@inlined
+def victim(core: Core, facts: Facts, rules: Rules, pool: int) -> int:
+    """The tuple of a pool with the lowest rank."""
+    heap = core.heaps[pool]
+    if rules.kind == DGL:
+        while core.sizes[pool] > 0 and _balance(core, rules, heap[0]) <= 0.0:
+            slot = heap[0]
+            pull(core, slot)
+            core.slots[slot].rank = 0.0
+            push(core, rules.pools + pool, slot)
+        if core.sizes[rules.pools + pool] > 0:
+            return int(core.heaps[rules.pools + pool, 0])
+    if rules.kind >= RATE:
+        # Ranks are as they were when last looked up, and only rise.
+        while True:
+            slot = heap[0]
+            rank = worth(core, facts, rules, slot)
+            if rank == core.slots[slot].rank:
+                break
+            core.slots[slot].rank = rank
+            settle(core, slot)
+    return int(heap[0])
+
+
+@inner
+def learn(core: Core, rules: Rules, slot: int) -> None:
+    """DGL: a held tuple has a result now; its matches count once an instant."""
+    held = core.slots[slot]
+    since = float(core.clock[0] - held.last)
+    share = held.weight * max(float(held.time + rules.windows[held.stream] - core.clock[0]), 0.0)
+    share /= rules.params[0]
+    if since > 0.0:
+        # An instant with a result costs nothing: only those since the last one, before this, do.
+        idle = max(since - rules.params[2], 0.0)
+        held.gain = max(held.gain - rules.params[1] * idle, 0.0) + share * float(held.matches)
+        held.last = core.clock[0]
+    held.gain += share
+    held.learned = 1
+    _regain(core, rules, slot)
+
+
+@inlined
+def _regain(core: Core, rules: Rules, slot: int) -> None:
+    """Have a tuple ranked by its balance: all fall alike, so what differs does not change."""
+    held = core.slots[slot]
+    pool = pool_of(rules, held.stream)
+    if held.queue != pool:
+        pull(core, slot)
+        held.rank = held.gain + rules.params[1] * float(held.last)
+        push(core, pool, slot)
+    else:
+        held.rank = held.gain + rules.params[1] * float(held.last)
+        settle(core, slot)
+
+
+@inlined
+def rematch(core: Core, rules: Rules, slot: int, change: int) -> None:
+    """A tuple in memory has gained or lost matches there."""
+    core.slots[slot].matches += change
+    if rules.kind == DIMPPROB:
+        core.slots[slot].rank = core.slots[slot].weight * float(core.slots[slot].matches)
+    settle(core, slot)

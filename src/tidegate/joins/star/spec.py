@@ -1,0 +1,449 @@
+"""What a star-streaming join is: settings, checked once, before any data is read.
+
+Streams R_1..R_n are joined through a relation F whose rows, the *facts*, are active in an interval
+of time (Towne, Zhu, Zuzarte, Hou, section 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from tidegate.errors import TidegateError
+from tidegate.joins.window.spec import (
+    MOMENTS,
+    Combine,
+    Moment,
+    check_weights,
+    combine_of,
+    halflife_of,
+    not_too_large,
+    settings_of_policy,
+    times_of,
+    window_length,
+)
+from tidegate.policies import DGL, POLICIES, Auto, DimpProb, Policy, Prob, SimpProb, policy_of
+from tidegate.settings.checks import (
+    check_carried,
+    check_column,
+    check_key,
+    check_unique,
+    key_columns,
+    lateness_of,
+    one_of,
+    result_names,
+    seed_of,
+    time_unit,
+)
+from tidegate.settings.schedules import Step, is_schedule
+from tidegate.settings.side import Side
+from tidegate.settings.times import TimeUnit
+from tidegate.settings.values import is_whole, quoted, real
+
+#: What a row of a stream of changes does.
+OPERATIONS = ("insert", "delete", "update")
+#: How the relation is called where columns clash, and in messages.
+FACT, RELATION = "fact", "the relation"
+#: The policies that know of a relation, and those that need not.
+_LED = (Auto, Prob, SimpProb, DimpProb, DGL)
+_STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
+
+
+@dataclass(frozen=True)
+class Relation:
+    """The relation F.
+
+    Attributes
+    ----------
+    schema
+        Its columns.
+    keys
+        For each stream, the columns that its keys are compared with.
+    interval
+        The columns with the begin and the end of a fact's active interval, if it has one.
+    changes
+        The columns with the operation and its time, where the relation is a stream of changes.
+    fact
+        The columns that tell facts apart.
+    carried
+        The columns that results have: all but keys, operation and its time.
+    """
+
+    schema: pa.Schema
+    keys: tuple[tuple[str, ...], ...]
+    interval: tuple[str, str] | None
+    changes: tuple[str, str] | None
+    fact: tuple[str, ...]
+    carried: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StarJoin:
+    """A star-streaming join, ready to run."""
+
+    streams: tuple[Side, ...]
+    stream_names: tuple[str, ...]
+    relation: Relation
+    unit: TimeUnit
+    lateness: int | float
+    memory: int | None
+    split: Literal["shared", "fixed"]
+    moment: Moment
+    policy: Policy
+    params: tuple[float, ...]
+    halflife: int | float
+    combine: Combine
+    importance_limit: float | None
+    seed: int
+    names: tuple[str, ...]
+
+    @property
+    def windows(self) -> tuple[int | float | None, ...]:
+        """The window of each stream; None if it is unbounded."""
+        return tuple(side.window for side in self.streams)
+
+    @property
+    def result_age(self) -> int | float | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+        if len(self.streams) == 1:
+            return 0
+        lengths = [window for window in self.windows if window is not None]
+        return max(lengths) if len(lengths) == len(self.windows) else None
+
+    @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers: a second, or 1."""
+        return times_of(self.unit, self.windows).unit
+
+    @property
+    def weighed(self) -> bool:
+        """Whether tuples have an importance."""
+        return self.streams[0].importance is not None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the relation is a stream of changes."""
+        return self.relation.changes is not None
+
+    @property
+    def pools(self) -> int:
+        """How many parts the memory has."""
+        return len(self.streams) if self.split == "fixed" else 1
+
+    @property
+    def most_shards(self) -> int | None:
+        """How many shards there can be: one, if what leads where may change; each with memory."""
+        if self.dynamic:
+            return 1
+        return None if self.memory is None else self.memory // self.pools
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The columns of the streams, then those of the relation that are no keys."""
+        fields = [field for side in self.streams for field in side.schema]
+        fields += [self.relation.schema.field(name) for name in self.relation.carried]
+        return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values: a checkpoint depends on each."""
+        relation = self.relation
+        return {
+            "on": [
+                [list(side.keys), list(keys)]
+                for side, keys in zip(self.streams, relation.keys, strict=True)
+            ],
+            "time": [side.time for side in self.streams],
+            "within": list(self.windows),
+            "lateness": self.lateness,
+            "memory": self.memory,
+            "split": self.split,
+            "moment": self.moment,
+            "importance": [side.importance for side in self.streams],
+            "importance_limit": self.importance_limit,
+            "combine": self.combine,
+            "seed": self.seed,
+            "interval": relation.interval,
+            "changes": relation.changes,
+            "fact": list(relation.fact),
+            "columns": [
+                [f"{f.name}: {f.type}" for f in schema]
+                for schema in (*(side.schema for side in self.streams), relation.schema)
+            ],
+        } | settings_of_policy(self.policy)
+
+
+def star_join(
+    streams: Mapping[str, pa.Schema],
+    relation: pa.Schema,
+    *,
+    on: Any,
+    time: Any,
+    within: Any = None,
+    interval: tuple[str, str] | None = None,
+    changes: tuple[str, str] | None = None,
+    fact: str | Sequence[str] | None = None,
+    memory: int | None = None,
+    split: str = "shared",
+    policy: str | Policy = "auto",
+    moment: str = "probe-first",
+    importance: Any = None,
+    importance_limit: float | None = None,
+    combine: str | None = None,
+    lateness: Any = None,
+    suffixes: Sequence[str] | None = None,
+    seed: int = 0,
+) -> StarJoin:
+    """Check the settings of a star join against the schemas of its inputs."""
+    names = tuple(streams)
+    schemas = list(streams.values())
+    for schema, name in zip((*schemas, relation), (*names, RELATION), strict=True):
+        check_unique(schema, name)
+        check_carried(schema, name)
+    pairs = [key_columns(one) for one in _keys(on, names)]
+    for name, schema, pair in zip(names, schemas, pairs, strict=True):
+        for a, b in zip(*pair, strict=True):
+            check_key(schema, relation, a, b, (name, RELATION))
+    times = [_column(t, "time") for t in each(time, names, "time", "a column")]
+    found = _relation(relation, tuple(pair[1] for pair in pairs), interval, changes, fact)
+    unit = _unit(dict(zip(names, zip(schemas, times, strict=True), strict=True)), found)
+    windows = _windows(within, names, unit)
+    weights: list[str | None] = [None] * len(names)
+    if importance is not None:
+        weights = [_column(w, "importance") for w in each(importance, names, "importance", "one")]
+        for name, schema, weight in zip(names, schemas, weights, strict=True):
+            check_weights(schema, str(weight), name)
+    chosen = _policy(policy)
+    when = one_of(moment, MOMENTS, "moment")
+    held = _memory(memory, names, one_of(split, ("shared", "fixed"), "split"))
+    return StarJoin(
+        streams=tuple(
+            Side(schema, pair[0], column, (Step(0, window),), weight)
+            for schema, pair, column, window, weight in zip(
+                schemas, pairs, times, windows, weights, strict=True
+            )
+        ),
+        stream_names=names,
+        relation=found,
+        unit=unit,
+        lateness=lateness_of(
+            lateness, unit, [s.field(t) for s, t in zip(schemas, times, strict=True)]
+        ),
+        memory=held,
+        split=split,  # type: ignore[arg-type]
+        moment="probe-first" if len(names) == 1 else when,
+        policy=chosen,
+        params=() if held is None else chosen.params(times_of(unit, windows)),
+        halflife=halflife_of(chosen, windows, unit),
+        combine=combine_of(combine, importance),
+        importance_limit=_limit(importance_limit, importance),
+        seed=seed_of(seed),
+        names=result_names(
+            [*schemas, pa.schema([relation.field(n) for n in found.carried])],
+            [f"_{name}" for name in (*names, FACT)] if suffixes is None else suffixes,
+        ),
+    )
+
+
+def named(streams: Any) -> dict[str, Any]:
+    """The streams by name; "s1", "s2" and so on, where they are given as a list."""
+    if isinstance(streams, Mapping):
+        given = dict(streams)
+    elif isinstance(streams, list | tuple):
+        given = {f"s{at}": stream for at, stream in enumerate(streams, 1)}
+    else:
+        given = {}
+    if not given or not all(isinstance(name, str) and name not in ("", FACT) for name in given):
+        raise TidegateError(
+            "streams must be a list of one or more streams, or a mapping of names (other than "
+            f'"{FACT}") to streams, not {quoted(streams)}'
+        )
+    return given
+
+
+def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]:
+    """A setting for each stream: from one for all, a list, or a mapping of the streams' names."""
+    if isinstance(value, Mapping) and set(value) == set(names):
+        return [value[name] for name in names]
+    if isinstance(value, list | tuple) and len(value) == len(names):
+        return list(value)
+    if isinstance(value, str):
+        return [value] * len(names)
+    listed = ", ".join(f'"{name}"' for name in names)
+    raise TidegateError(
+        f"{setting} must have {what} for each of the {len(names)} streams, as a list or as a "
+        f"mapping of {listed}, not {quoted(value)}"
+    )
+
+
+def _keys(on: Any, names: tuple[str, ...]) -> list[Any]:
+    """For each stream, its key and the relation's; a mapping of columns is one for all."""
+    if isinstance(on, Mapping) and on and not set(on) & set(names):
+        return [on] * len(names)
+    return each(on, names, "on", "columns")
+
+
+def _column(value: Any, setting: str) -> str:
+    if not isinstance(value, str):
+        raise TidegateError(f"{setting} must be a column name for each stream, not {quoted(value)}")
+    return value
+
+
+def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int | float | None, ...]:
+    if len(names) == 1:
+        if within is not None:
+            raise TidegateError(
+                "one stream joins the relation without a window, because none of its tuples is "
+                f"held; leave within out, not {quoted(within)}"
+            )
+        return (None,)
+    if within is None:
+        raise TidegateError(
+            "within is missing: how long do tuples of a stream wait for others? Give a window, one "
+            'for each stream, or "unbounded"'
+        )
+    is_one = not isinstance(within, list | tuple | Mapping)
+    given = [within] * len(names) if is_one else each(within, names, "within", "a window")
+    for window in (within, *given):
+        _refuse_schedule(window, "within")
+    return tuple(window_length(window, unit) for window in given)
+
+
+def _refuse_schedule(value: Any, setting: str) -> None:
+    if is_schedule(value):
+        raise TidegateError(
+            f"{setting} of a star join does not change with time; give it one value, not the "
+            f"schedule {quoted(value)} (tidegate.join takes schedules)"
+        )
+
+
+def _relation(
+    schema: pa.Schema,
+    keys: tuple[tuple[str, ...], ...],
+    interval: Any,
+    changes: Any,
+    fact: Any,
+) -> Relation:
+    for value, name, example in (
+        (interval, "interval", '("begin", "end")'),
+        (changes, "changes", '("operation", "time")'),
+    ):
+        if value is None:
+            continue
+        if not (isinstance(value, tuple | list) and len(value) == 2):
+            raise TidegateError(
+                f"{name} must be a pair of columns like {example}, not {quoted(value)}"
+            )
+        for column in value:
+            check_column(schema, column, RELATION)
+        if value[0] == value[1]:
+            raise TidegateError(f"{name} must be two columns like {example}, not {quoted(value)}")
+    if interval is not None and changes is not None:
+        raise TidegateError(
+            f"a relation has an interval ({quoted(interval)}) or is a stream of changes "
+            f"({quoted(changes)}), "
+            "not both: in a stream of changes, inserts begin and deletes end an interval"
+        )
+    if changes is not None and not _is_text(schema.field(changes[0]).type):
+        raise TidegateError(
+            f'the operation must be a column of strings such as "insert"; "{changes[0]}" is '
+            f"{schema.field(changes[0]).type}: cast it"
+        )
+    every_key = {name for one in keys for name in one}
+    named_by = [fact] if isinstance(fact, str) else fact
+    if named_by is not None:
+        if not isinstance(named_by, list | tuple) or not named_by:
+            raise TidegateError(f"fact must be a column name or a list of them, not {quoted(fact)}")
+        for column in named_by:
+            check_column(schema, column, RELATION)
+            if column in (changes or ()):
+                raise TidegateError(
+                    f'fact names what stays the same when a fact changes, and "{column}" is of '
+                    "the change: leave it out of fact"
+                )
+    elif changes is not None:
+        named_by = [name for name in schema.names if name in every_key]
+    else:
+        named_by = [name for name in schema.names if name not in (interval or ())]
+    return Relation(
+        schema=schema,
+        keys=keys,
+        interval=None if interval is None else (interval[0], interval[1]),
+        changes=None if changes is None else (changes[0], changes[1]),
+        fact=tuple(named_by),
+        carried=tuple(n for n in schema.names if n not in every_key and n not in (changes or ())),
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> TimeUnit:
+    """What all times are measured in: the finest of their units."""
+    columns = [(name, *stream) for name, stream in streams.items()]
+    if relation.interval is not None:
+        columns += [(RELATION, relation.schema, name) for name in relation.interval]
+    if relation.changes is not None:
+        columns.append((RELATION, relation.schema, relation.changes[1]))
+    first, schema, column = columns[0]
+    units = [
+        time_unit(schema, other, column, name, (first, which)) for which, other, name in columns
+    ]
+    return max(units, key=lambda unit: unit.per_unit)
+
+
+def _policy(policy: Any) -> Policy:
+    is_known = isinstance(policy, str) and policy in POLICIES
+    chosen = policy_of(policy, POLICIES if is_known else _STAR_POLICIES)
+    if isinstance(chosen, Prob) and not (chosen.counting == "learned" and chosen.keys is None):
+        raise TidegateError(
+            "a star join learns how often the keys of its relation come, all of them; leave "
+            "frequencies and keys of Prob out"
+        )
+    if chosen.ranks != "tuple" and not isinstance(chosen, _LED):
+        listed = ", ".join(f'"{name}"' for name in _STAR_POLICIES)
+        raise TidegateError(
+            f'policy "{chosen.name}" does not know of a relation; use one of {listed}, or one of '
+            "your own that ranks tuples"
+        )
+    return chosen
+
+
+def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
+    if memory is None:
+        return None
+    _refuse_schedule(memory, "memory")
+    if not is_whole(memory) or memory <= 0:
+        size = ", and a star join takes no sizes" if isinstance(memory, str) else ""
+        raise TidegateError(
+            "memory must be a positive number of tuples (or None to keep everything), not "
+            f"{quoted(memory)}{size}"
+        )
+    held = not_too_large(int(memory), memory)
+    if len(names) == 1:
+        raise TidegateError(
+            f"one stream holds nothing, so memory plays no part; leave memory={quoted(memory)} out"
+        )
+    if split == "fixed" and memory < len(names):
+        raise TidegateError(
+            f"memory must be at least {len(names)} tuples when it is split between the streams, "
+            f'not {quoted(memory)}; use split="shared" or more memory'
+        )
+    return held
+
+
+def _limit(limit: Any, importance: Any) -> float | None:
+    if limit is None:
+        return None
+    if importance is None:
+        raise TidegateError(
+            f"importance_limit={quoted(limit)} bounds an importance, and none is given: give "
+            "importance"
+        )
+    if not 0 < real(limit) < math.inf:
+        raise TidegateError(f"importance_limit must be a number above 0, not {quoted(limit)}")
+    return float(limit)

@@ -1,0 +1,564 @@
+"""The kernel's arrays: made, grown, filled and read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.joins.window import held_rows as tuples
+from tidegate.joins.window import keys as key_table
+from tidegate.kernel import layout, sorting
+from tidegate.learning import outlook, rates, scores
+from tidegate.learning.ghosts import index_ghosts
+
+#: At how many ages a ghost leaves a trail.
+_MARKS = 8
+#: The arrays in which what ghosts have taught is kept.
+_LEARNED = ("worth", "cells", "returns")
+
+
+class Tables:
+    """The arrays of one join, large enough for what comes."""
+
+    def __init__(
+        self,
+        time: np.dtype[Any],
+        rules: layout.Rules,
+        curves: tuple[Sequence[float], Sequence[float]] = ((0.0,), (0.0,)),
+    ) -> None:
+        self._rules = rules
+        self._sketches = bool(rules.learn) and rules.counting == layout.SKETCHED
+        self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
+        scored = rules.kind == layout.BY_SCORE
+        self._keeps = scored and rules.formula == scores.IJOIN and rules.params[5] != 0
+        self._interned = 0  # new keys in the last batch
+        self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
+        lowest = -np.inf if time.kind == "f" else layout.NEVER
+        none, short = np.empty(0, np.int64), np.empty(0, np.int32)
+        ranked, timed = layout.ranked_type(np.dtype(np.float64)), layout.ranked_type(time)
+        self.core = layout.Core(
+            ints=np.zeros(layout.INTS, np.int64),
+            clock=np.full(1, lowest, time),
+            heard=np.full(2, lowest, time),
+            floor=np.zeros(2),
+            slots=np.empty(0, layout.slot_type(time)),
+            free=short,
+            groups=np.empty(0, layout.GROUP),
+            hashes=np.empty(0, np.uint64),
+            table=np.zeros(2, np.uint64),
+            free_entries=short,
+            idle=short,
+            edge=np.zeros(2, ranked),
+            near=np.empty((rules.pools, 0), ranked),
+            joiners=np.empty((rules.pools, 0), ranked),
+            far=np.empty((rules.pools, 0), ranked),
+            bounds=np.empty(sorting.PARTS),
+            tally=np.empty(sorting.CELLS + sorting.PARTS, np.int64),
+            due=np.empty((2, 0), layout.DUE),
+            ends=np.full(2, lowest, time),
+            late=np.empty((2, 128), timed),
+            gone=none,
+            fresh=none,
+            model=np.zeros(rates.MODEL),
+            worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
+            cells=np.zeros((2, 2, 1, 1, 1)),
+            returns=np.zeros((2, outlook.COUNTS, 1, 1)),
+            factors=np.zeros((3, 3, 1)),
+            ghosts=np.empty(0, layout.ghost_type(time)),
+            trails=np.empty((0, 1, 2), np.int64),
+            heads=short,
+            recent=np.empty(0, layout.recent_type(time)),
+            learned=none,
+            is_learned=np.zeros(0, np.bool_),
+            priority=np.empty(0),
+            quality=np.zeros((rules.pools, layout.TIMES + 1)),
+            ring=np.empty(0, layout.ring_type(time)),
+            sketch=np.zeros((2, layout.SKETCH_ROWS, rules.columns)),
+        )
+        self.core.model[rates.WEIGHT] = 1.0
+        self.core.edge["rank"] = -np.inf
+        self._sketched = self.core.sketch.copy()  # as it was at the mark
+        self._grow_slots(1024)
+        self._grow_entries(1024)
+        self.set_budget()
+
+    # ---- size ---------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Tuples in memory."""
+        return self.held_on(0) + self.held_on(1)
+
+    def held_on(self, side: int) -> int:
+        """Tuples of one side in memory."""
+        return int(self.core.ints[layout.HELD + side])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all arrays."""
+        return sum(array.nbytes for array in self.core)
+
+    def make_room(self, newcomers: int, late: int = 0) -> None:
+        """Make sure that newcomers, some of them late, can be taken without growing midway."""
+        rules = self._rules
+        most = self.held + newcomers
+        if rules.kind != layout.NOTHING:
+            most = min(most, max(sum(row[: rules.pools]) for row in rules.budgets.tolist()))
+        if len(self.core.slots) < most + 2:
+            self._grow_slots(most + most // 8 + 2)
+        if len(rules.windows):
+            late = newcomers  # any of them may expire before others that came earlier
+        late += int(self.core.ints[[layout.LATE_DUE, layout.LATE_DUE + 1]].max())
+        late = min(late, most + most // 4 + 128)  # the dead among them go when there is no room
+        if self.core.late.shape[1] < late:
+            self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
+        if len(self.core.fresh) < newcomers:
+            self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
+        if self._rings:
+            self._grow_ring(newcomers)
+
+    def set_budget(self) -> None:
+        """Have the pools hold what they may after the changes of the memory so far."""
+        ints, budgets = self.core.ints, self._rules.budgets
+        ints[layout.BUDGET : layout.BUDGET + 2] = budgets[ints[layout.CHANGE]]
+
+    def allow(self, rules: layout.Rules) -> None:
+        """Go by other rules from now on, which differ in how much is held."""
+        self._rules = rules
+        self.set_budget()
+
+    def _grow_slots(self, size: int) -> None:
+        core = self.core
+        old = len(core.slots)
+        slots = _aligned(size, core.slots.dtype)
+        slots[:old] = core.slots
+        slots["seq"][old:] = -1
+        free = np.empty(size, np.int32)
+        n = core.ints[layout.FREE]
+        free[size - old : size - old + n] = core.free[:n]
+        free[: size - old] = np.arange(size - 1, old - 1, -1)
+        core.ints[layout.FREE] = n + size - old
+        self.core = core._replace(
+            slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
+        )
+        if self._rules.kind == layout.BY_SCORE:
+            learned, is_learned = np.empty(size, np.int64), np.zeros(size, np.bool_)
+            learned[: len(core.learned)] = core.learned
+            is_learned[: len(core.is_learned)] = core.is_learned
+            self.core = self.core._replace(learned=learned, is_learned=is_learned)
+            if self._keeps:
+                priority = np.zeros(size)
+                priority[: len(core.priority)] = core.priority
+                self.core = self.core._replace(priority=priority)
+        if self._rules.kind != layout.NOTHING:
+            # Candidates that are dead take room until they are pruned.
+            queue = size + size // 2 + 128
+            joiners = _wider(core.joiners, queue)
+            for pool in range(self._rules.pools):
+                # The line counts from the end.
+                length = core.ints[layout.LINE_TO + pool]
+                line = core.joiners[pool, ::-1][:length]
+                joiners[pool, ::-1][:length] = line
+            self.core = self.core._replace(
+                near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 1)),
+                joiners=joiners,
+                far=_wider(core.far, queue),
+            )
+
+    def _grow_entries(self, size: int) -> None:
+        core = self.core
+        groups = _aligned(2 * size, core.groups.dtype)
+        groups[: len(core.groups)] = core.groups
+        groups["head"][len(core.groups) :] = groups["tail"][len(core.groups) :] = -1
+        hashes = np.zeros(size, np.uint64)
+        hashes[: len(core.hashes)] = core.hashes
+        free, idle = np.empty(size, np.int32), np.empty(size, np.int32)
+        free[: len(core.free_entries)] = core.free_entries
+        idle[: len(core.idle)] = core.idle
+        changed = np.zeros(size, np.bool_)
+        changed[: len(self._changed)] = self._changed
+        self._changed = changed
+        self.core = core._replace(
+            groups=groups,
+            hashes=hashes,
+            free_entries=free,
+            idle=idle,
+            table=np.zeros(1 << (size * 3 // 2).bit_length(), np.uint64),
+        )
+        if len(core.recent):
+            self._grow_recent()
+
+    # ---- keys ---------------------------------------------------------------------------------
+
+    def intern(self, keys: NDArray[np.uint64], *, loading: bool = False) -> NDArray[np.int64]:
+        """The entry of each key; rates of theirs will be taken as changed.
+
+        While a state is loaded, keys may have rates whose tuples are still to come.
+        """
+        entries = np.empty(len(keys), np.int64)
+        tries = 0
+        if self._unused() < min(self._interned, len(keys)):
+            self._sweep(loading)  # as many new keys as the last time would not find room
+        before = self._unused()
+        while key_table.intern(self.core, keys, entries) < len(keys):
+            # What this batch's keys were given so far goes too: nothing refers to it yet.
+            self._sweep(loading)
+            if tries > 0 or self._crowded():
+                self._grow_entries(len(self.core.hashes) * (5 + tries) // 4 + 1024)
+                self._sweep(loading)
+            tries += 1
+            before = self._unused()
+        self._interned = before - self._unused()
+        if self._rules.learn:
+            self._changed[entries] = True
+        return entries
+
+    def _unused(self) -> int:
+        """How many keys could be given an entry."""
+        ints = self.core.ints
+        return len(self.core.hashes) - int(ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES])
+
+    def _crowded(self) -> bool:
+        return 4 * self._unused() < len(self.core.hashes)
+
+    def _sweep(self, loading: bool = False) -> None:
+        # A sketch knows of keys that hold nothing.
+        keep_rates = bool(self._rules.learn) and (loading or not self._sketches)
+        key_table.sweep_entries(self.core, keep_rates)
+
+    def set_rates(
+        self,
+        entries: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        left: NDArray[np.float64],
+        right: NDArray[np.float64],
+    ) -> None:
+        """Give entries the rates of a table (sorted by key); keys that it lacks have none."""
+        if len(keys) == 0:
+            return
+        wanted = self.core.hashes[entries]
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        known = keys[at] == wanted
+        self.core.groups["rate"][2 * entries] = np.where(known, left[at], 0.0)
+        self.core.groups["rate"][2 * entries + 1] = np.where(known, right[at], 0.0)
+
+    def rates(self, *, changed: bool) -> pa.RecordBatch:
+        """The rates of all counted keys, or of those that changed; none where a ring has them.
+
+        Where a sketch has them, those of keys that hold something: as they were when these came.
+        """
+        rate, count = self.core.groups["rate"], self.core.groups["count"]
+        learn = self._rules.learn and not self._rings
+        used = int(self.core.ints[layout.ENTRIES]) if learn else 0
+        entries = np.flatnonzero(self._changed[:used]) if changed else np.arange(used)
+        entries = entries[(rate[2 * entries] > 0) | (rate[2 * entries + 1] > 0)]
+        if self._sketches:
+            entries = entries[(count[2 * entries] > 0) | (count[2 * entries + 1] > 0)]
+        columns = {"key": self.core.hashes[entries]}
+        columns |= {"left": rate[2 * entries], "right": rate[2 * entries + 1]}
+        if len(self.core.recent):
+            for name, groups in (("left", 2 * entries), ("right", 2 * entries + 1)):
+                recent = self.core.recent[groups]
+                columns |= {f"{name}_{field}": recent[field] for field in ("time", "count")}
+        return pa.record_batch([pa.array(c) for c in columns.values()], list(columns))
+
+    def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
+        """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
+        core = self.core
+        core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]].astype(np.int64)] = 0
+        if replace:
+            core.groups["rate"][:] = 0.0
+        keys, left, right, *recent = (c.to_numpy() for c in batch.columns)
+        order = np.argsort(keys)
+        entries = self.intern(keys, loading=True)
+        self.set_rates(entries, keys[order], left[order], right[order])
+        core = self.core
+        for at, values in enumerate(recent):
+            core.recent[("time", "count")[at % 2]][2 * entries + at // 2] = values
+        self._list_counted()
+
+    def _list_counted(self) -> None:
+        """List all keys that have rates as counted ones; before tuples are loaded."""
+        used = int(self.core.ints[layout.ENTRIES])
+        rate = self.core.groups["rate"]
+        self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
+
+    def forget(self) -> None:
+        """Keep only the more frequent half of the keys that are counted and hold nothing."""
+        core = self.core
+        highest = np.empty(int(core.ints[layout.IDLE]))
+        n = key_table.idle_rates(core, highest)
+        count = n - self._rules.cap // 2
+        rate = np.partition(highest[:n], count - 1)[count - 1]
+        below = int((highest[:n] < rate).sum())
+        ties = core.hashes[core.idle[:n][highest[:n] == rate]]
+        tie = np.partition(ties, count - below - 1)[count - below - 1]
+        key_table.forget(core, highest, rate, tie)
+
+    # ---- arrivals that are counted otherwise --------------------------------------------------
+
+    def _grow_ring(self, newcomers: int) -> None:
+        """Have room in the ring for newcomers, as far as so many may count."""
+        ints, old = self.core.ints, self.core.ring
+        first, stop = int(ints[layout.RING_FROM]), int(ints[layout.RING_TO])
+        wanted = min(stop - first + newcomers, self._rules.cap)
+        if len(old) >= max(wanted, 1):
+            return
+        ring = np.empty(min(max(wanted, 2 * len(old), 1), self._rules.cap), old.dtype)
+        numbers = np.arange(first, stop)
+        if len(numbers):
+            ring[numbers % len(ring)] = old[numbers % len(old)]
+        self.core = self.core._replace(ring=ring)
+
+    def arrivals(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
+        """The arrivals that count, or those of them that are new, in order; or a sketch's cells."""
+        core = self.core
+        parts = {}
+        if self._rings:
+            ints = core.ints
+            first = max(ints[layout.RING_FROM], ints[layout.RING_MARK] if changed else 0)
+            numbers = np.arange(first, ints[layout.RING_TO])
+            came = core.ring[numbers % max(len(core.ring), 1)]
+            keys, side = core.hashes[came["group"] >> 1], (came["group"] & 1).astype(np.int8)
+            columns = [pa.array(column) for column in (came["time"], keys, side)]
+            parts["ring"] = pa.record_batch(columns, ["time", "key", "side"])
+        if self._sketches:
+            cells = core.sketch.ravel()
+            before = self._sketched.ravel() if changed else 0.0
+            places = np.flatnonzero(cells != before)
+            columns = [pa.array(places), pa.array(cells[places])]
+            parts["sketch"] = pa.record_batch(columns, ["place", "value"])
+        return parts
+
+    def load_sketch(self, batch: pa.RecordBatch) -> None:
+        """Set cells of the sketch."""
+        places, values = (column.to_numpy() for column in batch.columns)
+        self.core.sketch.reshape(-1)[places] = values
+
+    def load_ring(self, batches: Sequence[pa.RecordBatch], first: int, stop: int) -> None:
+        """Count the last of these arrivals, which have the numbers given; before tuples are."""
+        ints = self.core.ints
+        ints[layout.RING_FROM] = ints[layout.RING_TO] = first
+        self._grow_ring(stop - first)
+        ints[layout.RING_TO] = stop
+        table = pa.Table.from_batches(batches)
+        time, key, side = (
+            column.to_numpy() for column in table.slice(len(table) - (stop - first)).columns
+        )
+        group = 2 * self.intern(key) + side
+        at = np.arange(first, stop) % max(len(self.core.ring), 1)
+        self.core.ring["time"][at], self.core.ring["group"][at] = time, group
+        np.add.at(self.core.groups["rate"], group, 1.0)
+        self._list_counted()
+
+    def _list_idle(self, entries: NDArray[np.int64]) -> None:
+        core = self.core
+        core.idle[: len(entries)] = entries
+        core.groups["listed"][2 * entries] = 1
+        core.ints[[layout.IDLE, layout.STAT_ONLY]] = len(entries)
+
+    # ---- tuples -------------------------------------------------------------------------------
+
+    def slots_of(self, side: int) -> NDArray[np.int64]:
+        """The slots of one side's tuples, by row."""
+        slots = self.core.slots
+        mine = np.flatnonzero((slots["seq"] >= 0) & (slots["group"] & 1 == side))
+        return mine[np.argsort(slots["row"][mine], kind="stable")]
+
+    def fresh(self) -> NDArray[np.int64]:
+        """The slots that were filled in the last batch, in that order, some of them twice."""
+        filled: NDArray[np.int64] = self.core.fresh[: self.core.ints[layout.FRESH]]
+        return filled
+
+    def learned(self) -> pa.RecordBatch:
+        """What was learned since the mark of tuples that were held then."""
+        core = self.core
+        slots = core.learned[: core.ints[layout.LEARNED]]
+        seq = core.slots["seq"][slots]
+        slots = slots[(seq >= 0) & (seq < core.ints[layout.MARK])]
+        names = ["seq", "gain", "last"]
+        return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
+
+    def priorities(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
+        """The priorities that held tuples were last given, or those given since the mark."""
+        if not self._keeps:
+            return {}
+        core = self.core
+        some = changed and not core.ints[layout.DETERMINED]
+        slots = np.flatnonzero(core.slots["seq"] >= (core.ints[layout.MARK] if some else 0))
+        columns = [pa.array(core.slots["seq"][slots]), pa.array(core.priority[slots])]
+        return {"priorities": pa.record_batch(columns, ["seq", "priority"])}
+
+    def load_priorities(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Give held tuples priorities, the later ones last."""
+        slots = np.flatnonzero(self.core.slots["seq"] >= 0)
+        slots = slots[np.argsort(self.core.slots["seq"][slots])]
+        held = self.core.slots["seq"][slots]
+        for batch in batches:
+            seq, priority = (column.to_numpy() for column in batch.columns)
+            at = np.searchsorted(held, seq)
+            known = np.flatnonzero(at < len(held))
+            known = known[held[at[known]] == seq[known]]
+            self.core.priority[slots[at[known]]] = priority[known]
+
+    def leave_ghosts(self, most: int, *, levels: int = 1, trends: int = 1) -> None:
+        """Learn what tuples are worth from so many ghosts at the most.
+
+        By their age alone, or by so many `levels` and `trends` of their key too.
+        """
+        steps = self.core.worth.shape[1]
+        shape = (steps, levels, trends)
+        self.core = self.core._replace(
+            worth=np.full((2, *shape), 0.0 if levels > 1 else 1.0),
+            cells=np.zeros((2, 2, *shape)),
+            returns=np.zeros((2, outlook.COUNTS, _MARKS, levels)),
+            factors=np.zeros((3, 3, max(shape))),
+            ghosts=np.empty(most, self.core.ghosts.dtype),
+            trails=np.zeros((most if levels > 1 else 0, _MARKS, 2), np.int64),
+            heads=np.full(1 << most.bit_length(), -1, np.int32),
+        )
+        if levels > 1:
+            self._grow_recent()
+
+    def _grow_recent(self) -> None:
+        """Have a place for when the key of each group came lately."""
+        old = self.core.recent
+        recent = np.zeros(len(self.core.groups), old.dtype)
+        recent["time"] = layout.NEVER
+        recent[: len(old)] = old
+        self.core = self.core._replace(recent=recent)
+
+    def model(self) -> dict[str, pa.RecordBatch]:
+        """What was learned from ghosts, and the ghosts."""
+        core = self.core
+        ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
+        own = ("hash", "seq", "time", "until", "side", "found", "marks")
+        trails = core.trails[: len(ghosts)]
+        trails = trails[_passed(ghosts[: len(trails)])]
+        return {
+            "ghosts": pa.record_batch([pa.array(ghosts[name]) for name in own], own),
+            "trails": pa.record_batch(list(map(pa.array, trails.T)), ["level", "found"]),
+        } | {name: _sparse(getattr(core, name)) for name in _LEARNED}
+
+    def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
+        """Take over what was learned."""
+        core = self.core
+        for name in _LEARNED:
+            places, values = (column.to_numpy() for column in parts[name].columns)
+            getattr(core, name)[:] = 0.0
+            getattr(core, name).reshape(-1)[places] = values
+        ghosts = parts["ghosts"]
+        n = ghosts.num_rows
+        core.ints[layout.GHOSTS] = n
+        for name in ghosts.schema.names:
+            core.ghosts[name][:n] = ghosts.column(name).to_numpy()
+        trails = np.stack([column.to_numpy() for column in parts["trails"].columns], axis=1)
+        kept = core.trails[:n]
+        kept[_passed(core.ghosts[: len(kept)])] = trails
+        index_ghosts(core)
+
+    def every(self) -> NDArray[np.int64]:
+        """All slots, filled or not."""
+        return np.arange(len(self.core.slots))
+
+    def unmarked(self) -> NDArray[np.int64]:
+        """The slots that were filled after the last mark and still are."""
+        return np.flatnonzero(self.core.slots["seq"] >= self.core.ints[layout.MARK])
+
+    def keep_rows(
+        self, slots: NDArray[np.int64], spans: Sequence[tuple[int, int]]
+    ) -> list[NDArray[np.int64]]:
+        """Number the rows of each side's span anew that one of these slots holds: which they are.
+
+        A side whose span is empty keeps its numbers.
+        """
+        starts = np.array([start for start, _ in spans])
+        words = max(-(-(stop - start) // 64) for start, stop in spans)
+        due = np.array([start < stop for start, stop in spans])
+        bits = np.zeros((2, words), np.uint64)
+        count = tuples.mark_rows(self.core, slots, due, starts, bits)
+        ahead = np.cumsum(np.bitwise_count(bits), axis=1, dtype=np.int64)
+        tuples.number_rows(self.core, slots[:count], starts, bits, ahead)
+        return [start + np.flatnonzero(_bits(own)) for start, own in zip(starts, bits, strict=True)]
+
+    def reload(self, held: dict[str, NDArray[Any]]) -> None:
+        """Hold tuples, given in order of their sequence numbers, and nothing else."""
+        self.make_room(len(held["seq"]))
+        group = 2 * self.intern(held["key"], loading=True) + held["side"]
+        names = ("time", "seq", "row", "size", "rank", "gain", "last")
+        time, seq, row, size, rank, gain, last = (held[name] for name in names)
+        tuples.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)
+        slots = self.core.slots
+        for side in range(2):
+            mine = self.slots_of(side)
+            window = windows_of(self._rules, side, slots["time"][mine])
+            mine, window = mine[window != 0], window[window != 0]
+            end = slots["time"][mine] + (window if len(self._rules.windows) else 0)
+            order = np.lexsort((slots["seq"][mine], end))
+            tuples.reschedule(self.core, self._rules, side, mine[order])
+
+    def mark(self) -> None:
+        """From here on, changes are new."""
+        ints = self.core.ints
+        ints[layout.MARK] = ints[layout.SEQ]
+        ints[layout.RING_MARK] = ints[layout.RING_TO]
+        ints[[layout.GONE, layout.REWRITTEN, layout.LEARNED, layout.DETERMINED]] = 0
+        self._sketched[:] = self.core.sketch
+        self.core.is_learned[:] = False
+        self._changed[:] = False
+        if len(self.core.gone) < self.held:
+            self.core = self.core._replace(gone=np.empty(2 * self.held, np.int64))
+
+
+def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[Any]:
+    """The window of each of a side's tuples, as `kernel.times.window_of` has it."""
+    if not len(rules.windows):
+        return np.full(len(times), rules.window_left if side == 0 else rules.window_right)
+    step = np.searchsorted(rules.windows[:, 0], times, "right") - 1
+    lengths: NDArray[Any] = rules.windows[np.maximum(step, 0), 1 + side]
+    return lengths
+
+
+def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """The bits of words, the lowest first."""
+    octets = words.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(octets, bitorder="little").view(np.bool_)
+
+
+def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:
+    """By ghost and mark: whether it has come by."""
+    return np.arange(_MARKS) < ghosts["marks"][:, np.newaxis]
+
+
+def _sparse(array: NDArray[np.float64]) -> pa.RecordBatch:
+    """What is not zero in an array, and where."""
+    flat = array.ravel()
+    places = np.flatnonzero(flat)
+    return pa.record_batch([pa.array(places), pa.array(flat[places])], ["place", "value"])
+
+
+def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float64]:
+    """Two curves of one length, with the same values between their steps."""
+    steps = math.lcm(len(curves[0]), len(curves[1]))
+    return np.array(
+        [np.interp(np.arange(steps) * len(c) / steps, np.arange(len(c)), c) for c in curves]
+    )
+
+
+def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """The same rows with room for more columns."""
+    out = np.empty((array.shape[0], size), array.dtype)
+    out[:, : array.shape[1]] = array
+    return out
+
+
+def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros that start where a cache line does."""
+    raw = np.zeros(size * dtype.itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size * dtype.itemsize].view(dtype)

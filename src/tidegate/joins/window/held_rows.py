@@ -1,0 +1,414 @@
+"""Tuples in memory: admitted, expired, evicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.joins.window.keys import list_idle, only_counted
+from tidegate.joins.window.victims import enqueue, of_tuples, victim, worth
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
+from tidegate.kernel.heap import before, drop_top, put, sift_up
+from tidegate.kernel.layout import (
+    ADMITTED,
+    BUDGET,
+    BY_LIFE,
+    BY_SCORE,
+    BY_TUPLE,
+    CHANGE,
+    DUE_FROM,
+    DUE_TO,
+    EVICTED,
+    EXPIRED,
+    FREE,
+    FRESH,
+    GONE,
+    HELD,
+    LATE_DUE,
+    MARK,
+    NOTHING,
+    REJECTED,
+    SEQ,
+    SHED,
+    STAT_ONLY,
+    USED,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.kernel.windows import end_of, expired, past, window_of
+from tidegate.learning.scores import first_gain, learn_stay, score
+
+
+@inlined
+def unlink(core: Core, rules: Rules, slot: int) -> None:
+    """Take a tuple out of memory."""
+    ints = core.ints
+    held = core.slots[slot]
+    group = held.group
+    side = group & 1
+    before, after = held.prev, held.next
+    if before >= 0:
+        core.slots[before].next = after
+    else:
+        core.groups[group].head = after
+        if after >= 0:
+            core.groups[group].first = core.slots[after].seq
+    if after >= 0:
+        core.slots[after].prev = before
+    else:
+        core.groups[group].tail = before
+    core.groups[group].count -= 1
+    if rules.learn and only_counted(core, group >> 1):
+        list_idle(core, group >> 1)
+    ints[USED + (side if rules.pools == 2 else 0)] -= held.size
+    ints[HELD + side] -= 1
+    core.slots[slot].seq = -1
+    core.free[ints[FREE]] = slot
+    ints[FREE] += 1
+
+
+@inlined
+def oldest(core: Core, rules: Rules, side: int) -> int:
+    """The slot of the side's tuple that expires next, or -1."""
+    ints = core.ints
+    due, late = core.due[side], core.late[side]
+    at, stop = ints[DUE_FROM + side], ints[DUE_TO + side]
+    while at < stop and core.slots[due[at].item].seq != due[at].seq:
+        at += 1
+        if at + AHEAD < stop:
+            prefetch(core.slots, due[at + AHEAD].item)
+            prefetch(core.groups, core.slots[due[at + AHEAD // 2].item].group)
+    ints[DUE_FROM + side] = at
+    while ints[LATE_DUE + side] > 0 and core.slots[late[0].item].seq != late[0].seq:
+        drop_top(late, ints[LATE_DUE + side])
+        ints[LATE_DUE + side] -= 1
+    first = due[at].item if at < stop else -1
+    if ints[LATE_DUE + side] > 0:
+        slot = late[0].item
+        if first < 0:
+            return int(slot)
+        end = end_of(rules, side, core.slots[first].time)
+        if before(late[0].rank, late[0].seq, end, due[at].seq):
+            return int(slot)
+    return int(first)
+
+
+@inlined
+def overdue(core: Core, rules: Rules, pool: int) -> int:
+    """The oldest tuple of a pool that only a stream which lags behind could still join, or -1.
+
+    There are such tuples only of the side that is ahead.
+    """
+    side = 0 if core.heard[0] >= core.heard[1] else 1
+    if rules.pools == 2 and side != pool:
+        return -1
+    slot = oldest(core, rules, side)
+    if slot >= 0 and past(rules, side, core.slots[slot].time, core.clock[0]):
+        return slot
+    return -1
+
+
+@inlined
+def expire(core: Core, rules: Rules) -> None:
+    """Drop what has left its window."""
+    ints = core.ints
+    for side in range(2):
+        slot = oldest(core, rules, side)
+        while slot >= 0 and expired(core, rules, side, core.slots[slot].time):
+            unlink(core, rules, slot)
+            ints[EXPIRED] += 1
+            slot = oldest(core, rules, side)
+
+
+@inlined
+def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
+    """Remember when a tuple expires: in that order, with a heap for those that are out of it.
+
+    Out of order is what came late, and what has a shorter window than others before it.
+    """
+    ints = core.ints
+    seq, end = core.slots[slot].seq, end_of(rules, side, core.slots[slot].time)
+    due, late = core.due[side], core.late[side]
+    stop = ints[DUE_TO + side]
+    if ints[DUE_FROM + side] == stop or end >= core.ends[side]:
+        if stop == due.shape[0]:
+            stop = 0
+            for i in range(ints[DUE_FROM + side], due.shape[0]):
+                if i + AHEAD < due.shape[0]:
+                    prefetch(core.slots, due[i + AHEAD].item)
+                if core.slots[due[i].item].seq == due[i].seq:
+                    due[stop] = due[i]
+                    stop += 1
+            ints[DUE_FROM + side] = 0
+        due[stop].seq = seq
+        due[stop].item = slot
+        ints[DUE_TO + side] = stop + 1
+        core.ends[side] = end
+        return
+    n = ints[LATE_DUE + side]
+    if n == late.shape[0]:
+        n = 0
+        for i in range(late.shape[0]):
+            if core.slots[late[i].item].seq == late[i].seq:
+                late[n] = late[i]
+                sift_up(late, n)
+                n += 1
+    put(late, n, end, seq, slot)
+    sift_up(late, n)
+    ints[LATE_DUE + side] = n + 1
+
+
+@inlined
+def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
+    """Put a filled slot at the end of its group and into the queue.
+
+    Where the life left counts, a group's list is in the order in which tuples expire instead, so
+    that its head is still the lowest: a late tuple goes before those that are later.
+    """
+    ints = core.ints
+    group, time = core.slots[slot].group, core.slots[slot].time
+    side = group & 1
+    before, after = core.groups[group].tail, -1
+    if rules.kind == BY_LIFE and window_of(rules, side, time) != 0:
+        end = end_of(rules, side, time)
+        while before >= 0 and end_of(rules, side, core.slots[before].time) > end:
+            before, after = core.slots[before].prev, before
+    core.slots[slot].prev = before
+    core.slots[slot].next = after
+    if before >= 0:
+        core.slots[before].next = slot
+    else:
+        core.groups[group].head = slot
+        core.groups[group].first = core.slots[slot].seq
+    if after >= 0:
+        core.slots[after].prev = slot
+    else:
+        core.groups[group].tail = slot
+    if rules.learn and only_counted(core, group >> 1):
+        ints[STAT_ONLY] -= 1
+    core.groups[group].count += 1
+    ints[USED + pool] += core.slots[slot].size
+    ints[HELD + side] += 1
+    if of_tuples(rules):
+        enqueue(core, rules, pool, slot)
+    elif rules.kind != NOTHING and core.groups[group].count == 1:
+        core.groups[group].life += 1
+        enqueue(core, rules, pool, group)
+
+
+@inlined
+def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
+    """Note an early departure, if the caller wants to know."""
+    n = core.ints[SHED]
+    if n < out.shed_row.shape[0]:
+        out.shed_row[n], out.shed_side[n] = row, side
+        out.shed_time[n], out.shed_held[n] = core.clock[0], held
+        core.ints[SHED] = n + 1
+
+
+@inlined
+def drop(core: Core, rules: Rules, slot: int) -> None:
+    """Take a tuple out of memory, and note that no clock tells of it."""
+    ints = core.ints
+    seq = core.slots[slot].seq
+    if seq < ints[MARK]:
+        core.gone[ints[GONE]] = seq
+        ints[GONE] += 1
+    unlink(core, rules, slot)
+
+
+@inlined
+def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
+    """Drop a held tuple before its time."""
+    core.ints[EVICTED] += 1
+    if rules.kind == BY_SCORE:
+        learn_stay(core, core.slots[slot].time)
+    shed(core, out, core.slots[slot].row, core.slots[slot].group & 1, True)
+    drop(core, rules, slot)
+
+
+@inlined
+def make_room(
+    core: Core,
+    rules: Rules,
+    out: Output,
+    pool: int,
+    size: int,
+    time: Any,
+    group: int,
+    fixed: float,
+    gain: float,
+) -> bool:
+    """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
+
+    What is overdue goes first, in the order in which windows ended. Of equal ranks the earlier
+    arrival leaves, so the newcomer loses to higher ranks only.
+    """
+    ints = core.ints
+    side = group & 1
+    is_overdue = past(rules, side, time, core.clock[0])
+    while ints[USED + pool] + size > ints[BUDGET + pool]:
+        slot = overdue(core, rules, pool)
+        if slot >= 0 and not (
+            is_overdue and end_of(rules, side, time) < end_of(rules, side, core.slots[slot].time)
+        ):
+            drop(core, rules, slot)
+            ints[EXPIRED] += 1
+            continue
+        if is_overdue:
+            return False
+        slot, lowest = victim(core, rules, pool)
+        if rules.kind == BY_TUPLE:
+            rank = fixed
+        elif rules.kind == BY_SCORE:
+            rank = score(core, rules, group, time, fixed, gain, core.clock[0])
+        else:
+            rank = worth(core, rules, group, time)
+        core.floor[pool] = max(core.floor[pool], min(lowest, rank))
+        if rank < lowest:
+            if rules.kind == BY_SCORE:
+                learn_stay(core, time)
+            return False
+        evict(core, rules, out, slot)
+    return True
+
+
+@inner
+def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
+    """Take the changes of the memory before the clock, or also at it (`now`), one by one.
+
+    What does not fit any more leaves at once, as if it had to make room.
+    """
+    ints = core.ints
+    while ints[CHANGE] < rules.changes.shape[0]:
+        start = rules.changes[ints[CHANGE]]
+        if start > core.clock[0] or (start == core.clock[0] and not now):
+            return
+        ints[CHANGE] += 1
+        for pool in range(rules.pools):
+            ints[BUDGET + pool] = rules.budgets[ints[CHANGE], pool]
+            while ints[USED + pool] > ints[BUDGET + pool]:
+                slot = overdue(core, rules, pool)
+                if slot >= 0:
+                    drop(core, rules, slot)
+                    ints[EXPIRED] += 1
+                    continue
+                slot, lowest = victim(core, rules, pool)
+                core.floor[pool] = max(core.floor[pool], lowest)
+                evict(core, rules, out, slot)
+
+
+@inlined
+def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
+    """Take newcomer i into memory, or not."""
+    ints = core.ints
+    side = batch.side[i]
+    seq = ints[SEQ]
+    ints[SEQ] = seq + 1
+    time, size = batch.time[i], batch.size[i]
+    if expired(core, rules, side, time):
+        return
+    pool = side if rules.pools == 2 else 0
+    group = 2 * batch.entry[i] + side
+    rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
+    gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
+    if size > ints[BUDGET + pool] or not make_room(
+        core, rules, out, pool, size, time, group, rank, gain
+    ):
+        if not past(rules, side, time, core.clock[0]):
+            ints[REJECTED] += 1
+            shed(core, out, batch.row[i], side, False)
+        return
+    ints[FREE] -= 1
+    slot = core.free[ints[FREE]]
+    held = core.slots[slot]
+    held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
+    held.group, held.rank, held.gain, held.last = group, rank, gain, core.clock[0]
+    link(core, rules, slot, pool)
+    ints[ADMITTED] += 1
+    core.fresh[ints[FRESH]] = slot
+    ints[FRESH] += 1
+    if window_of(rules, side, time) != 0:
+        schedule(core, rules, side, slot)
+
+
+@entry_point
+def reload(
+    core: Core,
+    rules: Rules,
+    time: Array,
+    seq: Array,
+    row: Array,
+    size: Array,
+    rank: Array,
+    gain: Array,
+    last: Array,
+    group: Array,
+) -> None:
+    """Hold tuples given in order of their sequence numbers, on top of what is held."""
+    ints = core.ints
+    for i in range(time.shape[0]):
+        ints[FREE] -= 1
+        slot = core.free[ints[FREE]]
+        held = core.slots[slot]
+        held.time, held.seq, held.row, held.size = time[i], seq[i], row[i], size[i]
+        held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
+        side = group[i] & 1
+        link(core, rules, slot, side if rules.pools == 2 else 0)
+
+
+@entry_point
+def mark_rows(core: Core, slots: Array, due: Array, starts: Array, bits: Array) -> int:
+    """Set the bits of the rows that slots hold, by side, from its start on and if it is due.
+
+    Moves these slots to the front, each once, and gives how many they are.
+    """
+    n, count = slots.shape[0], 0
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(core.slots, slots[i + AHEAD])
+        slot = slots[i]
+        side = core.slots[slot].group & 1
+        if core.slots[slot].seq < 0 or not due[side]:
+            continue
+        at = np.uint64(core.slots[slot].row - starts[side])
+        bit = np.uint64(1) << (at & np.uint64(63))
+        word = at >> np.uint64(6)
+        if bits[side, word] & bit == 0:
+            bits[side, word] |= bit
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@entry_point
+def number_rows(core: Core, slots: Array, starts: Array, bits: Array, ahead: Array) -> None:
+    """Number the rows of slots anew, by how many bits are set before theirs.
+
+    `ahead` has how many there are up to the end of each word.
+    """
+    n = slots.shape[0]
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(core.slots, slots[i + AHEAD])
+        held = core.slots[slots[i]]
+        side = held.group & 1
+        at = np.uint64(held.row - starts[side])
+        word = at >> np.uint64(6)
+        rest = bits[side, word] >> (at & np.uint64(63))
+        held.row = starts[side] + ahead[side, word] - ones(rest)
+
+
+@entry_point
+def reschedule(core: Core, rules: Rules, side: int, slots: Array) -> None:
+    """Take held tuples of one side, in the order in which they expire, as those that will."""
+    core.ints[LATE_DUE + side] = 0
+    core.ints[DUE_FROM + side] = 0
+    core.ints[DUE_TO + side] = slots.shape[0]
+    for i in range(slots.shape[0]):
+        core.due[side, i].seq = core.slots[slots[i]].seq
+        core.due[side, i].item = slots[i]
+        core.ends[side] = end_of(rules, side, core.slots[slots[i]].time)

@@ -1,0 +1,248 @@
+"""Key entries: found by hash, counted, forgotten."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tidegate.joins.window.victims import requeue
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
+from tidegate.kernel.hash_table import UPPER, entry_at, place_of
+from tidegate.kernel.layout import (
+    BY_SCORE,
+    ENTRIES,
+    EPOCH,
+    FREE_ENTRIES,
+    IDLE,
+    IN_WINDOW,
+    NEVER,
+    REWRITTEN,
+    RING_FROM,
+    RING_TO,
+    SKETCHED,
+    STARTED,
+    STAT_ONLY,
+    Batch,
+    Core,
+    Rules,
+)
+from tidegate.kernel.sketch import add_to, found_in
+from tidegate.learning.rates import note, weigh
+
+
+@entry_point
+def intern(core: Core, hashes: Array, entries: Array) -> int:
+    """Find or make the entry of each hash; stops, and says where, when there is no room."""
+    ints = core.ints
+    table = core.table
+    mask = np.uint64(table.shape[0] - 1)
+    n = hashes.shape[0]
+    for i in range(n):
+        if i + AHEAD < n:
+            prefetch(table, hashes[i + AHEAD] & mask)
+        if i + AHEAD // 2 < n:
+            prefetch(core.hashes, entry_at(core, hashes[i + AHEAD // 2] & mask))
+        h = hashes[i]
+        at = place_of(core, h)
+        entry = entry_at(core, at)
+        if entry < 0:
+            if ints[FREE_ENTRIES] > 0:
+                ints[FREE_ENTRIES] -= 1
+                entry = core.free_entries[ints[FREE_ENTRIES]]
+            elif ints[ENTRIES] < core.hashes.shape[0]:
+                entry = ints[ENTRIES]
+                ints[ENTRIES] += 1
+            else:
+                return i
+            table[at] = h & UPPER | np.uint64(entry + 1)
+            core.hashes[entry] = h
+        entries[i] = entry
+    return int(n)
+
+
+@inlined
+def only_counted(core: Core, entry: int) -> bool:
+    """Whether a key has been counted and holds no tuple."""
+    left, right = core.groups[2 * entry], core.groups[2 * entry + 1]
+    return bool(left.count == 0 and right.count == 0 and (left.rate > 0.0 or right.rate > 0.0))
+
+
+@inlined
+def list_idle(core: Core, entry: int) -> None:
+    """Note that a key has become one that is only counted."""
+    core.ints[STAT_ONLY] += 1
+    if core.groups[2 * entry].listed == 0:
+        core.groups[2 * entry].listed = 1
+        core.idle[core.ints[IDLE]] = entry
+        core.ints[IDLE] += 1
+
+
+@inlined
+def _reset_rates(core: Core, entry: int) -> None:
+    """Have a key be one that never came."""
+    for group in (2 * entry, 2 * entry + 1):
+        core.groups[group].rate = 0.0
+        if core.recent.shape[0] > 0:
+            core.recent[group].time = NEVER
+            core.recent[group].count = 0.0
+
+
+@entry_point
+def sweep_entries(core: Core, keep_rates: bool) -> None:
+    """Free the entries of keys that hold nothing (and are not counted), and index the rest."""
+    ints = core.ints
+    table = core.table
+    table[:] = 0
+    mask = np.uint64(table.shape[0] - 1)
+    free = 0
+    for entry in range(ints[ENTRIES]):
+        if entry + AHEAD < ints[ENTRIES]:
+            prefetch(table, core.hashes[entry + AHEAD] & mask)
+        empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
+        if empty and not (keep_rates and only_counted(core, entry)):
+            _reset_rates(core, entry)
+            core.free_entries[free] = entry
+            free += 1
+            continue
+        at = core.hashes[entry] & mask
+        while table[at] != 0:
+            at = (at + np.uint64(1)) & mask
+        table[at] = core.hashes[entry] & UPPER | np.uint64(entry + 1)
+    ints[FREE_ENTRIES] = free
+
+
+@entry_point
+def idle_rates(core: Core, highest: Array) -> int:
+    """Tidy the list of keys that are only counted: how many there are, and their larger rates."""
+    n = 0
+    for i in range(core.ints[IDLE]):
+        if i + AHEAD < core.ints[IDLE]:
+            prefetch(core.groups, 2 * core.idle[i + AHEAD])
+        entry = core.idle[i]
+        if only_counted(core, entry):
+            core.idle[n] = entry
+            highest[n] = max(core.groups[2 * entry].rate, core.groups[2 * entry + 1].rate)
+            n += 1
+        else:
+            core.groups[2 * entry].listed = 0
+    core.ints[IDLE] = n
+    return n
+
+
+@entry_point
+def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
+    """Forget those of the listed keys that are at most (rate, hash) of the edge given."""
+    n = 0
+    for i in range(core.ints[IDLE]):
+        entry = core.idle[i]
+        if highest[i] > rate or (highest[i] == rate and core.hashes[entry] > tie):
+            core.idle[n] = entry
+            n += 1
+            continue
+        _reset_rates(core, entry)
+        core.groups[2 * entry].listed = 0
+    core.ints[IDLE] = n
+    core.ints[STAT_ONLY] = n
+    core.ints[REWRITTEN] = 1
+
+
+@inlined
+def count(core: Core, entry: int, side: int, weight: float) -> None:
+    """Count something of a key."""
+    before = only_counted(core, entry)
+    core.groups[2 * entry + side].rate += weight
+    if not before and only_counted(core, entry):
+        list_idle(core, entry)
+
+
+@inner
+def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
+    """Count the arrivals of a tick, and no longer those that came a window ago.
+
+    Where more than `rules.cap` would count, no longer the first of them.
+    """
+    ints = core.ints
+    first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
+    while ints[RING_FROM] < ints[RING_TO] and first.time + rules.span <= core.clock[0]:
+        _leave_ring(core)
+        first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
+    for i in range(start, stop):
+        if ints[RING_TO] - ints[RING_FROM] == rules.cap:
+            _leave_ring(core)
+        at = core.ring[ints[RING_TO] % core.ring.shape[0]]
+        at.time, at.group = core.clock[0], 2 * batch.entry[i] + batch.side[i]
+        ints[RING_TO] += 1
+        count(core, batch.entry[i], batch.side[i], 1.0)
+
+
+@inlined
+def _leave_ring(core: Core) -> None:
+    """The first arrival that counts does no longer."""
+    ints = core.ints
+    group = core.ring[ints[RING_FROM] % core.ring.shape[0]].group
+    ints[RING_FROM] += 1
+    before = only_counted(core, group >> 1)
+    core.groups[group].rate -= 1.0
+    if before and not only_counted(core, group >> 1):
+        ints[STAT_ONLY] -= 1
+
+
+@inlined
+def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
+    """Count an arrival in the sketch, and have its key's rates as the sketch has them now.
+
+    So ranks only rise here, too: a cell never falls.
+    """
+    before = only_counted(core, entry)
+    hash_ = core.hashes[entry]
+    add_to(core.sketch[side], hash_, weight)
+    for s in range(2):
+        core.groups[2 * entry + s].rate = found_in(core.sketch[s], hash_)
+    if not before and only_counted(core, entry):
+        list_idle(core, entry)
+
+
+@inlined
+def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
+    """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
+
+    Weights grow instead of counts shrinking, so that ranks only rise between rescalings, which
+    is what the queue relies on.
+    """
+    ints = core.ints
+    if rules.counting == IN_WINDOW:
+        observe_window(core, rules, batch, start, stop)
+        return
+    weight = 1.0
+    if rules.halflife > 0:
+        epoch = np.int64(core.clock[0] // rules.halflife)
+        if ints[STARTED] == 0:
+            ints[STARTED] = 1
+            ints[EPOCH] = epoch
+        age = epoch - ints[EPOCH]
+        if age > 512:
+            shrink = math.ldexp(1.0, -min(age, 2000))
+            ints[STAT_ONLY] = 0
+            for entry in range(ints[ENTRIES]):
+                core.groups[2 * entry].rate *= shrink
+                core.groups[2 * entry + 1].rate *= shrink
+                if only_counted(core, entry):
+                    ints[STAT_ONLY] += 1
+            for side in range(2):
+                for row in range(core.sketch.shape[1]):
+                    for at in range(core.sketch.shape[2]):
+                        core.sketch[side, row, at] *= shrink
+            ints[EPOCH] = epoch
+            ints[REWRITTEN] = 1
+            age = 0
+            weigh(core, rules)
+            requeue(core, rules)
+        weight = math.ldexp(1.0, age)
+    for i in range(start, stop):
+        if rules.counting == SKETCHED:
+            observe_in_sketch(core, batch.entry[i], batch.side[i], weight)
+        else:
+            count(core, batch.entry[i], batch.side[i], weight)
+        if rules.kind == BY_SCORE and core.recent.shape[0] > 0:
+            note(core, rules, 2 * batch.entry[i] + batch.side[i], batch.time[i])

@@ -1,0 +1,272 @@
+"""The loop of the bounded window join: expire, probe, observe, admit, evict.
+
+`run` takes a batch sorted by (time, side, key hash, tie), tick by tick (see
+`docs/how_it_works.md`), and can stop whenever its output is full and go on later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tidegate.joins.window.held_rows import admit, expire, resize
+from tidegate.joins.window.keys import count, observe
+from tidegate.joins.window.ticks import hear, next_tick
+from tidegate.joins.window.victims import requeue
+from tidegate.kernel.compiling import entry_point, inlined
+from tidegate.kernel.layout import (
+    ARRIVALS,
+    AT,
+    BY_KEY,
+    BY_LIFE,
+    BY_SCORE,
+    BY_TUPLE,
+    CHANGE,
+    DONE,
+    NEWCOMERS,
+    NOTHING,
+    OUTPUT_FULL,
+    PROBE_FIRST,
+    PROBE_TOO_LARGE,
+    RESULTS,
+    SEQ,
+    SHED_FIRST,
+    STAGE,
+    STAT_ONLY,
+    TICK_FROM,
+    TICK_TO,
+    TOO_MANY_KEYS,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
+from tidegate.kernel.windows import end_of, expired, joins
+from tidegate.learning.ghosts import census, haunt, meet
+from tidegate.learning.rates import weigh
+from tidegate.learning.scores import learn_match
+
+
+@inlined
+def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, limit: int) -> int:
+    """Pairs of newcomer i with held tuples older than `limit`; gives the new length of `out`."""
+    time, row, side = batch.time[i], batch.row[i], batch.side[i]
+    slot = core.groups[2 * batch.entry[i] + 1 - side].head
+    while slot >= 0:
+        held = core.slots[slot]
+        if held.seq < limit:
+            is_pair = False
+            if side == 0:
+                is_pair = joins(rules, time, held.time)
+                out.left[n], out.right[n] = row, held.row
+            else:
+                is_pair = joins(rules, held.time, time)
+                out.left[n], out.right[n] = held.row, row
+            if is_pair:
+                n += 1
+                if rules.kind == BY_SCORE:
+                    learn_match(core, rules, slot)
+        slot = held.next
+    return n
+
+
+@inlined
+def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
+    """The newcomers in a tick's [start, stop) that have the other side and the key of i."""
+    side, h = 1 - batch.side[i], batch.hash[i]
+    low, high = start, stop
+    while low < high:
+        middle = (low + high) >> 1
+        other = batch.side[middle]
+        if other < side or (other == side and batch.hash[middle] < h):
+            low = middle + 1
+        else:
+            high = middle
+    end = low
+    while end < stop and batch.side[end] == side and batch.hash[end] == h:
+        end += 1
+    return low, end
+
+
+@inlined
+def _was_shed(core: Core, rules: Rules, batch: Batch, i: int, base: int, start: int) -> bool:
+    """Whether newcomer i of the tick that began at `start` should be in memory and is not."""
+    side = batch.side[i]
+    if expired(core, rules, side, batch.time[i]):
+        return False
+    seq, end = base + (i - start), end_of(rules, side, batch.time[i])
+    slot = core.groups[2 * batch.entry[i] + side].tail
+    while slot >= 0 and end_of(rules, side, core.slots[slot].time) > end:
+        slot = core.slots[slot].prev
+    while slot >= 0 and core.slots[slot].seq >= base:
+        if core.slots[slot].seq == seq:
+            return False
+        slot = core.slots[slot].prev
+    return True
+
+
+@inlined
+def _probe_tick(
+    core: Core, rules: Rules, batch: Batch, out: Output, n: int, opened: int, open_end: int
+) -> tuple[int, int]:
+    """Probe with every newcomer of the current tick, from the cursor on."""
+    ints = core.ints
+    start, stop = ints[TICK_FROM], ints[TICK_TO]
+    room = out.left.shape[0]
+    base = ints[NEWCOMERS]
+    # Always so, unless a floating point time is too large to tell it from the window's end.
+    same = joins(rules, batch.time[start], batch.time[start])
+    for i in range(ints[AT], stop):
+        ints[AT] = i
+        if rules.moment == PROBE_FIRST and batch.probed[i]:
+            continue
+        side = batch.side[i]
+        most = np.int64(core.groups[2 * batch.entry[i] + 1 - side].count)
+        low, high = _block(batch, i, start, stop) if same and stop - start > 1 else (0, 0)
+        most += high - low
+        open_low, open_high = 0, 0
+        if start < opened and rules.moment == PROBE_FIRST:
+            open_low, open_high = _block(batch, i, opened, open_end)
+            most += open_high - open_low
+        if n + most > room:
+            return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
+        if rules.moment == SHED_FIRST and _was_shed(core, rules, batch, i, base, start):
+            continue
+        before = n
+        n = _probe(core, rules, batch, out, i, n, base)
+        for j in range(low, high):
+            # Each pair of newcomers is found from its left one, unless that one probed before.
+            if rules.moment == PROBE_FIRST:
+                if side == 1 and not batch.probed[j]:
+                    continue
+            elif side == 1 or (
+                rules.moment == SHED_FIRST and _was_shed(core, rules, batch, j, base, start)
+            ):
+                continue
+            if side == 0:
+                out.left[n], out.right[n] = batch.row[i], batch.row[j]
+            else:
+                out.left[n], out.right[n] = batch.row[j], batch.row[i]
+            n += 1
+        for j in range(open_low, open_high):
+            if not batch.probed[j]:
+                continue
+            if side == 0:
+                if joins(rules, batch.time[i], batch.time[j]):
+                    out.left[n], out.right[n] = batch.row[i], batch.row[j]
+                    n += 1
+            elif joins(rules, batch.time[j], batch.time[i]):
+                out.left[n], out.right[n] = batch.row[j], batch.row[i]
+                n += 1
+        if rules.learn == RESULTS and n > before:
+            count(core, batch.entry[i], 0, float(n - before))
+            count(core, batch.entry[i], 1, float(n - before))
+    return n, DONE
+
+
+# Stages of a tick.
+BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
+
+
+@inlined
+def _has_ghosts(core: Core, rules: Rules) -> bool:
+    return bool(rules.kind == BY_SCORE and core.ghosts.shape[0] > 0)
+
+
+@inlined
+def _may_resize(core: Core, rules: Rules) -> bool:
+    return bool(core.ints[CHANGE] < rules.changes.shape[0])
+
+
+@inlined
+def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
+    start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
+    if _has_ghosts(core, rules):
+        for i in range(start, stop):
+            meet(core, rules, batch, i)
+        for i in range(start, stop):
+            haunt(core, rules, batch, i, core.ints[SEQ] + (i - start))
+    if rules.learn == ARRIVALS:
+        observe(core, rules, batch, start, stop)
+    if _may_resize(core, rules):
+        resize(core, rules, out, True)
+    for i in range(start, stop):
+        admit(core, rules, batch, out, i)
+
+
+@inlined
+def _run(
+    core: Core,
+    rules: Rules,
+    batch: Batch,
+    out: Output,
+    n: int,
+    opened: int,
+    open_end: int,
+    close: bool,
+) -> tuple[int, int]:
+    """Take the batch from the cursor on: how many pairs there are in `out`, and why it stopped.
+
+    `out` has `n` pairs already.
+
+    `opened` and `open_end` say where in the batch the tick stands that was open before (both
+    `len(batch)` if there was none). The last tick is left open unless `close`.
+    """
+    ints = core.ints
+    total = batch.time.shape[0]
+    while True:
+        stage = ints[STAGE]
+        if stage == BEGIN:
+            if not next_tick(core, rules, batch, total):
+                return n, DONE
+            if rules.kind == BY_SCORE:
+                weigh(core, rules)
+            if _may_resize(core, rules):
+                resize(core, rules, out, False)
+            if _has_ghosts(core, rules) and census(core, rules):
+                requeue(core, rules)
+            ints[NEWCOMERS] = ints[SEQ]
+            ints[STAGE] = FIRST
+        waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
+        if stage in (FIRST, SECOND):
+            if (stage == FIRST) == (rules.moment == PROBE_FIRST):
+                n, why = _probe_tick(core, rules, batch, out, n, opened, open_end)
+                if why != DONE:
+                    return n, why
+            elif not waits:
+                _admit_tick(core, rules, batch, out)
+            ints[STAGE] = END if waits or stage == SECOND else SECOND
+        if stage == END:
+            ints[STAGE] = BEGIN
+            if rules.learn and not waits and ints[STAT_ONLY] > rules.cap:
+                return n, TOO_MANY_KEYS
+
+
+def _loop_for(kind: int) -> Callable[..., tuple[int, int]]:
+    """The loop compiled for one kind of rank: what the others need is not in it."""
+
+    @entry_point
+    def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
+        return _run(core, Rules(kind, *rules[1:]), *rest)
+
+    return run
+
+
+_LOOPS = tuple(_loop_for(kind) for kind in (NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE))
+
+
+def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
+    """`_run` for the kind of rank that the rules have."""
+    return _LOOPS[rules.kind](core, rules, *rest)
+
+
+@entry_point
+def advance(core: Core, rules: Rules, out: Output, left: Any, right: Any) -> None:
+    """Hear how far the streams have come, and drop what has expired or does not fit by then."""
+    hear(core, 0, left)
+    hear(core, 1, right)
+    weigh(core, rules)
+    expire(core, rules)
+    resize(core, rules, out, False)

@@ -1,0 +1,155 @@
+"""The settings of a window join as the compiled loop takes them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.joins.window.spec import WindowJoin
+from tidegate.kernel import layout
+from tidegate.learning import scores
+from tidegate.policies import ByFrequency
+
+#: What a held tuple costs besides its payload: its slot, its places in the queue and the list of
+#: what expires, and its share of the index of keys.
+TUPLE_OVERHEAD = 384
+#: What a counted key costs that holds no tuple.
+KEY_OVERHEAD = 160
+#: What an arrival costs that counts for a window, with its key; and a column of a sketch.
+ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
+#: What it costs to learn what tuples are worth: by age, or by key too; see `Tables.leave_ghosts`.
+LEARNED = {"ages": 64 * 1024, "rates": 384 * 1024}
+#: Columns of a sketch.
+_SKETCH = 16_384
+#: Candidates up to which the queue of a moving rank is exact.
+EXACT_LIMIT = 256
+#: How many numbers a formula has.
+_PARAMS = 6
+
+_KINDS = {
+    "tuple": layout.BY_TUPLE,
+    "key": layout.BY_KEY,
+    "life": layout.BY_LIFE,
+    "score": layout.BY_SCORE,
+}
+#: Formulas for the other kinds, where the importance of tuples counts too.
+_WEIGHED = {"key": scores.RATE, "life": scores.LIFE}
+#: How frequencies that are learned are counted, and what one that is counted may take.
+_COUNTINGS = {
+    "learned": layout.FADING,
+    "window": layout.IN_WINDOW,
+    "sketch": layout.SKETCHED,
+}
+_OVERHEADS = {
+    layout.FADING: KEY_OVERHEAD,
+    layout.IN_WINDOW: ARRIVAL_OVERHEAD,
+    layout.SKETCHED: SKETCH_OVERHEAD,
+}
+_COUNTS = {"nothing": 0, "arrivals": layout.ARRIVALS, "results": layout.RESULTS}
+_MOMENTS = {
+    "probe-first": layout.PROBE_FIRST,
+    "evict-first": layout.EVICT_FIRST,
+    "shed-first": layout.SHED_FIRST,
+}
+
+
+def rules_of(
+    spec: WindowJoin, shards: int, exact_limit: int, shard: int | None = None
+) -> layout.Rules:
+    """The settings as the loop takes them."""
+    number = spec.unit.dtype.type
+    policy = spec.policy
+    learned = not isinstance(policy, ByFrequency) or policy.learned
+    learn = _COUNTS[policy.counts] if spec.memory is not None and learned else 0
+    counting = layout.FADING
+    if isinstance(policy, ByFrequency) and learn:
+        counting = _COUNTINGS[policy.counting]
+    budgets = [share_of(step.value, spec, shards, shard) for step in spec.budget]
+    least = min(budgets)
+    most = max(share_of(step.value or 0, spec, shards, shard) for step in spec.budget)
+    cap = columns = reserved = 0
+    if learn:
+        each = _OVERHEADS[counting]
+        tuples = least // (10 * each) if spec.in_bytes else max(most, 65_536)
+        wanted = policy.keys if isinstance(policy, ByFrequency) else None
+        cap = max(tuples, 2) if wanted is None else wanted
+        reserved = cap * each
+        if counting == layout.SKETCHED:
+            # It counts all keys, so that there are never too many.
+            cap, columns = 2**62, _columns(wanted, least if spec.in_bytes else None)
+            reserved = columns * each
+    if policy.learns is not None:
+        reserved += min(LEARNED[policy.learns], least // 10)
+    if spec.in_bytes:
+        budgets = [max(memory - reserved, 2) for memory in budgets]
+    kind, formula = _KINDS[policy.ranks], policy.formula
+    weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
+    # Counts of a window fall as well as rise, which a queue of keys has no way to see.
+    falls = counting == layout.IN_WINDOW and policy.ranks == "key"
+    if (weighed or falls) and policy.ranks in _WEIGHED:
+        kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
+    return layout.Rules(
+        kind=layout.NOTHING if spec.memory is None else kind,
+        moment=_MOMENTS[spec.moment],
+        pools=1 if spec.split is None or spec.memory is None else 2,
+        budgets=np.array([pools_of(memory, spec.split) for memory in budgets], np.int64),
+        changes=np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
+        window_left=number(spec.left.window or 0),
+        window_right=number(spec.right.window or 0),
+        windows=_windows(spec),
+        lateness=number(spec.lateness),
+        learn=learn,
+        formula=formula,
+        params=(*spec.params, *[0.0] * (_PARAMS - len(spec.params))),
+        halflife=number(spec.halflife),
+        cap=cap,
+        floor_weight=policy.floor_weight,
+        seq_weight=policy.order_weight,
+        exact_limit=exact_limit,
+        counting=counting,
+        span=number(max(side.window or 0 for side in spec.sides)),
+        columns=columns,
+    )
+
+
+def _columns(wanted: int | None, size: int | None) -> int:
+    """How many columns a sketch has: a power of two, as many as are wanted or fit."""
+    most = _SKETCH if size is None else max(size // (10 * SKETCH_OVERHEAD), 1)
+    if wanted is not None:
+        return 1 << (wanted - 1).bit_length()
+    return min(_SKETCH, 1 << (most.bit_length() - 1))
+
+
+def share_of(memory: int | None, spec: WindowJoin, shards: int, shard: int | None = None) -> int:
+    """One shard's share of a memory: with the shard's number, all shares add up to the memory."""
+    if memory is None:
+        return 2**62
+    share = memory // shards + (shard is not None and shard < memory % shards)
+    return max(share, 1 if spec.split is None else 2)
+
+
+def pools_of(memory: int, split: float | None) -> tuple[int, int]:
+    """What each pool may hold; the same twice, where there is one."""
+    if split is None:
+        return memory, memory
+    left = min(max(math.floor(memory * split), 1), memory - 1)
+    return left, memory - left
+
+
+def _windows(spec: WindowJoin) -> NDArray[Any]:
+    """Where windows change: since when, and both from then on, 0 for one that never ends.
+
+    The first row holds before all changes, whatever its time.
+    """
+    changes = [step.start for side in spec.sides for step in side.windows[1:]]
+    starts = [min(changes), *sorted(set(changes))] if changes else []
+    found = np.zeros((len(starts), 3), spec.unit.dtype)
+    found[:, 0] = starts
+    for at, side in enumerate(spec.sides):
+        found[:, 1 + at] = side.windows[0].value or 0
+        for step in side.windows[1:]:
+            found[1:, 1 + at][found[1:, 0] >= step.start] = step.value or 0
+    return found

@@ -1,0 +1,559 @@
+"""What a join is: settings, checked once, before any data is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.errors import TidegateError
+from tidegate.policies import ByFrequency, Policy, Prob, policy_of
+from tidegate.policies.base import Times, as_table
+from tidegate.pool import predicted_split as predicted
+from tidegate.settings.checks import (
+    check_carried,
+    check_column,
+    check_key,
+    check_unique,
+    duration,
+    input_of,
+    key_columns,
+    lateness_of,
+    one_of,
+    result_names,
+    seed_of,
+    time_unit,
+)
+from tidegate.settings.columns import hash_columns, whole
+from tidegate.settings.schedules import Schedule, Step, is_schedule, steps_of
+from tidegate.settings.side import Side
+from tidegate.settings.slow_cpu import SlowCPU
+from tidegate.settings.times import LARGEST_TIME, TimeUnit
+from tidegate.settings.values import is_whole, quoted
+from tidegate.sql.conditions import Predicate
+
+Moment = Literal["probe-first", "evict-first", "shed-first"]
+Combine = Literal["min", "max", "sum", "product"]
+
+MOMENTS: tuple[Moment, ...] = ("probe-first", "evict-first", "shed-first")
+COMBINE: dict[str, Any] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "sum": np.add,
+    "product": np.multiply,
+}
+COMBINES = tuple(COMBINE)
+#: What a shard needs to hold anything worth it, where memory is a size.
+LEAST_BYTES = 4096
+#: What the smallest tuple takes, nearly, beside what is set aside to learn.
+_ONE_TUPLE = 1000
+
+_SIZES = {
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+}
+
+
+class Frequencies(NamedTuple):
+    """How often each key arrives on each stream, by key hash, sorted."""
+
+    keys: NDArray[np.uint64]
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class WindowJoin:
+    """A bounded join of two streams over sliding windows, ready to run."""
+
+    left: Side
+    right: Side
+    unit: TimeUnit
+    lateness: int | float
+    budget: Schedule
+    in_bytes: bool
+    split: float | None
+    moment: Moment
+    policy: Policy
+    halflife: int | float
+    combine: Combine
+    seed: int
+    names: tuple[str, ...]
+    where: str | None = None
+    params: tuple[float, ...] = ()
+    curves: tuple[list[float], list[float]] = ([0.0], [0.0])
+    frequencies: Frequencies | None = None
+    #: Whether the split is still to be predicted, once frequencies are known.
+    unsplit: bool = False
+    cpu: SlowCPU | None = None
+
+    @property
+    def second(self) -> float:
+        """A unit of time in the kernel's numbers: a second, or 1."""
+        return times_of(self.unit, (self.left.window, self.right.window)).unit
+
+    @property
+    def cpu_halflife(self) -> int | float:
+        """How long until an arrival counts half before the join."""
+        return halflife_of(Prob(), (self.left.window, self.right.window), self.unit)
+
+    @property
+    def memory(self) -> int | None:
+        """The least memory that there is at any time; None if everything is kept at all times."""
+        return min((step.value for step in self.budget if step.value is not None), default=None)
+
+    @property
+    def result_age(self) -> int | float | None:
+        """How much older than the newest row a result's times may be; None for any age."""
+        left, right = self.left.window, self.right.window
+        if left is None or right is None:
+            return None
+        # A shard's queue is its share of the whole, rounded up: at most twice as long to wait in.
+        queued = 0 if self.cpu is None else 2 * self.cpu.queue * self.cpu.step(self.second)
+        return max(left, right) + math.ceil(queued)
+
+    @property
+    def sheds(self) -> bool:
+        """Whether tuples can be dropped: from a memory, or from the queue of a slow CPU."""
+        return self.memory is not None or self.cpu is not None
+
+    @property
+    def most_shards(self) -> int | None:
+        """How many shards there can be: by key, and each with memory for both sides."""
+        if not self.left.keys:
+            return 1
+        most = [] if self.cpu is None else [self.cpu.queue]
+        if self.memory is not None and self.in_bytes:
+            most.append(max(self.memory // LEAST_BYTES, 1))
+        elif self.memory is not None:
+            most.append(self.memory // (1 if self.split is None else 2))
+        return min(most, default=None)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Left, then right."""
+        return self.left, self.right
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The left's columns, then the right's."""
+        fields = [*self.left.schema, *self.right.schema]
+        return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values: a checkpoint depends on each."""
+        cpu = {} if self.cpu is None else {"cpu": self.cpu.settings()}
+        return (
+            cpu
+            | {
+                "on": [list(side.keys) for side in self.sides],
+                "where": self.where,
+                "time": [side.time for side in self.sides],
+                "within": [_as_json(side.windows) for side in self.sides],
+                "lateness": self.lateness,
+                "memory": _as_json(self.budget, " bytes" if self.in_bytes else ""),
+                "split": "shared" if self.split is None else self.split,
+                "moment": self.moment,
+                "importance": [side.importance for side in self.sides],
+                "combine": self.combine,
+                "seed": self.seed,
+                "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.sides],
+            }
+            | settings_of_policy(self.policy)
+        )
+
+
+def settings_of_policy(policy: Policy) -> dict[str, Any]:
+    """The policy's settings, under names that hide none of the join's."""
+    given = policy.settings()
+    return {n if n == "policy" else f"policy's {n}": value for n, value in given.items()}
+
+
+def window_join(
+    left: pa.Schema,
+    right: pa.Schema,
+    *,
+    on: str | Sequence[str] | Mapping[str, str] | None = None,
+    time: str | tuple[str, str],
+    within: Any,
+    where: str | None = None,
+    memory: Any = None,
+    policy: str | Policy = "auto",
+    split: str | float = "shared",
+    moment: str = "probe-first",
+    importance: str | tuple[str, str] | None = None,
+    combine: str | None = None,
+    lateness: Any = None,
+    cpu: SlowCPU | None = None,
+    suffixes: tuple[str, str] = ("_left", "_right"),
+    seed: int = 0,
+) -> WindowJoin:
+    """Check the settings of a join against the schemas of its inputs."""
+    for schema, name in ((left, "left"), (right, "right")):
+        check_unique(schema, name)
+        check_carried(schema, name)
+    if on is None and where is None:
+        raise TidegateError(
+            "a join needs on (columns that must be equal), where (any other condition) or both"
+        )
+    left_keys, right_keys = ((), ()) if on is None else key_columns(on)
+    if where is not None:
+        Predicate(where, left, right)
+    for a, b in zip(left_keys, right_keys, strict=True):
+        check_key(left, right, a, b)
+    left_time, right_time = _pair(time, "time")
+    unit = time_unit(left, right, left_time, right_time)
+    kind = left.field(left_time).type
+    windows = [
+        steps_of(w, "within", unit, kind, lambda value: window_length(value, unit))
+        for w in _window_pair(within)
+    ]
+    budget, in_bytes = _budget_steps(memory, unit, kind)
+    chosen = policy_of(policy)
+    if importance is None:
+        imp: tuple[str | None, str | None] = (None, None)
+    else:
+        imp = _pair(importance, "importance")
+        check_weights(left, imp[0], "left")
+        check_weights(right, imp[1], "right")
+    share = _split(split)
+    sides = (
+        Side(left, left_keys, left_time, windows[0], imp[0]),
+        Side(right, right_keys, right_time, windows[1], imp[1]),
+    )
+    lengths = (sides[0].window, sides[1].window)
+    spec = WindowJoin(
+        left=sides[0],
+        right=sides[1],
+        unit=unit,
+        lateness=lateness_of(lateness, unit, (left.field(left_time), right.field(right_time))),
+        budget=budget,
+        in_bytes=in_bytes,
+        split=share,
+        moment=one_of(moment, MOMENTS, "moment"),
+        policy=chosen,
+        halflife=halflife_of(chosen, lengths, unit),
+        combine=combine_of(combine, importance),
+        seed=seed_of(seed),
+        names=result_names((left, right), suffixes),
+        where=where,
+        cpu=_cpu(cpu),
+    )
+    if spec.memory is not None:
+        spec = _ranked(spec, split, memory)
+    if isinstance(chosen, ByFrequency) and chosen.given is not None and spec.sheds:
+        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
+    return spec
+
+
+def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
+    """The same join with what its policy ranks by, once it is clear that this can be had."""
+    assert spec.memory is not None
+    chosen, lengths = spec.policy, (spec.left.window, spec.right.window)
+    if spec.split is not None and not spec.in_bytes and spec.memory < 2:
+        raise TidegateError(
+            "memory must be at least 2 tuples when it is split between the sides, not "
+            f"{quoted(memory)}; "
+            'use split="shared" or more memory'
+        )
+    if chosen.ranks == "life":
+        _check_lives(spec)
+    if isinstance(chosen, ByFrequency) and chosen.counting == "window" and None in lengths:
+        raise TidegateError(
+            'frequencies="window" counts the arrivals of a window, and one is unbounded; give '
+            'within a length, or use frequencies="learned"'
+        )
+    spec = replace(
+        spec,
+        params=chosen.params(times_of(spec.unit, lengths)),
+        curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
+    )
+    return _to_be_split(spec, memory) if split == "predicted" else spec
+
+
+def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) -> WindowJoin:
+    """The same join with known frequencies, counted over so long a time."""
+    known = replace(spec, frequencies=frequencies, unsplit=False)
+    if not spec.unsplit or span <= 0 or spec.memory is None:
+        return known
+    pace = predicted.Pace(frequencies.left / span, frequencies.right / span)
+    share = predicted.share(spec.policy, _windows(spec), spec.memory, pace)
+    return replace(known, split=share)
+
+
+def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
+    """The same join with its split predicted, now or when frequencies are known."""
+    assert spec.memory is not None
+    if any(len(each) > 1 for each in (spec.budget, spec.left.windows, spec.right.windows)):
+        raise TidegateError(
+            'split="predicted" is for a memory and windows that do not change; with a schedule, '
+            'use split="shared"'
+        )
+    predicted.check(spec.policy, _windows(spec), memory, spec.in_bytes)
+    if isinstance(spec.policy, ByFrequency):
+        return replace(spec, unsplit=True)
+    left, right = (window / spec.second for window in _windows(spec))
+    return replace(spec, split=predicted.share(spec.policy, (left, right), spec.memory))
+
+
+def _windows(spec: WindowJoin) -> tuple[float, float]:
+    return _or_inf(spec.left.window), _or_inf(spec.right.window)
+
+
+def check_collations(frame: Any, keys: tuple[str, ...]) -> None:
+    """Refuse keys of a Spark DataFrame that are compared otherwise than by their bytes."""
+    for name in keys:
+        collation = getattr(frame.schema[name].dataType, "collation", "UTF8_BINARY")
+        if collation != "UTF8_BINARY":
+            raise TidegateError(
+                f'key column "{name}" has the collation {collation}, and keys are compared by '
+                'their bytes; join on collate(column, "UTF8_BINARY"), or on lower(column)'
+            )
+
+
+def frequencies_of(
+    left: tuple[NDArray[np.uint64], NDArray[np.float64]],
+    right: tuple[NDArray[np.uint64], NDArray[np.float64]],
+) -> Frequencies:
+    """From key hashes and counts of each stream; counts of a key that stands twice add up."""
+    keys, where = np.unique(np.concatenate([left[0], right[0]]), return_inverse=True)
+    split = len(left[0])
+    return Frequencies(
+        keys,
+        np.bincount(where[:split], left[1], len(keys)).astype(np.float64),
+        np.bincount(where[split:], right[1], len(keys)).astype(np.float64),
+    )
+
+
+def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
+    """A table that the user gave, checked."""
+    try:
+        arrow = as_table(table)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+        raise TidegateError(
+            f"the table of frequencies must have columns, not {str(table)[:60]}"
+        ) from None
+    wanted = [*spec.left.keys, "left", "right"]
+    for name in wanted:
+        check_column(arrow.schema, name, "the table of frequencies")
+    keys = [_cast(arrow, k, spec.left.schema.field(k).type) for k in spec.left.keys]
+    for name, column in zip(spec.left.keys, keys, strict=True):
+        if column.null_count:
+            raise TidegateError(
+                f'the key column "{name}" of the table of frequencies has a null, which joins '
+                "nothing: leave such rows out"
+            )
+    columns = []
+    for name in ("left", "right"):
+        values = np.asarray(_cast(arrow, name, pa.float64()).fill_null(0.0).to_numpy())
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise TidegateError(
+                f'frequencies must be finite and not negative; column "{name}" has '
+                f"{values[~(np.isfinite(values) & (values >= 0))][0]}"
+            )
+        columns.append(values)
+    hashes = hash_columns(keys, arrow.num_rows)
+    if len(np.unique(hashes)) < len(hashes):
+        raise TidegateError("the table of frequencies names a key twice; add its rows up first")
+    return frequencies_of((hashes, columns[0]), (hashes, columns[1]))
+
+
+def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    """One column of a table of frequencies, as the type it must have."""
+    try:
+        column = table.column(name).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise TidegateError(
+            f'column "{name}" of the table of frequencies must be {kind}, not '
+            f"{table.schema.field(name).type}: cast it"
+        ) from None
+    return whole(column)
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+
+def _pair(value: Any, name: str) -> tuple[str, str]:
+    pair = (value, value) if isinstance(value, str) else value
+    if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or not all(isinstance(v, str) for v in pair)
+    ):
+        raise TidegateError(
+            f"{name} must be one column name or a pair of them (left's, right's), not "
+            f"{quoted(value)}"
+        )
+    return pair[0], pair[1]
+
+
+def check_weights(schema: pa.Schema, name: str, side: str) -> None:
+    """Refuse an importance that is no column of numbers."""
+    check_column(schema, name, input_of(side))
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise TidegateError(
+            f'importance must be a column of numbers; {side} "{name}" is {kind}: cast it'
+        )
+
+
+def _window_pair(within: Any) -> tuple[Any, Any]:
+    """The left's window and the right's, each of which may be a schedule."""
+    if is_schedule(within) or not isinstance(within, tuple | list):
+        return within, within
+    if len(within) != 2:
+        raise TidegateError(
+            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
+            f"(left's, right's), not {quoted(within)}"
+        )
+    return within[0], within[1]
+
+
+def window_length(value: Any, unit: TimeUnit) -> int | float | None:
+    """A window in the kernel's numbers; None if it is unbounded."""
+    if value is None or (isinstance(value, float) and value == math.inf):
+        return None
+    if isinstance(value, str) and value.strip().lower() == "unbounded":
+        return None
+    return duration(value, unit, "within")
+
+
+def halflife_of(
+    policy: Policy, windows: Sequence[int | float | None], unit: TimeUnit
+) -> int | float:
+    """How long until an arrival counts half; 0 if it never does."""
+    if policy.counts != "arrivals":
+        return 0
+    if isinstance(policy, ByFrequency):
+        if policy.never_forgets or policy.counting == "window":
+            return 0
+        if policy.halflife is not None:
+            return duration(policy.halflife, unit, "halflife")
+    known = [w for w in windows if w is not None]
+    return 32 * max(known) if known else 0
+
+
+def _or_inf(window: int | float | None) -> float:
+    return math.inf if window is None else float(window)
+
+
+def times_of(unit: TimeUnit, windows: Sequence[int | float | None]) -> Times:
+    """How a policy reads times."""
+
+    def read(value: Any, name: str) -> float:
+        return float(duration(value, unit, name, zero=True))
+
+    second = read("1 s", "a second") if unit.is_time else 1.0
+    return Times(read, second, max(map(_or_inf, windows)))
+
+
+def _check_lives(spec: WindowJoin) -> None:
+    """Refuse to compare lives with lives that never end."""
+    for side, name in zip(spec.sides, ("left", "right"), strict=True):
+        lengths = {step.value for step in side.windows}
+        if None in lengths and len(lengths) > 1:
+            raise TidegateError(
+                f"policy {spec.policy.name} ranks by the life that is left, and the {name}'s "
+                "schedule has windows that end and windows that do not; give all of them a "
+                "length, or use Prob"
+            )
+
+
+def _as_json(schedule: Schedule, unit: str = "") -> Any:
+    """A schedule as a setting; a value that does not change as itself."""
+    values = [
+        f"{step.value}{unit}" if unit and step.value is not None else step.value
+        for step in schedule
+    ]
+    if len(values) == 1:
+        return values[0]
+    return [[step.start, value] for step, value in zip(schedule, values, strict=True)]
+
+
+def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
+    """The memory by time, and whether it is a size."""
+    found = steps_of(memory, "memory", unit, kind, memory_of)
+    units = {step.value[1] for step in found if step.value[0] is not None}
+    if len(units) > 1:
+        raise TidegateError(
+            "a schedule of memory must be in tuples throughout or in sizes throughout, not "
+            f"{quoted(memory)}"
+        )
+    return tuple(Step(step.start, step.value[0]) for step in found), True in units
+
+
+def combine_of(combine: Any, importance: Any) -> Combine:
+    """How the importance of a result comes about; refused where there is none."""
+    if combine is not None and importance is None:
+        raise TidegateError(
+            f"combine={quoted(combine)} says what importance a result has, and none is given: give "
+            "importance, or leave combine out"
+        )
+    chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
+    return chosen
+
+
+def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int | None, bool]:
+    """A memory as a number, and whether it is one of bytes; `none` says what None would do."""
+    if value is None:
+        return None, False
+    if is_whole(value) and value > 0:
+        return not_too_large(int(value), value, none), False
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
+        if match and len(match[1]) < 100 and match[2].lower() in _SIZES:
+            size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
+            if 0 < size < _ONE_TUPLE:
+                raise TidegateError(
+                    f"memory of {quoted(value)} is less than one tuple takes with its place in the "
+                    f"indexes; give it {_ONE_TUPLE} B at the least, better some MB, or a number "
+                    "of tuples"
+                )
+            if size > 0:
+                return not_too_large(size, value, none), True
+    raise TidegateError(
+        f'memory must be a positive number of tuples or a size like "64 MB", not {quoted(value)}'
+        + (none and f"; {none}")
+    )
+
+
+def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:
+    """Refuse a memory that no machine has."""
+    if memory >= LARGEST_TIME:
+        said = f"memory is larger than any machine's: {quoted(value)}"
+        raise TidegateError(said + (none and f"; {none}"))
+    return memory
+
+
+def _split(value: Any) -> float | None:
+    if isinstance(value, str) and value in ("shared", "fixed", "predicted"):
+        return None if value == "shared" else 0.5
+    if isinstance(value, int | float | np.floating) and 0 < value < 1:
+        return float(value)
+    raise TidegateError(
+        'split must be "shared", "fixed", "predicted" or the left\'s share between 0 and 1, not '
+        f"{quoted(value)}"
+    )
+
+
+def _cpu(value: Any) -> SlowCPU | None:
+    if value is None or isinstance(value, SlowCPU):
+        return value
+    raise TidegateError(
+        "cpu must be None or a slow one such as tg.SlowCPU(rate=1_000, queue=500), not "
+        f"{quoted(value)}"
+    )

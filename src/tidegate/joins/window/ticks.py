@@ -1,0 +1,45 @@
+"""From tick to tick: what clocks hear, and what has left its window by then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.joins.window.held_rows import expire
+from tidegate.joins.window.victims import fetch_group
+from tidegate.kernel.compiling import AHEAD, inlined, prefetch
+from tidegate.kernel.layout import AT, LATE, TICK_FROM, TICK_TO, Batch, Core, Rules
+
+
+@inlined
+def hear(core: Core, side: int, time: Any) -> None:
+    """Take note of a time of one stream: clocks only move forward."""
+    core.heard[side] = max(core.heard[side], time)
+    core.clock[0] = max(core.clock[0], time)
+
+
+@inlined
+def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
+    """Go on to the next tick before row `total`, if there is one: hear it, and drop the expired."""
+    ints = core.ints
+    start = ints[TICK_TO]
+    if start >= total:
+        return False
+    time = batch.time[start]
+    stop = start + 1
+    while stop < total and batch.time[stop] == time:
+        stop += 1
+    ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
+    for i in range(start + AHEAD, min(stop + AHEAD, total)):
+        fetch_group(core, 2 * batch.entry[i])
+    for i in range(start + AHEAD // 2, min(stop + AHEAD // 2, total)):
+        # The first that it may join, and the one after which it may stand.
+        group = 2 * batch.entry[i] + batch.side[i]
+        prefetch(core.slots, core.groups[group ^ 1].head)
+        prefetch(core.slots, core.groups[group].tail)
+    for i in range(start, stop):
+        ints[LATE] += time < core.heard[batch.side[i]]
+    # Rows of a tick are in order of their sides.
+    hear(core, batch.side[start], time)
+    hear(core, batch.side[stop - 1], time)
+    expire(core, rules)
+    return True

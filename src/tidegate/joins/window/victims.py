@@ -1,0 +1,456 @@
+"""Which tuple leaves next.
+
+The queue of candidates has parts, so that the cost stays flat as the memory grows: `near` has the
+lowest ranks in order, `joiners` those that came to be as low later: a heap, and from its other end
+a line of those that came in order. `far` is an unsorted rest that is read, in sequence, only when
+these run dry. Ranks that can only rise are looked up again when they surface; for ranks that move
+otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all). Above, all
+are looked up again after half as many choices as there are tuples, and the first that is near is
+taken though it has risen a little.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.joins.window.priorities import as_determined, determine, is_due, keeps
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
+from tidegate.kernel.heap import before, drop_top, heapify, put, sift_up
+from tidegate.kernel.layout import (
+    BY_KEY,
+    BY_LIFE,
+    BY_SCORE,
+    BY_TUPLE,
+    DETERMINED,
+    FAINTEST,
+    FAR,
+    HELD,
+    JOINERS,
+    LINE_FROM,
+    LINE_TO,
+    NEAR_FROM,
+    NEAR_TO,
+    SMALL_HEAP,
+    USES,
+    Core,
+    Rules,
+)
+from tidegate.kernel.sorting import lowest, sort
+from tidegate.kernel.windows import window_of
+from tidegate.learning.scores import score
+
+#: Candidates that are sorted at once, at the least, where ranks move.
+_FEW = 32
+#: Where a candidate is that is near: nowhere, in `near`, in the heap or in the line of joiners.
+_NOWHERE, _IN_ORDER, _IN_HEAP, _IN_LINE = range(4)
+#: How much is a little: this part of how far ranks that are near lie apart.
+_SLACK = 0.125
+
+
+@inlined
+def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
+    """What a tuple of a group is worth now, for the kinds that rank groups."""
+    rate = core.groups[group ^ 1].rate
+    if rules.kind == BY_LIFE:
+        window = window_of(rules, group & 1, time)
+        if window != 0:
+            return float((time + window - core.clock[0]) * max(rate, FAINTEST))
+    return float(rate)
+
+
+@inlined
+def of_tuples(rules: Rules) -> bool:
+    """Whether the queue is one of tuples, not of groups."""
+    return rules.kind == BY_TUPLE or rules.kind == BY_SCORE
+
+
+@inlined
+def moves(rules: Rules) -> bool:
+    """Whether ranks fall as well as rise."""
+    return rules.kind == BY_LIFE or rules.kind == BY_SCORE
+
+
+@inlined
+def slot_of(core: Core, rules: Rules, item: int) -> int:
+    """The slot of the tuple that a candidate stands for."""
+    return int(item) if of_tuples(rules) else int(core.groups[item].head)
+
+
+@inlined
+def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
+    """The rank of a candidate now and the sequence number of the tuple that it stands for."""
+    if rules.kind == BY_TUPLE:
+        return core.slots[item].rank, core.slots[item].seq
+    if rules.kind == BY_SCORE:
+        held = core.slots[item]
+        if keeps(core):
+            return as_determined(core, rules, item), held.seq
+        return (
+            score(core, rules, held.group, held.time, held.rank, held.gain, held.last),
+            held.seq,
+        )
+    if rules.kind == BY_KEY:
+        return core.groups[item ^ 1].rate, core.groups[item].first
+    group = core.groups[item]
+    return worth(core, rules, item, core.slots[group.head].time), group.first
+
+
+@inlined
+def alive(core: Core, rules: Rules, queued: Any) -> bool:
+    """Whether a candidate still stands for what it was queued for."""
+    if of_tuples(rules):
+        return bool(core.slots[queued.item].seq == queued.seq)
+    group = core.groups[queued.item]
+    return bool(group.count > 0 and group.life == queued.life)
+
+
+@inlined
+def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have what candidate i of n stands for fetched from memory."""
+    if i < n:
+        if of_tuples(rules):
+            prefetch(core.slots, queue[i].item)
+        else:
+            prefetch(core.groups, queue[i].item)
+
+
+@inlined
+def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have fetched what that leads to: of a tuple its group and the next, of a group its head."""
+    if i < n:
+        if of_tuples(rules):
+            fetch_group(core, core.slots[queue[i].item].group)
+            prefetch(core.slots, core.slots[queue[i].item].next)
+        else:
+            prefetch(core.slots, core.groups[queue[i].item].head)
+
+
+@inlined
+def fetch_after(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
+    """Have fetched, of a group, the tuple after its head."""
+    if i < n and not of_tuples(rules):
+        prefetch(core.slots, core.slots[core.groups[queue[i].item].head].next)
+
+
+@inlined
+def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None:
+    """Have fetched what candidates after `at` need, which are taken in order."""
+    fetch(core, rules, queue, at + AHEAD, n)
+    fetch_behind(core, rules, queue, at + AHEAD // 2, n)
+    fetch_after(core, rules, queue, at + AHEAD // 4, n)
+
+
+@inlined
+def fetch_group(core: Core, group: int) -> None:
+    """Have what is known of a group's key fetched from memory."""
+    prefetch(core.groups, group)
+    if core.recent.shape[0] > 0:
+        prefetch(core.recent, group)
+
+
+@inlined
+def held_in(core: Core, rules: Rules, pool: int) -> int:
+    """How many tuples a pool holds."""
+    left, right = core.ints[HELD], core.ints[HELD + 1]
+    if rules.pools == 2:
+        return int(right if pool == 1 else left)
+    return int(left + right)
+
+
+@inner
+def spread(core: Core, pool: int) -> None:
+    """Move all that is near to `far`."""
+    ints = core.ints
+    n, far = ints[FAR + pool], core.far[pool]
+    for i in range(ints[NEAR_FROM + pool], ints[NEAR_TO + pool]):
+        far[n] = core.near[pool, i]
+        n += 1
+    for i in range(ints[JOINERS + pool]):
+        far[n] = core.joiners[pool, i]
+        n += 1
+    for i in range(ints[LINE_FROM + pool], ints[LINE_TO + pool]):
+        far[n] = core.joiners[pool, -1 - i]
+        n += 1
+    ints[FAR + pool] = n
+    ints[NEAR_FROM + pool] = ints[NEAR_TO + pool] = 0
+    ints[LINE_FROM + pool] = ints[LINE_TO + pool] = 0
+    ints[JOINERS + pool] = ints[USES + pool] = 0
+    core.edge[pool].rank = -np.inf
+
+
+@inlined
+def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> int:
+    """Drop the dead from a list's [start, stop): where it stops then."""
+    kept = start
+    for i in range(start, stop):
+        fetch(core, rules, queue, i + AHEAD, stop)
+        if alive(core, rules, queue[i]):
+            queue[kept] = queue[i]
+            kept += 1
+    return kept
+
+
+@inner
+def prune(core: Core, rules: Rules, pool: int) -> None:
+    """Drop the dead: which of the others is next stays as it is, so any time will do."""
+    ints = core.ints
+    start, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
+    ints[NEAR_TO + pool] = _living(core, rules, core.near[pool], start, stop)
+    ints[FAR + pool] = _living(core, rules, core.far[pool], 0, ints[FAR + pool])
+    ints[JOINERS + pool] = _living(core, rules, core.joiners[pool], 0, ints[JOINERS + pool])
+    heapify(core.joiners[pool], ints[JOINERS + pool])
+    line = core.joiners[pool, ::-1]
+    start, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
+    ints[LINE_TO + pool] = _living(core, rules, line, start, stop)
+
+
+@inner
+def renew(core: Core, rules: Rules, pool: int) -> None:
+    """Drop the dead from `far` and look up the ranks of the others."""
+    n = 0
+    far = core.far[pool]
+    total = core.ints[FAR + pool]
+    for i in range(total):
+        fetch(core, rules, far, i + AHEAD, total)
+        if moves(rules):
+            fetch_behind(core, rules, far, i + AHEAD // 2, total)
+        if alive(core, rules, far[i]):
+            item, life = far[i].item, far[i].life
+            rank, seq = rank_of(core, rules, item)
+            put(far, n, rank, seq, item, life)
+            n += 1
+    core.ints[FAR + pool] = n
+
+
+@inner
+def refill(core: Core, rules: Rules, pool: int) -> None:
+    """Move the lowest part of `far` to `near`.
+
+    By the ranks that they had when last seen: those that have risen since are found out when
+    they surface. Only where ranks also fall are they looked up here.
+    """
+    ints = core.ints
+    near, far = core.near[pool], core.far[pool]
+    if moves(rules):
+        renew(core, rules, pool)
+    n = ints[FAR + pool]
+    k = min(n, max(_FEW if moves(rules) else SMALL_HEAP, n >> 2))
+    lowest(far, n, k, near, core.joiners[pool], core.bounds, core.tally)
+    core.edge[pool].rank = np.inf
+    if k < n:
+        core.edge[pool] = near[k - 1]
+    ints[NEAR_FROM + pool], ints[NEAR_TO + pool] = 0, k
+    ints[FAR + pool] = n - k
+    ints[USES + pool] = 0
+
+
+@inner
+def _join(
+    ints: Array, joiners: Array, pool: int, rank: float, seq: int, item: int, life: int
+) -> None:
+    """Take a candidate among the joiners: in line, if it comes after all there but the last."""
+    line = joiners[::-1]
+    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    if n + stop == joiners.shape[0]:
+        for i in range(start, stop):
+            line[i - start] = line[i]
+        start, stop = 0, stop - start
+    if start < stop and before(rank, seq, line[stop - 1].rank, line[stop - 1].seq):
+        if start < stop - 1 and before(rank, seq, line[stop - 2].rank, line[stop - 2].seq):
+            put(joiners, n, rank, seq, item, life)
+        else:
+            joiners[n] = line[stop - 1]
+            put(line, stop - 1, rank, seq, item, life)
+        sift_up(joiners, n)
+        ints[JOINERS + pool] = n + 1
+    else:
+        put(line, stop, rank, seq, item, life)
+        stop += 1
+    ints[LINE_FROM + pool], ints[LINE_TO + pool] = start, stop
+
+
+@inner
+def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int) -> None:
+    """Have those in the heap stand in line."""
+    line = joiners[::-1]
+    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    sort(joiners, spare, 0, n, tally)
+    i = total = 0
+    for at in range(start, stop):
+        while i < n and before(joiners[i].rank, joiners[i].seq, line[at].rank, line[at].seq):
+            spare[total] = joiners[i]
+            i += 1
+            total += 1
+        spare[total] = line[at]
+        total += 1
+    for at in range(i, n):
+        spare[total] = joiners[at]
+        total += 1
+    for at in range(total):
+        line[at] = spare[at]
+    ints[JOINERS + pool] = 0
+    ints[LINE_FROM + pool], ints[LINE_TO + pool] = 0, total
+
+
+@inlined
+def _is_long(core: Core, pool: int) -> bool:
+    """Whether the heap is one that costs more than to have all of it stand in line."""
+    ints = core.ints
+    length = ints[LINE_TO + pool] - ints[LINE_FROM + pool]
+    return bool(ints[JOINERS + pool] > max(2 * SMALL_HEAP, length >> 2))
+
+
+@inlined
+def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
+    """Make a candidate known to the queue.
+
+    Where it goes must not depend on how many dead are still in the queue: they are dropped at
+    other times after a restart.
+    """
+    ints = core.ints
+    near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool]
+    joined = ints[JOINERS + pool] + ints[LINE_TO + pool] - ints[LINE_FROM + pool]
+    if near + joined + ints[FAR + pool] + 1 >= core.far.shape[1]:
+        prune(core, rules, pool)
+    if not moves(rules) and ints[USES + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
+        spread(core, pool)
+    if rules.kind == BY_SCORE and keeps(core):
+        determine(core, rules, item)
+    rank, seq = rank_of(core, rules, item)
+    life = 0 if of_tuples(rules) else core.groups[item].life
+    if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+        put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
+        ints[FAR + pool] += 1
+    else:
+        _join(ints, core.joiners[pool], pool, rank, seq, item, life)
+        ints[USES + pool] += not moves(rules)
+
+
+@inner
+def determine_all(core: Core, rules: Rules, pool: int) -> None:
+    """Determine the priority of all candidates anew."""
+    spread(core, pool)
+    for i in range(core.ints[FAR + pool]):
+        if alive(core, rules, core.far[pool, i]):
+            determine(core, rules, core.far[pool, i].item)
+    renew(core, rules, pool)
+    core.ints[DETERMINED] = 1
+
+
+@inner
+def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
+    """The lowest candidate of a small queue whose ranks all move, and its rank."""
+    spread(core, pool)
+    prune(core, rules, pool)
+    best, best_rank, best_seq = -1, np.inf, 0
+    for i in range(core.ints[FAR + pool]):
+        item = core.far[pool, i].item
+        rank, seq = rank_of(core, rules, item)
+        if best < 0 or before(rank, seq, best_rank, best_seq):
+            best, best_rank, best_seq = item, rank, seq
+    return best, best_rank
+
+
+@inlined
+def _slack(core: Core, pool: int, lowest: float) -> float:
+    """By how much the first that is near may have risen and still be taken, where ranks move."""
+    span = core.edge[pool].rank - lowest
+    return _SLACK * span if np.isfinite(span) else 0.0
+
+
+@inlined
+def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
+    """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
+    ints = core.ints
+    near, joiners = core.near[pool], core.joiners[pool]
+    if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
+        determine_all(core, rules, pool)
+    if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
+        best, lowest = scan(core, rules, pool)
+        return slot_of(core, rules, best), lowest
+    if moves(rules):
+        ints[USES + pool] += 1
+        if ints[USES + pool] > held_in(core, rules, pool) >> 1:
+            spread(core, pool)
+    while True:
+        place = _lowest_place(core, pool)
+        if place == _NOWHERE:
+            refill(core, rules, pool)
+            continue
+        if place == _IN_HEAP and _is_long(core, pool):
+            spare = core.far[pool][ints[FAR + pool] :]
+            _line_up(ints, joiners, spare, core.tally, pool)
+            continue
+        first = joiners[0]
+        if place == _IN_ORDER:
+            first = near[ints[NEAR_FROM + pool]]
+        elif place == _IN_LINE:
+            first = joiners[-1 - ints[LINE_FROM + pool]]
+        seen, known, item, life = first.rank, first.seq, first.item, first.life
+        if not alive(core, rules, first):
+            _take_first(core, rules, pool, place)
+            continue
+        if rules.kind == BY_TUPLE:
+            return int(item), seen
+        rank, seq = rank_of(core, rules, item)
+        fallen = moves(rules) and rank <= seen + _slack(core, pool, seen)
+        if seq == known and (rank == seen or fallen):
+            return slot_of(core, rules, item), rank
+        _take_first(core, rules, pool, place)
+        if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
+            put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
+            ints[FAR + pool] += 1
+        else:
+            _join(ints, joiners, pool, rank, seq, item, life)
+
+
+@inlined
+def _lowest_place(core: Core, pool: int) -> int:
+    """Where the first of all that are near is."""
+    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    place, rank, seq = _NOWHERE, np.inf, np.iinfo(np.int64).max
+    if ints[NEAR_FROM + pool] < ints[NEAR_TO + pool]:
+        first = near[ints[NEAR_FROM + pool]]
+        place, rank, seq = _IN_ORDER, first.rank, first.seq
+    if ints[LINE_FROM + pool] < ints[LINE_TO + pool]:
+        first = joiners[-1 - ints[LINE_FROM + pool]]
+        if place == _NOWHERE or before(first.rank, first.seq, rank, seq):
+            place, rank, seq = _IN_LINE, first.rank, first.seq
+    if ints[JOINERS + pool] > 0 and (
+        place == _NOWHERE or before(joiners[0].rank, joiners[0].seq, rank, seq)
+    ):
+        place = _IN_HEAP
+    return place
+
+
+@inlined
+def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
+    """Take the first from where it is, and have fetched what will be first there soon."""
+    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    if place == _IN_ORDER:
+        at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
+        fetch_ahead(core, rules, near, at, stop)
+        ints[NEAR_FROM + pool] = at + 1
+    elif place == _IN_LINE:
+        line = joiners[::-1]
+        at, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
+        fetch_ahead(core, rules, line, at, stop)
+        ints[LINE_FROM + pool] = at + 1
+    else:
+        n = ints[JOINERS + pool] - 1
+        drop_top(joiners, n + 1)
+        ints[JOINERS + pool] = n
+        fetch_behind(core, rules, joiners, 0, n)
+        for i in range(1, 5):
+            fetch(core, rules, joiners, i, n)
+
+
+@entry_point
+def requeue(core: Core, rules: Rules) -> None:
+    """Look up all ranks: wherever those may have fallen that otherwise only rise."""
+    if rules.kind == BY_KEY or moves(rules):
+        for pool in range(rules.pools):
+            spread(core, pool)
+            renew(core, rules, pool)

@@ -1,0 +1,32 @@
+"""A hash table with open addressing, from key hashes to entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.compiling import inlined
+from tidegate.kernel.layout import Core
+
+#: The halves of a place in `Core.table`: a hash's upper bits, and an entry.
+UPPER, LOWER = np.uint64(0xFFFFFFFF00000000), np.uint64(0xFFFFFFFF)
+
+
+@inlined
+def place_of(core: Core, hash_: Any) -> int:
+    """Where in the table a key is, or the empty place where it belongs."""
+    table = core.table
+    mask = np.uint64(table.shape[0] - 1)
+    at = hash_ & mask
+    while table[at] != 0:
+        if table[at] & UPPER == hash_ & UPPER and core.hashes[entry_at(core, at)] == hash_:
+            break
+        at = (at + np.uint64(1)) & mask
+    return int(at)
+
+
+@inlined
+def entry_at(core: Core, at: int) -> int:
+    """The entry at a place in the table, or -1."""
+    return int(core.table[at] & LOWER) - 1

@@ -1,0 +1,324 @@
+"""What tuples would find if all were kept, learned from ghosts.
+
+A ghost is what remains of a newcomer for this purpose, whether it was admitted or not: its key,
+side and time. All newcomers leave one, or by lot a share of them, so that ghosts never outgrow
+their list. A ghost that meets a partner counts a result, and at every census so is what was
+expected of it meanwhile. At every mark of its age it leaves a trail, so that it is known at its end
+what was still to come. What follows from all that is in `outlook`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
+from tidegate.kernel.hash_table import entry_at, place_of
+from tidegate.kernel.layout import (
+    CENSUS_SEQ,
+    GHOSTS,
+    REDRAWN,
+    SEQ,
+    STARTED,
+    THINNED,
+    Batch,
+    Core,
+    Rules,
+)
+from tidegate.kernel.windows import joins, past, step_of, window_of
+from tidegate.learning.drift import forget, has_changed
+from tidegate.learning.outlook import (
+    EXPECTED,
+    FOUND,
+    GHOSTS_BY,
+    OF_OTHERS,
+    OF_RISEN,
+    RESULTS,
+    RISEN,
+    TRIALS,
+    fit,
+    knows_keys,
+    look_ahead,
+)
+from tidegate.learning.rates import (
+    ELAPSED,
+    FITTED,
+    LAST,
+    at_level,
+    doublings_of,
+    level_of,
+    rate_of,
+    span_of,
+    stage_of,
+    start_of,
+    trend_of,
+)
+
+#: Newcomers between two censuses, and between two fits, at least.
+_APART, _FITS = 16, 512
+#: A census is due after this part of a window, a fit after this.
+_CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
+#: After so many windows a count weighs half.
+_HALFLIFE = 8.0
+
+
+@inlined
+def entry_of(core: Core, hash_: Any) -> int:
+    """The entry of a key, or -1."""
+    return entry_at(core, place_of(core, np.uint64(hash_)))
+
+
+@inlined
+def _count(
+    core: Core,
+    rules: Rules,
+    what: int,
+    entry: int,
+    side: int,
+    time: Any,
+    age: float,
+    amount: float,
+) -> None:
+    """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
+
+    What lies between two levels, or two trends, counts for both, the nearer one more. For each by
+    the rate of that level, not its own: so what lies between them is right where all keys are
+    alike, however often they have come.
+    """
+    _, _, steps, levels, trends = core.cells.shape
+    if not knows_keys(core):
+        step = int(step_of(rules, side, time, age, steps))
+        amount = amount if what == FOUND else amount / span_of(core, rules)
+        core.cells[side, what, step, 0, 0] += amount
+        return
+    cells = core.cells[side, what, int(stage_of(rules, side, time, age))]
+    came = rate_of(core, 2 * entry + side) if entry >= 0 else 0.0
+    doublings = doublings_of(core, rules, came)
+    level = level_of(came, doublings, levels)
+    trend = 0.0
+    if entry >= 0:
+        trend = trend_of(core, rules, 2 * entry + side, doublings, trends, float(time) + age)
+    i, j = int(level), int(trend)
+    over, on = level - i, trend - j
+    here, above = amount, amount
+    if what == EXPECTED:
+        here *= at_level(i) / span_of(core, rules)
+        above *= at_level(i + 1) / span_of(core, rules)
+    cells[i, j] += (1.0 - over) * (1.0 - on) * here
+    if over > 0.0:
+        cells[i + 1, j] += over * (1.0 - on) * above
+    if on > 0.0:
+        cells[i, j + 1] += (1.0 - over) * on * here
+        if over > 0.0:
+            cells[i + 1, j + 1] += over * on * above
+
+
+@inlined
+def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
+    """Count what was expected of a ghost since that was last done, with its key as it is now."""
+    ghost = core.ghosts[at]
+    side, time = ghost.side, ghost.time
+    age, stop = float(ghost.until - time), float(core.clock[0] - time)
+    window = float(window_of(rules, side, time))
+    ghost.until = core.clock[0]
+    while age < stop:
+        end = stop
+        if knows_keys(core) and window > 0.0:
+            # Early steps are short: it may have come by several of them.
+            step = int(stage_of(rules, side, time, age))
+            if step + 1 < core.cells.shape[2]:
+                end = min(max(start_of(step + 1) * window, math.nextafter(age, stop)), stop)
+        _count(core, rules, EXPECTED, entry, side, time, 0.5 * (age + end), end - age)
+        age = end
+
+
+@inlined
+def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
+    """Have the ghosts that newcomer i would join count a result, before its key comes to more."""
+    h, side, time = batch.hash[i], batch.side[i], batch.time[i]
+    at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
+    while at >= 0:
+        ghost = core.ghosts[at]
+        if ghost.hash == h and ghost.side != side:
+            _expect(core, rules, at, batch.entry[i])
+            left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
+            if joins(rules, left, right):
+                age = float(core.clock[0] - ghost.time)
+                _count(core, rules, FOUND, batch.entry[i], ghost.side, ghost.time, age, 1.0)
+                ghost.found += 1
+        at = ghost.next
+
+
+@inlined
+def _leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
+    """By its key and number, so by lot, but always the same."""
+    mixed = (np.uint64(hash_) ^ np.uint64(seq)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    thinned = core.ints[THINNED]
+    return bool(thinned == 0 or mixed >> np.uint64(64 - thinned) == np.uint64(0))
+
+
+@inlined
+def _index(core: Core, at: int) -> None:
+    ghost = core.ghosts[at]
+    place = np.int64(ghost.hash & np.uint64(core.heads.shape[0] - 1))
+    ghost.next = core.heads[place]
+    core.heads[place] = at
+
+
+@inlined
+def _sum_up(core: Core, at: int) -> None:
+    """A ghost's window is over: at each mark, count what was still to come."""
+    ghost = core.ghosts[at]
+    returns = core.returns[ghost.side]
+    for mark in range(ghost.marks):
+        level, found = core.trails[at, mark]
+        returns[GHOSTS_BY, mark, level] += 1.0
+        returns[RESULTS, mark, level] += float(ghost.found - found)
+        for number in range(TRIALS):
+            end = mark + (1 << number)
+            if end < ghost.marks:
+                trial = returns[2 + 3 * number : 5 + 3 * number, mark, level]
+                if core.trails[at, end, 0] > level:
+                    trial[RISEN] += 1.0
+                    trial[OF_RISEN] += float(ghost.found - found)
+                else:
+                    trial[OF_OTHERS] += float(core.trails[at, end, 1] - found)
+
+
+@inlined
+def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> None:
+    """Note the level of a ghost's key, and its results, at the marks that it has come by."""
+    ghost = core.ghosts[at]
+    marks = core.trails.shape[1]
+    reached = int(step_of(rules, ghost.side, ghost.time, age, marks))
+    if reached < ghost.marks:
+        return
+    count = rate_of(core, 2 * entry + ghost.side) if entry >= 0 else 0.0
+    level = level_of(count, doublings_of(core, rules, count), core.cells.shape[3])
+    for mark in range(ghost.marks, reached + 1):
+        core.trails[at, mark, 0] = int(level + 0.5)
+        core.trails[at, mark, 1] = ghost.found
+    ghost.marks = reached + 1
+
+
+@inner
+def _tidy(core: Core, rules: Rules) -> None:
+    """Drop ghosts whose window is over or whose lot no longer wins, and index the rest."""
+    core.heads[:] = -1
+    n = 0
+    for i in range(core.ints[GHOSTS]):
+        ghost = core.ghosts[i]
+        if past(rules, ghost.side, ghost.time, core.clock[0]):
+            _sum_up(core, i)
+            continue
+        if not _leaves_ghost(core, ghost.hash, ghost.seq):
+            continue
+        core.ghosts[n] = ghost
+        for mark in range(ghost.marks):
+            core.trails[n, mark, 0] = core.trails[i, mark, 0]
+            core.trails[n, mark, 1] = core.trails[i, mark, 1]
+        _index(core, n)
+        n += 1
+    core.ints[GHOSTS] = n
+
+
+@entry_point
+def index_ghosts(core: Core) -> None:
+    """Index the ghosts that are there."""
+    core.heads[:] = -1
+    for i in range(core.ints[GHOSTS]):
+        _index(core, i)
+
+
+@inlined
+def haunt(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
+    """Leave the ghost of a newcomer, if it is one to leave any."""
+    ints = core.ints
+    if past(rules, batch.side[i], batch.time[i], core.clock[0]):
+        return
+    while ints[GHOSTS] == core.ghosts.shape[0]:
+        _tidy(core, rules)
+        if 4 * ints[GHOSTS] > 3 * core.ghosts.shape[0]:
+            ints[THINNED] += 1
+            _tidy(core, rules)
+    if not _leaves_ghost(core, batch.hash[i], seq):
+        return
+    n = ints[GHOSTS]
+    ghost = core.ghosts[n]
+    ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
+    ghost.until, ghost.found, ghost.marks = core.clock[0], 0, 0
+    _index(core, n)
+    ints[GHOSTS] = n + 1
+
+
+@inner
+def _fade(core: Core, factor: float) -> None:
+    """Have what was counted so far weigh less."""
+    _, _, steps, levels, trends = core.cells.shape
+    for side in range(2):
+        for what in range(core.returns.shape[1]):
+            for mark in range(core.returns.shape[2]):
+                for j in range(levels):
+                    core.returns[side, what, mark, j] *= factor
+        for what in range(2):
+            for i in range(steps):
+                for j in range(levels):
+                    for k in range(trends):
+                        core.cells[side, what, i, j, k] *= factor
+
+
+@inlined
+def _is_early(core: Core, since: int) -> bool:
+    """Whether an eighth more has come since it was last done than until then."""
+    return bool(core.ints[SEQ] - core.ints[since] >= _APART + core.ints[since] // 8)
+
+
+@inner
+def census(core: Core, rules: Rules) -> bool:
+    """Count what was expected of the ghosts since the last census; now and then, fit.
+
+    True if counts were forgotten, so that ranks may have fallen.
+    """
+    ints, now = core.ints, float(core.clock[0])
+    if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
+        return False
+    since, span = now - core.model[LAST], span_of(core, rules)
+    if ints[CENSUS_SEQ] == 0:
+        since = 0.0
+    elif since < _CENSUS * span and not _is_early(core, CENSUS_SEQ):
+        return False
+    ints[CENSUS_SEQ] = ints[SEQ]
+    core.model[LAST] = now
+    _fade(core, math.exp2(-since / (_HALFLIFE * span)))
+    if rules.halflife > 0 and ints[STARTED]:
+        before = int((now - since) // float(rules.halflife))
+        halved = int(now // float(rules.halflife)) - before
+        core.model[ELAPSED] = math.ldexp(core.model[ELAPSED], -min(halved, 2000))
+    core.model[ELAPSED] += since
+    if 4 * ints[GHOSTS] < core.ghosts.shape[0] and ints[THINNED] > 0:
+        ints[THINNED] -= 1
+    _tidy(core, rules)
+    for i in range(ints[GHOSTS]):
+        ghost = core.ghosts[i]
+        entry = -1
+        if knows_keys(core):
+            if i + AHEAD < ints[GHOSTS]:
+                mask = np.uint64(core.table.shape[0] - 1)
+                prefetch(core.table, core.ghosts[i + AHEAD].hash & mask)
+            entry = entry_of(core, ghost.hash)
+        _expect(core, rules, i, entry)
+        if knows_keys(core):
+            _leave_trail(core, rules, i, entry, now - float(ghost.time))
+    late = now - core.model[FITTED] >= _FIT * span
+    if _is_early(core, REDRAWN) or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):
+        ints[REDRAWN], core.model[FITTED] = ints[SEQ], now
+        for side in range(2):
+            fit(core, side)
+            look_ahead(core, side)
+    if not has_changed(core, rules):
+        return False
+    forget(core, rules)
+    return True

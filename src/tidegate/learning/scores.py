@@ -1,0 +1,156 @@
+"""What a tuple is worth now, by the formula of a policy.
+
+A formula sees the tuple (side, time, importance), what was learned of it (`gain`, since `last`),
+its key's rate on the other stream, and how many partners the other side holds. Times that a
+formula is given or gives are those of the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tidegate.kernel.compiling import Array, inlined
+from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
+from tidegate.kernel.windows import life_of, step_of, window_of
+from tidegate.learning.rates import STAY, doublings_of, level_of, rate_of, stage_of, trend_of
+
+# Formulas, named as in the papers; see the policies.
+FORMULAS = 10
+RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(FORMULAS)
+
+#: So much of a partner does every tuple have: of those without any, the least important leaves.
+TRACE = 2.0**-40
+#: A tuple that is no candidate, unless there is no other.
+SPARED = 1e300
+#: As many of a rank's values are told apart between two whole numbers.
+_DIGITS = 2.0**24
+#: A new stay moves the mean of stays by this share.
+_STEP = 1.0 / 256.0
+
+
+@inlined
+def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
+    """What the table says of an age between two of its steps."""
+    at = int(step)
+    here, after = worth[at, level, trend], worth[min(at + 1, worth.shape[0] - 1), level, trend]
+    return float(here + (step - at) * (after - here))
+
+
+@inlined
+def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> float:
+    """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
+    worth = core.worth[group & 1]
+    _, levels, trends = worth.shape
+    came = rate_of(core, group)
+    doublings = doublings_of(core, rules, came)
+    step = stage_of(rules, group & 1, time, age)
+    level = level_of(came, doublings, levels)
+    trend = trend_of(core, rules, group, doublings, trends, float(core.clock[0]))
+    i, j = int(level), int(trend)
+    up, on = min(i + 1, levels - 1), min(j + 1, trends - 1)
+    low = _at_age(worth, step, i, j)
+    low += (level - i) * (_at_age(worth, step, up, j) - low)
+    high = _at_age(worth, step, i, on)
+    high += (level - i) * (_at_age(worth, step, up, on) - high)
+    return float(doublings + low + (trend - j) * (high - low))
+
+
+@inlined
+def score(
+    core: Core, rules: Rules, group: int, time: Any, weight: float, gain: float, last: Any
+) -> float:
+    """What a tuple is worth now."""
+    formula, params = rules.formula, rules.params
+    age = float(core.clock[0] - time)
+    since = float(core.clock[0] - last)
+    if formula == RATE:
+        return float(weight * rate_of(core, group))
+    if formula == LIFE:
+        ends = window_of(rules, group & 1, time) != 0
+        life = life_of(core, rules, group, time) if ends else 1.0
+        return float(weight * max(rate_of(core, group), FAINTEST) * life)
+    if formula == HEEB:
+        stay = params[0] if params[0] > 0 else max(core.model[STAY], TRACE)
+        part = 1.0
+        if window_of(rules, group & 1, time) != 0:
+            part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
+        return float(weight * rate_of(core, group) * part)
+    if formula == DIMPPROB:
+        return weight * (float(core.groups[group ^ 1].count) + TRACE)
+    if formula == DGL:
+        return float(max(gain - params[1] * since, 0.0))
+    if formula == AGE:
+        worth = core.worth[group & 1]
+        step = step_of(rules, group & 1, time, age, worth.shape[0])
+        return weight * _at_age(worth, step, 0, 0)
+    if formula == AUTO:
+        weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
+        # What differs by less is a tie: the last digits depend on the order of sums.
+        return math.floor((weighed + _corrected(core, rules, group, time, age)) * _DIGITS) / _DIGITS
+    if formula == IJOIN:
+        return SPARED if age < params[1] else priority(rules, weight, gain, age, since)
+    return gain
+
+
+@inlined
+def priority(rules: Rules, weight: float, gain: float, age: float, since: float) -> float:
+    """The priority that iJoin gives a tuple, be it mature or not."""
+    params = rules.params
+    if age <= 0.0:
+        return float(params[4])
+    earned = weight * gain * math.exp(-params[0] * since) / age
+    if since >= params[2]:
+        earned -= params[3] * since
+    return float(earned)
+
+
+@inlined
+def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -> float:
+    """What a newcomer begins with."""
+    partners = float(core.groups[group ^ 1].count)
+    if rules.formula == IJOIN:
+        return partners
+    if rules.formula == SIMPPROB or rules.formula == DGL:
+        return weight * (partners + TRACE)
+    if rules.formula == GREEDY_DUAL:
+        return float(core.floor[pool] + weight * rate_of(core, group))
+    return 0.0
+
+
+@inlined
+def learn_match(core: Core, rules: Rules, slot: int) -> None:
+    """Learn from a result of a held tuple."""
+    formula, params = rules.formula, rules.params
+    held = core.slots[slot]
+    group = held.group
+    now = core.clock[0]
+    since = float(now - held.last)
+    if formula == IJOIN:
+        held.gain = held.gain * math.exp(-params[0] * since) + 1.0
+        core.quality[group & 1 if rules.pools == 2 else 0, EARNED] += held.rank
+    elif formula == DGL:
+        if not since > 0.0:
+            return
+        won = held.rank * float(core.groups[group ^ 1].count)
+        won *= life_of(core, rules, group, held.time) / params[0]
+        # An instant with a result costs nothing: only those since the last one, before this, do.
+        idle = max(since - params[2], 0.0)
+        held.gain = max(held.gain - params[1] * idle, 0.0) + max(won, 0.0)
+    elif formula == GREEDY_DUAL:
+        pool = group & 1 if rules.pools == 2 else 0
+        held.gain = core.floor[pool] + held.rank * rate_of(core, group)
+    else:
+        return
+    if formula != GREEDY_DUAL:
+        held.last = now
+    if held.seq < core.ints[MARK] and not core.is_learned[slot]:
+        core.is_learned[slot] = True
+        core.learned[core.ints[LEARNED]] = slot
+        core.ints[LEARNED] += 1
+
+
+@inlined
+def learn_stay(core: Core, time: Any) -> None:
+    """Learn from an eviction how long tuples stay."""
+    core.model[STAY] += (float(core.clock[0] - time) - core.model[STAY]) * _STEP

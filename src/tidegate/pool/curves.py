@@ -1,0 +1,173 @@
+"""How good a join is against the memory that it has: one form for all that predicts it.
+
+Section 5 of paper 2 (Srivastava, Widom) divides a memory by functions f(q), the least memory with
+which a join is as good as q. Here they come from the models of frequency and of age
+(`of_earnings`), from what was measured at a few memories (`of_points`; a miniature does so while a
+join runs), or from what a sample of a join is expected to be off by (`of_samples`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
+
+from tidegate.errors import TidegateError
+from tidegate.pool import sampling
+from tidegate.pool.split import Earnings
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Recall, or the error of an aggregate, against memory: straight between its points.
+
+    Attributes
+    ----------
+    memory
+        Where the points are: ascending, from 0 for recall.
+    quality
+        The recall there, which never falls, or the error, which never rises.
+    results
+        How many results there are in a unit of time, if all are found.
+    error
+        Whether the quality is an error. Below the first point it grows as that of any sample:
+        with one over the root of its size.
+    """
+
+    memory: Floats
+    quality: Floats
+    results: float = 1.0
+    error: bool = False
+
+    def __post_init__(self) -> None:
+        order = np.diff(self.quality) * (-1 if self.error else 1)
+        if len(self.memory) != len(self.quality) or len(self.memory) == 0:
+            raise TidegateError(
+                f"a curve needs as many memories as qualities, and at least one, not "
+                f"{len(self.memory)} and {len(self.quality)}"
+            )
+        if (np.diff(self.memory) <= 0).any() or (order < 0).any():
+            raise TidegateError(
+                "a curve's memories must ascend, its recall must not fall and its error not rise; "
+                f"got memories {self.memory.tolist()} and qualities {self.quality.tolist()}"
+            )
+
+    @property
+    def best(self) -> float:
+        """The quality with all the memory that there is a use for."""
+        return float(self.quality[-1])
+
+    @property
+    def need(self) -> float:
+        """The least memory with which it is at its best."""
+        return self.memory_for(self.best)
+
+    def at(self, memory: float) -> float:
+        """The quality with so much memory."""
+        if self.error and memory < self.memory[0] and self.quality[0] > 0:
+            grown = math.inf if memory <= 0 else math.sqrt(self.memory[0] / memory)
+            return float(self.quality[0] * grown)
+        return float(np.interp(memory, self.memory, self.quality))
+
+    def memory_for(self, quality: float) -> float:
+        """The least memory with which it is as good (f of section 5); infinite if none is."""
+        sign = -1.0 if self.error else 1.0
+        rising, wanted = sign * self.quality, sign * quality
+        at = int(np.searchsorted(rising, wanted))
+        if at == len(rising):
+            return math.inf
+        if at == 0:
+            part = (self.quality[0] / quality) ** 2 if self.error and quality > 0 else 0.0
+            return float(self.memory[0] * part if self.error else self.memory[0])
+        low, high = rising[at - 1], rising[at]
+        part = (wanted - low) / (high - low)
+        return float(self.memory[at - 1] + part * (self.memory[at] - self.memory[at - 1]))
+
+    def hull(self) -> Earnings:
+        """What each further tuple earns in a unit of time, of the least concave curve above.
+
+        Of an error, by how much it falls.
+        """
+        worth = -self.quality if self.error else self.quality * self.results
+        corners = [0]
+        for at in range(1, len(worth)):
+            while len(corners) > 1 and _slope(self.memory, worth, *corners[-2:]) <= _slope(
+                self.memory, worth, corners[-1], at
+            ):
+                corners.pop()
+            corners.append(at)
+        tuples, gains = np.diff(self.memory[corners]), np.diff(worth[corners])
+        good = gains > 0
+        return Earnings(tuples[good], (gains / np.maximum(tuples, 1e-300))[good])
+
+
+def of_earnings(earnings: Earnings) -> Curve:
+    """Recall by the models of frequency and of age (sections 3.2.2 and 3.3)."""
+    if earnings.most == 0:
+        return Curve(np.zeros(1), np.ones(1), 0.0)
+    memory = np.concatenate([[0.0], np.cumsum(earnings.tuples)])
+    found = np.concatenate([[0.0], np.cumsum(earnings.tuples * earnings.rates)])
+    return Curve(memory, np.minimum(found / earnings.most, 1.0), earnings.most)
+
+
+def of_points(
+    memory: Sequence[float], recall: Sequence[float], results: float = 1.0, need: float = math.inf
+) -> Curve:
+    """Recall from measurements: in any order, with noise, and complete at `need`.
+
+    Between two measurements the curve is that of `_between`, on a finer grid.
+    """
+    known = {0.0: 0.0} | {
+        m: min(max(r, 0.0), 1.0) for m, r in zip(memory, recall, strict=True) if m < need
+    }
+    if math.isfinite(need):
+        known[need] = 1.0
+    at = np.array(sorted(known))
+    quality = np.maximum.accumulate(np.array([known[m] for m in at.tolist()]))
+    return Curve(*_between(at, quality), results)
+
+
+def of_samples(
+    sides: Sequence[sampling.Side],
+    memories: Sequence[float],
+    fractions: Callable[[float], Sequence[Floats]],
+    alike: Sequence[float] | None,
+) -> Curve:
+    """The relative standard error of an estimated total (sections 4.3.2 and 5).
+
+    `fractions` gives, for a memory, the inclusion probabilities of each side's classes; `alike` is
+    as `sampling.variance` takes it.
+    """
+    total = sum(float(side.tuples @ side.matches) for side in sides)
+    memory = np.array(sorted(set(memories)), np.float64)
+    errors = [
+        math.sqrt(max(sampling.variance(sides, fractions(m), alike), 0.0)) / total if total else 0.0
+        for m in memory.tolist()
+    ]
+    return Curve(memory, np.minimum.accumulate(np.array(errors)), total, error=True)
+
+
+def _slope(x: Floats, y: Floats, one: int, other: int) -> float:
+    return float((y[other] - y[one]) / (x[other] - x[one]))
+
+
+def _between(memory: Floats, quality: Floats, steps: int = 8) -> tuple[Floats, Floats]:
+    """Points between measurements, on a smooth curve that does not leave their range.
+
+    Recall bends, and measurements are as far apart as a factor of two: a straight line between
+    them would lie below it.
+    """
+    if len(memory) < 3:
+        return memory, quality
+    fine = np.unique(
+        np.concatenate([np.linspace(a, b, steps + 1) for a, b in itertools.pairwise(memory)])
+    )
+    smooth = PchipInterpolator(memory, quality)(fine)
+    return fine, np.maximum.accumulate(np.clip(smooth, 0.0, 1.0))

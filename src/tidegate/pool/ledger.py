@@ -1,0 +1,259 @@
+"""Who may hold how much of a memory, while orders are on their way.
+
+An order takes effect some time after it was sent, and not for all shards of a join at once. So
+what a shard may hold at any moment is anything between what it last said it may, and all that it
+was ordered since. The books add up the most of these, and let nobody grow but into what is left:
+memory is given to another only once who had it has said that it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.errors import TidegateError
+from tidegate.settings.values import is_whole, quoted
+
+Shares = tuple[int, ...]
+#: By shard, the number of the last order that it is known to have followed, and its part of it.
+Followed = tuple[tuple[int, int], ...]
+
+
+def check_order(order: Any, memory: int, shards: int | None = None) -> tuple[int, Shares]:
+    """An order that was read, as its number and its shares, once it is clear that it is one.
+
+    It may divide no more than the memory of the pool, or than the pool had when it was sent.
+    """
+    known = isinstance(order, Mapping) and set(order) in ({"number", "shares"}, _ORDER)
+    shares: Any = order["shares"] if known else None
+    numbers = [order["number"], order.get("memory", 0), *shares] if isinstance(shares, list) else []
+    if not numbers or not all(is_whole(number) and 0 <= number < 2**63 for number in numbers):
+        raise TidegateError(
+            'an order of a pool must be {"number": n, "shares": [...], "memory": n} with whole '
+            f"numbers, not {quoted(order)}"
+        )
+    if shards is not None and len(shares) != shards:
+        raise TidegateError(
+            f"order {order['number']} of a pool is for {len(shares)} shards, and the join has "
+            f"{shards}: {quoted(order)}"
+        )
+    most = max(memory, order.get("memory", 0))
+    if sum(shares) > most:
+        raise TidegateError(
+            f"order {order['number']} of a pool gives one join {sum(shares):,}, more than all of "
+            f"the pool's memory, {most:,}: {quoted(order)}"
+        )
+    return order["number"], tuple(shares)
+
+
+#: What an order says.
+_ORDER = {"number", "shares", "memory"}
+
+
+@dataclass
+class _Account:
+    """A join: its orders by number, what each shard follows, and whether it leaves."""
+
+    weight: float
+    least: int
+    orders: dict[int, Shares]
+    followed: list[tuple[int, int]]
+    leaving: bool = False
+    #: Those that every shard has followed, or a later one, are gone from `orders`.
+    last: Shares = field(default=())
+
+    @property
+    def number(self) -> int:
+        return max([*self.orders, *(number for number, _ in self.followed)])
+
+    @property
+    def most(self) -> list[int]:
+        """What each shard may hold at the most, by all that is known."""
+        return [
+            max([allowed, *(s[at] for number, s in self.orders.items() if number > done)])
+            for at, (done, allowed) in enumerate(self.followed)
+        ]
+
+
+class Books:
+    """The accounts of a memory that several joins share, each in one or more shards."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self._accounts: dict[str, _Account] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The joins that there are, without those that leave."""
+        return [name for name, account in self._accounts.items() if not account.leaving]
+
+    @property
+    def leaving(self) -> list[str]:
+        """The joins that leave, and have not given back all."""
+        return [name for name, account in self._accounts.items() if account.leaving]
+
+    @property
+    def granted(self) -> int:
+        """The most that all together may hold at this moment."""
+        return sum(sum(account.most) for account in self._accounts.values())
+
+    def weight(self, name: str) -> float:
+        """How much a join counts."""
+        return self._accounts[name].weight
+
+    def least(self, name: str) -> list[int]:
+        """What each shard must have to hold anything."""
+        return [self._accounts[name].least] * len(self._accounts[name].followed)
+
+    def ordered(self, name: str) -> Shares:
+        """What a join was last told that its shards may hold."""
+        return self._accounts[name].last
+
+    def allowed(self, name: str) -> list[int]:
+        """What its shards last said that they may hold."""
+        return [allowed for _, allowed in self._accounts[name].followed]
+
+    def most(self, name: str) -> int:
+        """What a join may hold at the most, by all that is known."""
+        return sum(self._accounts[name].most)
+
+    def followed(self, name: str) -> Followed:
+        """The last order that each shard is known to have followed, and what it says."""
+        return tuple(self._accounts[name].followed)
+
+    def open(
+        self,
+        name: str,
+        shards: int,
+        weight: float,
+        least: int,
+        orders: Mapping[int, Shares] | None = None,
+        followed: Followed = (),
+    ) -> None:
+        """Let a join in, whose shards hold nothing yet.
+
+        Or what the order says that they have `followed`, or a later one of earlier `orders`.
+        """
+        if name in self._accounts:
+            leaving = self._accounts[name].leaving
+            raise TidegateError(
+                f'the pool has a join "{name}" already'
+                + (", which is still leaving: stop its query first" if leaving else "")
+                + "; each needs a name of its own, under which its shares are kept"
+                + ("" if leaving else " (to build it anew, remove it first)")
+            )
+        earlier = dict(orders or {})
+        for shares in earlier.values():
+            self._check_shards(name, len(shares), shards)
+        self._check_room(name, shards * least)
+        last = earlier[max(earlier)] if earlier else (0,) * shards
+        known = list(followed or [(0, 0)] * shards)
+        done = min(number for number, _ in known)
+        later = {number: shares for number, shares in earlier.items() if number > done}
+        self._accounts[name] = _Account(weight, least, later, known, last=last)
+
+    def renew(self, name: str, shards: int, weight: float, least: int) -> None:
+        """Let a join in again that has an account."""
+        self._check_shards(name, len(self._accounts[name].followed), shards)
+        self._check_room(name, shards * least)
+        self._accounts[name].weight, self._accounts[name].least = weight, least
+
+    def _check_shards(self, name: str, before: int, shards: int) -> None:
+        if before != shards:
+            raise TidegateError(
+                f'join "{name}" had {before} shards when it last ran in this pool, and now has '
+                f"{shards}; use as many, or another folder for the pool"
+            )
+
+    def _check_room(self, name: str, least: int) -> None:
+        others = [
+            account
+            for other, account in self._accounts.items()
+            if other != name and not account.leaving
+        ]
+        needed = least + sum(account.least * len(account.followed) for account in others)
+        if needed > self.memory:
+            raise TidegateError(
+                f"a pool of {self.memory:,} is too small for {len(others) + 1} joins: their shards "
+                f"need {needed:,} at the least; give it more memory, or the joins fewer shards"
+            )
+
+    def begin(self, name: str) -> tuple[int, Shares]:
+        """One more order of what was ordered last, with its number: there is one to follow."""
+        account = self._accounts[name]
+        number = account.number + 1
+        account.orders[number] = account.last
+        return number, account.last
+
+    def settle(self, name: str) -> None:
+        """Count only the last order of a join that will follow it before it takes anything."""
+        account = self._accounts[name]
+        number = account.number
+        if number:
+            account.orders = {number: account.last}
+            account.followed = [(number - 1, 0)] * len(account.followed)
+
+    def leave(self, name: str) -> None:
+        """Have a join give back what it holds."""
+        self.check(name)
+        self._accounts[name].leaving = True
+
+    def check(self, name: str) -> None:
+        """Refuse the name of a join that there is not."""
+        if name not in self.names:
+            listed = ", ".join(f'"{each}"' for each in self.names)
+            raise TidegateError(
+                f'the pool has no join "{name}"; it has {listed or "none"}'
+                + (" (it is leaving already)" if name in self.leaving else "")
+            )
+
+    def close(self, name: str) -> None:
+        """Have a join that leaves gone: it runs no more."""
+        if name in self._accounts and self._accounts[name].leaving:
+            del self._accounts[name]
+
+    def confirm(self, name: str, shard: int, number: int, allowed: int) -> Followed:
+        """Hear from a shard which order it follows, and how much it may hold.
+
+        Gives what was followed last, of a join that has left with this.
+        """
+        account = self._accounts.get(name)
+        if account is None or number < account.followed[shard][0]:
+            return ()
+        account.followed[shard] = (number, allowed)
+        done = min(number for number, _ in account.followed)
+        account.orders = {n: shares for n, shares in account.orders.items() if n > done}
+        if account.leaving and not any(account.most):
+            del self._accounts[name]
+            return tuple(account.followed)
+        return ()
+
+    def orders(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:
+        """The orders, with their numbers, that bring joins as near to targets as is safe now."""
+        most = {name: account.most for name, account in self._accounts.items()}
+        wanted = {
+            name: [0] * len(most[name]) if account.leaving else list(targets[name])
+            for name, account in self._accounts.items()
+            if account.leaving or name in targets
+        }
+        # Where earlier orders are all that is known, what shards hold is one of them, and to give
+        # any more to anyone may be too much.
+        unknown = self.granted > self.memory
+        free = max(self.memory - self.granted, 0)
+        growth = sum(
+            max(w - m, 0) for name in wanted for w, m in zip(wanted[name], most[name], strict=True)
+        )
+        part = min(free / growth, 1.0) if growth else 0.0
+        found: dict[str, tuple[int, Shares]] = {}
+        for name, shares in wanted.items():
+            account = self._accounts[name]
+            now = tuple(
+                min(w, last if unknown else m + int(max(w - m, 0) * part))
+                for w, m, last in zip(shares, most[name], account.last, strict=True)
+            )
+            if now != account.last:
+                number = account.number + 1
+                account.orders[number] = account.last = now
+                found[name] = (number, now)
+        return found

@@ -1,0 +1,136 @@
+"""What the shards of a join have said lately: how good it is, and would be with other memories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidegate.pool.curves import Curve, of_earnings, of_points
+from tidegate.pool.split import together
+
+#: What joins are measured by: the share of all results that they find; or of samples one less the
+#: relative standard error of a count over a window.
+RECALL, ACCURACY = "recall", "accuracy"
+
+
+@dataclass
+class Seen:
+    """What a shard's reports have said; older ones fade."""
+
+    sizes: tuple[int, ...] = ()
+    hits: list[float] = field(default_factory=list)
+    total: float = 0.0
+    span: float = 0.0
+    worth: float = 0.0
+    advance: float = 0.0
+    need: float = 0.0
+    held: int = 0
+    bytes: int = 0
+    begun: bool = False
+
+    def add(self, report: Mapping[str, Any], fade: float) -> None:
+        """Take in one more report."""
+        self.held, self.bytes = report["held"], report["bytes"]
+        if report["span"] <= 0:
+            self.need = max(report["need"], self.need)
+            return
+        self.need = max(report["need"], fade * self.need)
+        sizes = tuple(report["sizes"])
+        if sizes != self.sizes:
+            # Other memories are tried out from now on.
+            self.sizes, self.hits, self.total, self.span = sizes, [0.0] * len(sizes), 0.0, 0.0
+        self.hits = [fade * a + b for a, b in zip(self.hits, report["hits"], strict=True)]
+        # Before it has any memory there is nothing to measure.
+        self.begun = self.begun or report["allowed"] > 0
+        measured = ("worth", "advance") if self.begun else ()
+        for name in ("total", "span", *measured):
+            setattr(self, name, fade * getattr(self, name) + report[name])
+
+    def curve(self) -> Curve | None:
+        """What is found of all against memory, once it is known."""
+        if self.span <= 0:
+            return None
+        if self.total <= 0:
+            return of_points([], [], 0.0, need=1.0)
+        recall = [hits / self.total for hits in self.hits]
+        return of_points(self.sizes, recall, self.total / self.span, max(self.need, 1.0))
+
+
+class Reports:
+    """What all shards of a join have said."""
+
+    def __init__(self, shards: int, measure: str = RECALL) -> None:
+        self.measure = measure
+        self._seen = [Seen() for _ in range(shards)]
+
+    def add(self, shard: int, report: Mapping[str, Any], fade: float) -> None:
+        """Take in a shard's report."""
+        self._seen[shard].add(report, fade)
+
+    @property
+    def held(self) -> int:
+        """How many tuples there are."""
+        return sum(seen.held for seen in self._seen)
+
+    @property
+    def tuple_bytes(self) -> float:
+        """What a held tuple takes; 0 while nothing is held."""
+        return sum(seen.bytes for seen in self._seen) / self.held if self.held else 0.0
+
+    @property
+    def curves(self) -> list[Curve] | None:
+        """What each shard finds of all that it could, against its memory; None while unknown."""
+        curves = [seen.curve() for seen in self._seen]
+        known = [curve for curve in curves if curve is not None]
+        return known if len(known) == len(curves) else None
+
+    @property
+    def curve(self) -> Curve | None:
+        """How good the join is against its memory, divided between its shards in the best way."""
+        curves = self.curves
+        if curves is None:
+            return None
+        whole = of_earnings(together([c.hull() for c in curves])) if len(curves) > 1 else curves[0]
+        if self.measure == RECALL:
+            return whole
+        quality = np.array([self._quality(curves, part) for part in whole.quality.tolist()])
+        return Curve(whole.memory, quality, sum(math.sqrt(c.results) for c in curves))
+
+    def predicted(self, shares: Sequence[float]) -> float | None:
+        """How good the join is when its shards have these shares."""
+        curves = self.curves
+        if curves is None:
+            return None
+        kept = sum(c.at(s) * c.results for c, s in zip(curves, shares, strict=True))
+        return self._quality(curves, _part(kept, curves))
+
+    @property
+    def measured(self) -> float | None:
+        """How good it was in the last batches; None where it had no memory yet."""
+        curves = self.curves
+        if curves is None or not any(seen.advance > 0 for seen in self._seen):
+            return None
+        found = sum(seen.worth / seen.advance for seen in self._seen if seen.advance > 0)
+        return self._quality(curves, min(_part(found, curves), 1.0))
+
+    def _quality(self, curves: Sequence[Curve], part: float) -> float:
+        """The quality of a join whose shards find this part of all.
+
+        Of a sample it is variances that add up, each as a part of the square of a shard's results:
+        the error is the root of their sum over the sum of results.
+        """
+        if self.measure == RECALL:
+            return part
+        squares = sum(c.results for c in curves)
+        results = sum(math.sqrt(c.results) for c in curves)
+        missing = math.sqrt(max(1.0 - part, 0.0) * squares)
+        return max(1.0 - missing / results, 0.0) if results else 1.0
+
+
+def _part(found: float, curves: Sequence[Curve]) -> float:
+    results = sum(curve.results for curve in curves)
+    return found / results if results else 1.0

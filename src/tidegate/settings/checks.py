@@ -1,0 +1,314 @@
+"""Checks that every call makes of its settings: columns, keys, times and names."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import TidegateError, shortened
+from tidegate.settings.durations import nanoseconds
+from tidegate.settings.times import LARGEST_TIME, WATERMARK, TimeUnit
+from tidegate.settings.values import is_number, is_whole, quoted, real
+
+
+def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
+    """Refuse what is not one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(f'"{c}"' for c in choices)
+        raise TidegateError(f"{name} must be one of {listed}, not {quoted(value)}")
+    return value
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """A hint at the known name that an unknown one may stand for; nothing if none is like it."""
+    by_letters = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(_letters(name), by_letters, n=1)
+    return f'; did you mean "{by_letters[near[0]]}"?' if near else ""
+
+
+def _letters(name: Any) -> str:
+    """A name to look for; nothing is like one that is very long, or is no name at all."""
+    return name.lower() if isinstance(name, str) and len(name) < 1_000 else ""
+
+
+def input_of(side: str) -> str:
+    """How messages call an input: by its side, or in words of its own like "the relation"."""
+    return side if side.startswith("the ") else f"the {side} input"
+
+
+def check_unique(schema: pa.Schema, side: str) -> None:
+    """Refuse an input that has two columns of one name."""
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise TidegateError(
+                f'{input_of(side)} has two columns named "{name}"; rename one before joining'
+            )
+        seen.add(name)
+
+
+def check_carried(schema: pa.Schema, side: str) -> None:
+    """Refuse columns whose rows cannot be hashed or gathered."""
+    for field in schema:
+        kind = field.type
+        if (
+            isinstance(kind, pa.BaseExtensionType)
+            or pa.types.is_union(kind)
+            or pa.types.is_list_view(kind)
+            or pa.types.is_large_list_view(kind)
+        ):
+            raise TidegateError(
+                f'{side} column "{field.name}" is a {kind}, which cannot be carried; leave it out, '
+                "or cast it to a string, a number, a list or a struct"
+            )
+
+
+def check_column(schema: pa.Schema, name: str, where: str) -> None:
+    """Refuse the name of a column that there is not."""
+    if not isinstance(name, str):
+        raise TidegateError(f"a column of {where} is given by its name, not {quoted(name)}")
+    if name not in schema.names:
+        listed = ", ".join(f'"{n}"' for n in schema.names)
+        hint = nearest(name, schema.names)
+        raise TidegateError(
+            f'{where} has no column "{shortened(name, 200)}"; it has {listed or "no columns"}{hint}'
+        )
+
+
+def key_columns(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The key columns of the left and of the right."""
+    if isinstance(on, str):
+        pairs = [(on, on)]
+    elif isinstance(on, Mapping):
+        pairs = list(on.items())
+    elif isinstance(on, Sequence):
+        pairs = [(name, name) for name in on]
+    else:
+        pairs = []
+    if not pairs or not all(isinstance(n, str) for pair in pairs for n in pair):
+        raise TidegateError(
+            "on must be a column name, a list of them, or a {left: right} mapping, with at least "
+            f"one column, not {quoted(on)}"
+        )
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def check_key(
+    left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
+) -> None:
+    """Refuse keys that cannot be compared with each other."""
+    check_column(left, a, input_of(sides[0]))
+    check_column(right, b, input_of(sides[1]))
+    kind, other = _plain_type(left.field(a).type), _plain_type(right.field(b).type)
+    if pa.types.is_map(kind) or pa.types.is_union(kind):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which has no equality; join on one of its entries'
+        )
+    coarse = pa.types.is_decimal(kind) and kind.scale < 0
+    if coarse or kind in (pa.float16(), pa.month_day_nano_interval()):
+        raise TidegateError(
+            f'key column "{a}" is a {kind}, which cannot be compared; cast it to a string'
+        )
+    if kind != other:
+        raise TidegateError(
+            f'key columns must have one type: {sides[0]} "{a}" is {kind}, {sides[1]} "{b}" is '
+            f"{other}; cast one of them"
+        )
+
+
+def _unit_of(kind: pa.DataType) -> TimeUnit | None:
+    if pa.types.is_timestamp(kind):
+        per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
+        return TimeUnit("timestamp" if kind.tz else "local timestamp", Fraction(1, per))
+    if pa.types.is_date(kind):
+        return TimeUnit("date", Fraction(1, 1000))
+    if pa.types.is_integer(kind):
+        return TimeUnit("whole number", Fraction(1))
+    if pa.types.is_floating(kind):
+        return TimeUnit("real number", Fraction(1))
+    if pa.types.is_decimal(kind) and kind.precision <= 18 and kind.scale >= 0:
+        return TimeUnit("decimal", Fraction(10**kind.scale))
+    return None
+
+
+def time_unit(
+    left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
+) -> TimeUnit:
+    """What two time columns are measured in; the finer one if they differ."""
+    units = []
+    for schema, name, side in ((left, a, sides[0]), (right, b, sides[1])):
+        check_column(schema, name, input_of(side))
+        kind = schema.field(name).type
+        unit = _unit_of(kind)
+        if unit is None:
+            raise TidegateError(
+                f'time must be a column of timestamps, dates or numbers; {side} "{name}" is '
+                f"{kind}: cast it"
+            )
+        units.append(unit)
+    if units[0].kind != units[1].kind:
+        raise TidegateError(
+            f'time columns must be of one kind: {sides[0]} "{a}" is a {units[0].kind}, '
+            f'{sides[1]} "{b}" a {units[1].kind}; cast one of them'
+        )
+    return max(units, key=lambda u: u.per_unit)
+
+
+#: What to give instead of a length of time that never ends.
+_ENDLESS = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
+
+
+def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | float:
+    """Check how late rows may be; None stands for the delay of the watermarks on the times."""
+    if value is not None:
+        return duration(value, unit, "lateness", zero=True)
+    marked = [field.metadata for field in times if WATERMARK in (field.metadata or ())]
+    longest = max((int(metadata[WATERMARK]) for metadata in marked), default=0)
+    return duration(timedelta(milliseconds=longest) if longest else 0, unit, "lateness", zero=True)
+
+
+def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
+    """A length of time in the kernel's numbers."""
+    if unit.is_time:
+        if zero and is_number(value) and real(value) == 0:
+            return 0
+        if isinstance(value, timedelta | np.timedelta64 | str):
+            exact = nanoseconds(value)
+        else:
+            exact = None
+        if exact is None:
+            raise TidegateError(
+                f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
+                f"time columns are a {unit.kind}; not {quoted(value)}{_ENDLESS.get(name, '')}"
+            )
+    else:
+        if not is_number(value):
+            raise TidegateError(
+                f"{name} must be a number, because the time columns are a {unit.kind}; "
+                f"not {quoted(value)}{_ENDLESS.get(name, '')}"
+            )
+        if not math.isfinite(real(value)):
+            raise TidegateError(f"{name} must be finite, not {quoted(value)}")
+        exact = Fraction(value.item() if isinstance(value, np.number) else value)
+    if exact < 0 or (exact == 0 and not zero):
+        least = "must not be negative" if zero else "must be longer than zero"
+        raise TidegateError(f"{name} {least}, not {quoted(value)}")
+    if unit.kind == "real number":
+        return float(exact)
+    # Differences of whole numbers are below a length exactly when they are below the next whole.
+    length = math.ceil(exact * unit.per_unit)
+    if length >= LARGEST_TIME // 4:
+        raise TidegateError(
+            f"{name} is too long for the time columns' unit: "
+            f"{quoted(value)}{_ENDLESS.get(name, '')}"
+        )
+    return length
+
+
+#: Seeds are below this: all have their place in a checkpoint's settings.
+_SEEDS = 2**1024
+
+
+def seed_of(value: Any) -> int:
+    """A seed, as a number."""
+    if not is_whole(value) or not 0 <= value < _SEEDS:
+        raise TidegateError(
+            f"seed must be a whole number that is not negative, not {quoted(value)}"
+        )
+    return int(value)
+
+
+def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]:
+    """The names of the result's columns, with suffixes where inputs share a name."""
+    if (
+        not isinstance(suffixes, tuple | list)
+        or len(suffixes) != len(schemas)
+        or not all(isinstance(s, str) for s in suffixes)
+    ):
+        pair = 'a pair of strings such as ("_left", "_right")'
+        wanted = pair if len(schemas) == 2 else f"{len(schemas)} strings, one for each input"
+        raise TidegateError(f"suffixes must be {wanted}, not {quoted(suffixes)}")
+    given = Counter(name for schema in schemas for name in schema.names)
+    names = [
+        name + suffix if given[name] > 1 else name
+        for schema, suffix in zip(schemas, suffixes, strict=True)
+        for name in schema.names
+    ]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise TidegateError(
+                f'two result columns would be named "{name}"; choose other suffixes than '
+                f"{quoted(suffixes)} or rename a column"
+            )
+    return tuple(names)
+
+
+def check_names(
+    settings: Mapping[str, Any],
+    checked_by: Callable[..., Any],
+    *,
+    own: Callable[..., Any] | None = None,
+    without: Sequence[str] = (),
+) -> None:
+    """Say which setting is not one, or is missing.
+
+    Settings are the keywords of `checked_by`, but for those of `own`, which is the call that was
+    made and has checked its own, and those it is `without`.
+    """
+    mine = {} if own is None else _keywords(own)
+    wanted = _keywords(checked_by)
+    known = [name for name in wanted if name not in mine and name not in without]
+    for name in settings:
+        if name not in known:
+            listed = ", ".join([*known, *mine])
+            hint = nearest(name, [*known, *mine])
+            raise TidegateError(f"there is no setting {quoted(name)}; there are {listed}{hint}")
+    needed = [name for name, parameter in wanted.items() if parameter.default is parameter.empty]
+    for name in needed:
+        if name in known and name not in settings:
+            raise TidegateError(
+                f"the setting {quoted(name)} is missing: a join needs {' and '.join(needed)}"
+            )
+
+
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
+    """Refuse what was written with other settings: say which differ, and what to do instead."""
+    differing = [
+        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    ]
+    if differing:
+        lines = "\n".join(differing)
+        raise TidegateError(
+            f"this {what} was written with other settings (old -> new):\n{lines}\n{instead}"
+        )
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return shortened(json.dumps(settings[name]), 200) if name in settings else "(none)"
+
+
+def _keywords(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(call).parameters
+    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -1,0 +1,63 @@
+"""The slow CPU: a join that cannot take tuples as fast as they come (paper 1, section 2.3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from tidegate.errors import TidegateError
+from tidegate.settings.values import is_whole, quoted, real
+
+MODES = ("modular", "integrated")
+
+
+@dataclass(frozen=True)
+class SlowCPU:
+    """A bounded queue before the join, which takes tuples from it at a steady rate.
+
+    Parameters
+    ----------
+    rate
+        How many tuples the join takes in a unit of event time (a second, where times are
+        timestamps), over both streams and all shards.
+    queue
+        How many tuples can wait for it. When more do, those that promise least are dropped and
+        never reach the join.
+    mode
+        ``"modular"``: the queue knows statistics only, and drops the tuples whose keys arrive
+        least often on the other stream. ``"integrated"``: it sees the join's memory as well, and
+        drops first what has fewest partners there.
+
+    References
+    ----------
+    Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*, section 2.3.
+    """
+
+    rate: float
+    queue: int
+    mode: Literal["modular", "integrated"] = "modular"
+
+    def __post_init__(self) -> None:
+        rate: Any = self.rate
+        queue: Any = self.queue
+        if not 0 < real(rate) < math.inf:
+            raise TidegateError(
+                f"rate must be a number of tuples above 0 in a unit of time, not {quoted(rate)}"
+            )
+        if not is_whole(queue) or not 0 < queue < 2**62:
+            raise TidegateError(f"queue must be a positive number of tuples, not {quoted(queue)}")
+        if not isinstance(self.mode, str) or self.mode not in MODES:
+            raise TidegateError(
+                f'mode must be "modular" (statistics only) or "integrated" (sees the memory), not '
+                f"{quoted(self.mode)}"
+            )
+
+    def step(self, unit: float) -> Fraction:
+        """How long the join takes for a tuple, where a unit of time is so long."""
+        return Fraction(unit) / Fraction(str(self.rate))
+
+    def settings(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {"rate": float(self.rate), "queue": int(self.queue), "mode": self.mode}

@@ -1,0 +1,419 @@
+"""One memory for several joins of one Spark application: the part that runs with the queries.
+
+Joins report with their counters what other memories would find; every so many batches the memory
+is divided anew, and orders go out through the stream: a folder of small files for each join, which
+its query reads beside its inputs. So Spark's checkpoint knows which order came with which batch,
+and a replay follows the same. What is sent is only what is safe at any moment (`memory.books`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.engine.base import Job
+from tidegate.errors import TidegateError
+from tidegate.joins.window.spec import memory_of
+from tidegate.pool.allocation import OBJECTIVES, check_weight
+from tidegate.pool.curves import Curve
+from tidegate.pool.division import Claim, divide
+from tidegate.pool.ledger import Books, Followed
+from tidegate.pool.member import Foresight, Member, PooledJob, pooled
+from tidegate.pool.reports import Reports
+from tidegate.settings.checks import one_of
+from tidegate.settings.values import quoted
+from tidegate.spark import budget_updates as orders
+from tidegate.spark import metrics
+from tidegate.spark.join_registry import Seats, State
+from tidegate.spark.query_listener import listen
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Memories that are tried out, each so much less than the one above: half of it in two.
+_SIZES, _STEP = 10, 2.0**-0.5
+
+
+@dataclass(frozen=True)
+class Share:
+    """A join's share of a pool, to be given to the join as its memory."""
+
+    pool: Governor = field(repr=False)
+    name: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """A share of a pool, and how it is known what the join that has it would do with others."""
+
+    share: Share
+    foresight: Foresight
+
+    def take(self, job: Job, frame: DataFrame, shards: int) -> tuple[PooledJob, DataFrame]:
+        """Enter the pool: the job that follows its orders, and the stream of these."""
+        if not frame.isStreaming:
+            raise TidegateError(
+                f'a share of a pool is for streams, and the inputs of "{self.share.name}" are '
+                "batch DataFrames: read them with readStream, or give memory a number"
+            )
+        return self.share.pool.enter(self, job, frame, shards)
+
+
+def shared(memory: Any) -> tuple[Share | None, Any]:
+    """What a join was given as its memory: a share of a pool, if it is one, and how much."""
+    if isinstance(memory, Share):
+        return memory, memory.pool.memory
+    return None, memory
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a join stands in its pool.
+
+    Attributes
+    ----------
+    name, weight
+        Which join, and how much it counts.
+    state
+        Whether it runs (`seats.State`).
+    share
+        What its shards were last told that they may hold.
+    kept
+        What is kept for it while it does not run, as it may need it to do a batch again.
+    missing, waits_for
+        How much more it is to have once others have given that back, and who they are.
+    allowed, held
+        What they last said that they may hold, and do.
+    measure
+        What it is measured by: ``"recall"``, or of a sample ``"accuracy"``, one less the relative
+        standard error of a count over a window.
+    predicted, measured
+        That by the curve with that share, and as it was in the last batches, with what it was
+        allowed; None while unknown, and predicted of those that run only.
+    curve
+        The same against memory; None while unknown.
+    tuple_bytes
+        What a held tuple takes.
+    """
+
+    name: str
+    weight: float
+    state: State
+    share: tuple[int, ...]
+    kept: int
+    missing: int
+    waits_for: tuple[str, ...]
+    allowed: tuple[int, ...]
+    held: int
+    measure: str
+    predicted: float | None
+    measured: float | None
+    curve: Curve | None
+    tuple_bytes: float
+
+
+class Governor:
+    """Divides a memory between joins while they run; `tidegate.MemoryPool` is one."""
+
+    def __init__(
+        self,
+        *,
+        memory: Any,
+        folder: str | os.PathLike[str] | None = None,
+        objective: str = "min",
+        every: int = 4,
+    ) -> None:
+        size, in_bytes = memory_of(memory, none="")
+        if size is None:
+            raise TidegateError(
+                'a pool needs memory, a positive number of tuples or a size like "64 MB", not None'
+            )
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise TidegateError(
+                f"every must be a positive number of batches after which memory is divided anew, "
+                f"not {quoted(every)}"
+            )
+        self.memory, self.in_bytes = memory, in_bytes
+        self.size = size
+        self.objective = one_of(objective, OBJECTIVES, "objective")
+        self.every = every
+        self.sizes = tuple(sorted({max(round(size * _STEP**step), 1) for step in range(_SIZES)}))
+        if folder is None:
+            self._passing = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
+            folder = self._passing.name
+        self._folder = orders.home(folder)
+        self._books = Books(size)
+        self._seats = Seats()
+        self._reports: dict[str, Reports] = {}
+        self._targets: dict[str, list[int]] = {}
+        self._noted: dict[str, Followed] = {}
+        self._heard: set[tuple[str, int]] = set()
+        self._batches = 0
+        self._id = uuid.uuid4().hex
+        self._sessions: list[Any] = []
+        self._lock = threading.RLock()
+        orders.own(self._folder, self._id)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keep for joins of an earlier time what they had, until they are built again."""
+        for name, known in orders.joins(self._folder, self.size).items():
+            last = known[max(known)]
+            if any(last):
+                followed = orders.noted(self._folder / name)
+                self._books.open(name, len(last), 1.0, 0, known, followed)
+                self._seats.await_(name)
+                self._reports[name] = Reports(len(last))
+
+    # ---- joins come and go --------------------------------------------------------------------
+
+    def share(self, name: str, weight: float = 1.0) -> Share:
+        """Give a join a share of the memory: ``tg.join(..., memory=pool.share("bids"))``.
+
+        Parameters
+        ----------
+        name
+            The join's name in the pool, by which its shares are found again after a restart.
+        weight
+            How much it counts: with twice the weight of another it has twice its recall, as long
+            as there is that much to have; or of the sum, each of its results counts twice.
+        """
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}", name):
+            raise TidegateError(
+                "the name of a join in a pool must be of up to 100 letters, digits, dots, dashes "
+                f"and underscores, and begin with a letter or a digit, not {quoted(name)}"
+            )
+        return Share(self, name, check_weight(weight))
+
+    def enter(
+        self, place: Place, job: Job, frame: DataFrame, shards: int
+    ) -> tuple[PooledJob, DataFrame]:
+        """Let a join in, when its query is built."""
+        spark = frame.sparkSession
+        member, folder = self.admit(place, shards)
+        self._listen(spark)
+        return pooled(job, place.foresight, member), spark.readStream.text(f"file://{folder}")
+
+    def admit(self, place: Place, shards: int) -> tuple[Member, Path]:
+        """Let a join in: what it must know, and the folder in which its orders will be."""
+        name, foresight = place.share.name, place.foresight
+        if self.in_bytes != (foresight.unit == "bytes"):
+            raise TidegateError(
+                f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
+                "the pool a number of tuples"
+            )
+        folder = self._folder / name
+        weight, least = place.share.weight, foresight.least
+        with self._lock:
+            self._check_owner()
+            if self._seats.still_runs(name):
+                raise TidegateError(
+                    f'join "{name}" was removed, and its query still runs, which would follow the '
+                    "orders of the new one: stop it first, or use another name"
+                )
+            if name in self._books.names and not self._seats.claims(name):
+                self._books.renew(name, shards, weight, least)
+                self._seats.build(name, replays=False)
+            else:
+                known, followed = orders.read(folder, self.size), orders.noted(folder)
+                self._books.open(name, shards, weight, least, known, followed)
+                self._check_replay(name)
+                self._seats.build(name, replays=self._books.most(name) > 0)
+                folder.mkdir(parents=True, exist_ok=True)
+                # There is an order to follow in every first batch, so that all its joins report.
+                orders.write(folder, *self._books.begin(name), self.size)
+            self._reports[name] = Reports(shards, foresight.measure)
+        return Member(self._id, name, self.sizes, foresight.second), folder
+
+    def _check_owner(self) -> None:
+        if orders.owner(self._folder) != self._id:
+            raise TidegateError(
+                f"another pool was opened in the folder {quoted(str(self._folder))} after this "
+                "one, and "
+                "has its joins now; use that one, or a folder for each"
+            )
+
+    def _check_replay(self, name: str) -> None:
+        """Refuse a join that was removed, and may need what others have now."""
+        most = self._books.most(name)
+        if self._books.granted > self.size and most > 0:
+            self._books.leave(name)
+            self._books.close(name)
+            raise TidegateError(
+                f'join "{name}" was removed from the pool after it ended in the middle of a batch, '
+                f"for which its checkpoint needs {most:,} again, and others have that now; use "
+                "another name for it, and a new checkpoint"
+            )
+
+    def remove(self, name: str) -> None:
+        """Take a join out of the pool.
+
+        Its memory goes to the others once it has given it back, or its query has ended. A query
+        that goes on finds next to nothing from then on.
+        """
+        with self._lock:
+            self._check_owner()
+            self._books.leave(name)
+            self.rebalance()
+
+    @property
+    def joins(self) -> list[str]:
+        """The names of the joins in the pool."""
+        return self._books.names
+
+    @property
+    def granted(self) -> int:
+        """The most that all joins together may hold at this moment, never above the memory."""
+        return self._books.granted
+
+    # ---- reports in, orders out ---------------------------------------------------------------
+
+    def hear(self, progress: Any) -> None:
+        """Take in a query's progress (`query.lastProgress`, an event's), once.
+
+        The pool does so by itself as queries run; this is for those who want it done by now.
+        """
+        said = [each for each in metrics.reports(progress) if each["pool"] == self._id]
+        at = (str(progress["runId"]), int(progress["batchId"]))
+        with self._lock:
+            if not said or at in self._heard:
+                return
+            self._heard.add(at)
+            mine = self._seats.hear(at[0], str(progress["id"]), {each["join"] for each in said})
+            for report in said:
+                name, shard = report["join"], report["shard"]
+                if name in mine:
+                    last = self._books.confirm(name, shard, report["number"], report["allowed"])
+                    if last and orders.owner(self._folder) == self._id:
+                        orders.note(self._folder / name, last)
+                # What a query has seen is known of it, also if that is heard after its end.
+                if name in self._seats and self._seats[name].run == at[0]:
+                    self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
+            # One for each join, as a query may have several.
+            self._batches += len(mine)
+            claiming = sum(self._seats.claims(name) for name in self._books.names)
+            if self._batches >= self.every * claiming or not mine or not self._targets:
+                self.rebalance()
+            else:
+                self._send()
+
+    def rebalance(self) -> None:
+        """Divide the memory anew, by all that is known now."""
+        with self._lock:
+            self._batches, self._targets = 0, {}
+            names = [name for name in self._books.names if self._seats.claims(name)]
+            if names:
+                claims = {name: self._claim(name) for name in names}
+                kept = sum(map(self._books.most, filter(self._seats.keeps, self._books.names)))
+                least = sum(sum(claim.least) for claim in claims.values())
+                self._targets = divide(claims, max(self.size - kept, least), self.objective)
+            self._send()
+
+    def _claim(self, name: str) -> Claim:
+        books = self._books
+        own = self._reports[name]
+        return Claim(books.weight(name), books.least(name), books.ordered(name), own)
+
+    def _send(self) -> None:
+        """Send what is safe now: first who has to give back, then who gets that.
+
+        Nothing, if another pool has taken over the folder.
+        """
+        if orders.owner(self._folder) != self._id:
+            return
+        idle = {
+            name: [0] * len(self._books.ordered(name))
+            for name in self._books.names
+            if not self._seats.claims(name) and self._seats.rests(name)
+        }
+        for _ in range(2):
+            for name, order in self._books.orders(self._targets | idle).items():
+                orders.write(self._folder / name, *order, self.size)
+            for name in filter(self._seats.rests, self._everyone):
+                self._books.settle(name)
+            self._tidy()
+        for name in self._everyone:
+            followed = self._books.followed(name)
+            if self._noted.get(name) != followed:
+                self._noted[name] = followed
+                orders.note(self._folder / name, followed)
+
+    @property
+    def _everyone(self) -> list[str]:
+        return [*self._books.names, *self._books.leaving]
+
+    def _tidy(self) -> None:
+        """Have those gone that leave, and have given back all or run no more."""
+        for name in self._books.leaving:
+            if not self._seats.may_run(name):
+                self._books.close(name)
+        for name in [name for name in self._reports if name not in self._everyone]:
+            self._seats.leave(name)
+            self._reports.pop(name)
+            self._noted.pop(name, None)
+
+    def _listen(self, spark: Any) -> None:
+        """Hear of every query of a session, from now on."""
+        if any(spark is known for known in self._sessions):
+            return
+        self._sessions.append(spark)
+        self._seats.prompt &= listen(spark, self)
+
+    def start(self, run: str, query: str) -> None:
+        """Hear that a query starts, and have shares there before its first batch."""
+        with self._lock:
+            self._seats.start(run, query)
+            self.rebalance()
+
+    def end(self, run: str, *, in_flight: bool = False) -> None:
+        """Hear that a query has ended, in the middle of a batch or not.
+
+        What leaves is gone; what had done its last batch holds nothing until it is started again;
+        what had not keeps its share, as it will do that batch again.
+        """
+        with self._lock:
+            self._seats.end(run, in_flight=in_flight)
+            self.rebalance()
+
+    def standing(self, name: str) -> Standing:
+        """How a join stands."""
+        with self._lock:
+            books = self._books
+            books.check(name)
+            share, reports = books.ordered(name), self._reports[name]
+            missing = max(self._wanted(name) - sum(share), 0)
+            others = [other for other in self._everyone if other != name]
+            waits_for = [other for other in others if books.most(other) > self._wanted(other)]
+            return Standing(
+                name=name,
+                weight=books.weight(name),
+                state=self._seats[name].state,
+                share=share,
+                kept=books.most(name) if self._seats.keeps(name) else 0,
+                missing=missing,
+                waits_for=tuple(waits_for) if missing else (),
+                allowed=tuple(books.allowed(name)),
+                held=reports.held if self._seats.may_run(name) else 0,
+                measure=reports.measure,
+                predicted=reports.predicted(share) if self._seats.claims(name) else None,
+                measured=reports.measured,
+                curve=reports.curve,
+                tuple_bytes=reports.tuple_bytes,
+            )
+
+    def _wanted(self, name: str) -> int:
+        """How much a join is to have; one that does not run, nothing."""
+        return sum(self._targets.get(name, ()))
+
+    @property
+    def leaving(self) -> dict[str, int]:
+        """The joins that were removed, and how much they may still hold."""
+        with self._lock:
+            return {name: self._books.most(name) for name in self._books.leaving}

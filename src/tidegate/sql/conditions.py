@@ -1,0 +1,415 @@
+"""Conditions on pairs of rows, as in ``where="abs(l.x - r.x) <= 0.5"``.
+
+The text is cut into tokens here, columns are replaced by names of our own, and the rest is read by
+Python's parser, of which only a handful of operations is let through: nothing in it is ever
+executed as code. Values mean what they mean to Spark: a comparison with a null is neither true nor
+false, and only what is true joins; NaN equals itself and is larger than any number; ``/`` does not
+round. Where Spark would stop the query, at an overflow or a division by zero, there is no error: a
+sum that overflows goes on as a floating point number, and a quotient by zero is null.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.errors import TidegateError
+from tidegate.settings.columns import plain, whole
+from tidegate.settings.durations import nanoseconds
+from tidegate.settings.values import quoted, real
+
+_FUNCTIONS = ("abs", "lower", "upper", "length")
+_WORDS = {"and": "and", "or": "or", "not": "not", "true": "True", "false": "False"}
+_NUMBER = r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)"
+_STRING = r"""(?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")"""
+_SIGN = r"(?P<sign><>|<=|>=|!=|==|[-=<>+*/(),])"
+_COLUMN = r"(?:(?P<name>\w+)|`(?P<quoted>[^`]+)`)"
+_OF_SIDES = re.compile(
+    rf"""\s*(?:(?P<side>[lrLR])\s*\.\s*{_COLUMN}
+    | {_NUMBER} | {_STRING} | (?P<word>[A-Za-z_]\w*) | {_SIGN})""",
+    re.VERBOSE,
+)
+_OF_ONE = re.compile(
+    rf"""\s*(?:{_NUMBER} | {_STRING}
+    | (?P<word>(?:and|or|not|true|false)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
+    | (?:(?P<side>\w+|`[^`]+`)\s*\.\s*)?{_COLUMN} | {_SIGN})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SIGNS = {"=": "==", "<>": "!="}
+_PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+#: Levels of a condition: each takes a few calls within calls, of which Python allows 1,000.
+_DEEPEST = 150
+
+
+class _Column(NamedTuple):
+    side: str
+    name: str
+
+
+class ConditionError(TidegateError):
+    """What is wrong with a condition (`why`), and where in its text (`at`)."""
+
+    def __init__(self, condition: str, why: str, at: int) -> None:
+        super().__init__(f"{condition}: {why}")
+        self.why = why
+        self.at = at
+
+
+class _Span(NamedTuple):
+    """Where a token is: in Python's spelling, and in the user's."""
+
+    start: int
+    end: int
+    own_start: int
+    own_end: int
+
+
+class Predicate:
+    """A condition, checked against the columns of both sides.
+
+    Parameters
+    ----------
+    where
+        The condition. Columns are ``l.name`` and ``r.name``, or ``l.`a name` `` where a name is no
+        word; there are ``+ - * /``, comparisons, ``AND``, ``OR``, ``NOT`` and the functions abs,
+        lower, upper and length. The difference of two times compares with a duration:
+        ``abs(l.ts - r.ts) <= '5 s'``.
+    left, right
+        The schemas of both sides.
+    """
+
+    _tokens = _OF_SIDES
+    _written = "Columns are written l.name and r.name (l.`a name` where it is no word)"
+
+    def __init__(self, where: str, left: pa.Schema, right: pa.Schema) -> None:
+        self._where = where
+        self._spans: list[_Span] = []
+        self._schemas = {"l": left, "r": right}
+        self._columns: list[_Column] = []
+        if not isinstance(where, str) or not where.strip():
+            raise TidegateError(
+                f'where must be a condition such as "abs(l.x - r.x) <= 0.5", not {quoted(where)}'
+            )
+        try:
+            self._tree = ast.parse(self._translated(), mode="eval").body
+            if _depth(self._tree) > _DEEPEST:
+                raise self._too_deep()
+            values = self._evaluated({"l": left.empty_table(), "r": right.empty_table()})
+        except TidegateError:
+            raise
+        except SyntaxError as error:
+            if "nested" in str(error.msg):
+                raise self._too_deep() from None
+            raise self._error("cannot be read", where, self._own(error.offset or 1)) from None
+        except ValueError:
+            raise self._error("cannot be read", where) from None
+        except (RecursionError, MemoryError):
+            raise self._too_deep() from None
+        if values.type != pa.bool_():
+            raise self._error(f"gives {values.type}, and must be true or false", where)
+
+    def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which of the pairs, row i of the one and row i of the other, the condition lets pass."""
+        values = self._evaluated({"l": left, "r": right})
+        if isinstance(values, pa.Scalar):
+            return np.full(left.num_rows, bool(values.as_py()), np.bool_)
+        return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+
+    def _too_deep(self) -> ConditionError:
+        return ConditionError(
+            self._condition,
+            "it is too long in one piece: parentheses, NOT, functions or sums nest too deeply. "
+            "Join simple comparisons with AND and OR, of which there may be thousands, or compute "
+            "a column before the join",
+            0,
+        )
+
+    @property
+    def _condition(self) -> str:
+        """How errors call it."""
+        return f"where={quoted(self._where[:200])}"
+
+    def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
+        why = (
+            f"{quoted(part)} {what}. {self._written}, and there are + - * / = <> < <= > >= AND "
+            "OR NOT "
+            f"and {', '.join(_FUNCTIONS)}"
+        )
+        return ConditionError(self._condition, why, at)
+
+    def _wrong(self, what: str, node: ast.AST, part: str | None = None) -> ConditionError:
+        """The same about a part, which is quoted as it was written."""
+        start = self._own(getattr(node, "col_offset", 0) + 1)
+        return self._error(what, part or self._shown(node), start)
+
+    def _own(self, column: int) -> int:
+        """The place in the text of a column of Python's, which counts from 1."""
+        return next((s.own_start for s in self._spans if s.end >= column), len(self._where))
+
+    def _translated(self) -> str:
+        """The condition in Python's spelling, with columns under names of our own."""
+        out: list[str] = []
+        text, at, before, length = self._where.rstrip(), 0, "", 0
+        while at < len(text):
+            token = self._tokens.match(text, at)
+            if token is None:
+                start = at + len(text[at:]) - len(text[at:].lstrip())
+                raise self._error("cannot be read", text[start : start + 40], start)
+            kind = str(token.lastgroup)
+            start, at = token.start() + len(token[0]) - len(token[0].lstrip()), token.end()
+            if kind == "string" and before == "string":
+                raise self._error("cannot be read: two texts side by side", token["string"], start)
+            before = kind
+            if kind in ("name", "quoted"):
+                out.append(self._column(token, start))
+            elif kind == "string":
+                quote = token["string"][0]
+                out.append(ascii(token["string"][1:-1].replace(quote * 2, quote)))
+            elif kind == "word":
+                out.append(self._word(token["word"], start))
+            else:
+                out.append(_SIGNS.get(token[kind], token[kind]))
+            self._spans.append(_Span(length, length + len(out[-1]), start, at))
+            length += len(out[-1]) + 1
+        return " ".join(out)
+
+    def _word(self, word: str, at: int) -> str:
+        known = _WORDS.get(word.lower()) or (word.lower() if word.lower() in _FUNCTIONS else None)
+        if known is None:
+            raise self._error("is neither a column nor a known function", word, at)
+        return known
+
+    def _side(self, token: re.Match[str], at: int) -> str:
+        """Of which side a column is."""
+        return token["side"].lower()
+
+    def _column(self, token: re.Match[str], at: int) -> str:
+        side, name = self._side(token, at), token["name"] or token["quoted"]
+        if name not in self._schemas[side].names:
+            listed = ", ".join(self._schemas[side].names)
+            raise self._error(f"is no column; there are {listed}", name, at)
+        self._columns.append(_Column(side, name))
+        return f"column_{len(self._columns) - 1}"
+
+    def _evaluated(self, sides: Mapping[str, Any]) -> Any:
+        """Evaluate the condition for all rows. Each column is read once."""
+        read = {}
+        for column in set(self._columns):
+            values = sides[column.side].column(
+                self._schemas[column.side].get_field_index(column.name)
+            )
+            read[column] = plain(whole(values) if isinstance(values, pa.ChunkedArray) else values)
+        return self._eval(self._tree, read)
+
+    def _eval(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
+        try:
+            return self._value(node, read)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            reason = str(error).splitlines()[0]
+            types = re.search(r"input types \((.*)\)", reason)
+            if types is not None:
+                reason = f"there is none for {types[1].replace(', ', ' and ')}: cast one"
+            raise self._wrong(f"does not work on these columns ({reason})", node) from None
+
+    def _shown(self, node: ast.AST) -> str:
+        """A part of the condition, as it was written."""
+        start, end = (getattr(node, name, 0) for name in ("col_offset", "end_col_offset"))
+        inside = [span for span in self._spans if start <= span.start and span.end <= end]
+        return self._where[inside[0].own_start : inside[-1].own_end]
+
+    def _value(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, int) and not -(2**63) <= node.value < 2**63:
+                return pa.scalar(real(node.value))
+            return pa.scalar(node.value)
+        if isinstance(node, ast.Name) and node.id.startswith("column_"):
+            return read[self._columns[int(node.id.removeprefix("column_"))]]
+        if isinstance(node, ast.BoolOp):
+            join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
+            result = self._eval(node.values[0], read)
+            for value in node.values[1:]:
+                result = join(result, self._eval(value, read))
+            return result
+        if isinstance(node, ast.UnaryOp):
+            value = self._eval(node.operand, read)
+            if isinstance(node.op, ast.Not):
+                return pc.invert(value)
+            return _checked(pc.negate_checked, value) if isinstance(node.op, ast.USub) else value
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            # A sum of many terms is as deep as it is long, so that it is gone through in a loop.
+            terms = [node]
+            while isinstance(terms[-1].left, ast.BinOp) and type(terms[-1].left.op) in _ARITHMETIC:
+                terms.append(terms[-1].left)
+            value = self._eval(terms[-1].left, read)
+            for term in reversed(terms):
+                other = self._eval(term.right, read)
+                self._check_numbers(term, value, other)
+                value = _calculated(type(term.op), value, other)
+            return value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self._call(node, [self._eval(a, read) for a in node.args])
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            if type(node.ops[0]) not in _COMPARISONS:
+                raise self._wrong("is not known", node)
+            one, other = (self._eval(n, read) for n in (node.left, node.comparators[0]))
+            return _compared(
+                type(node.ops[0]),
+                self._alike(one, other, node.left),
+                self._alike(other, one, node.comparators[0]),
+            )
+        raise self._wrong("is not known; join comparisons with AND", node)
+
+    def _call(self, node: ast.Call, values: list[Any]) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if len(values) != 1 or node.keywords or name not in _FUNCTIONS:
+            raise self._wrong("takes one value", node)
+        if name == "abs":
+            self._check_numbers(node, values[0])
+            if pa.types.is_duration(values[0].type):
+                return pc.abs_checked(values[0].cast(pa.int64())).cast(values[0].type)
+            return _checked(pc.abs_checked, values[0])
+        return {"lower": pc.utf8_lower, "upper": pc.utf8_upper, "length": pc.utf8_length}[name](
+            *values
+        )
+
+    def _check_numbers(self, node: ast.AST, *values: Any) -> None:
+        """Refuse to reckon with what is neither a number nor a time."""
+        for kind in (value.type for value in values):
+            if not (
+                pa.types.is_null(kind)
+                or pa.types.is_temporal(kind)
+                or pa.types.is_integer(kind)
+                or pa.types.is_floating(kind)
+                or pa.types.is_decimal(kind)
+            ):
+                raise self._wrong(f"needs numbers or times, not {kind}: cast it", node)
+
+    def _alike(self, value: Any, other: Any, node: ast.AST) -> Any:
+        """What compares as a number: a difference of times, and the duration beside it."""
+        if pa.types.is_duration(value.type) and isinstance(other, pa.StringScalar):
+            return value.cast(pa.int64())
+        if not (pa.types.is_duration(other.type) and isinstance(value, pa.StringScalar)):
+            return value
+        length = nanoseconds(value.as_py())
+        if length is None:
+            raise self._wrong("is no duration such as '5 s'", node, value.as_py())
+        units = Fraction(length) / _PER_UNIT[other.type.unit]
+        whole_units = units.denominator == 1 and units < 2**63
+        return pa.scalar(int(units) if whole_units else float(units))
+
+
+class Filter(Predicate):
+    """A condition on the rows of one stream: columns stand alone, or behind its name.
+
+    Parameters
+    ----------
+    where
+        The condition, ``"x < 8 and name <> 'none'"``.
+    schema, stream
+        The stream's schema and name.
+    """
+
+    _tokens = _OF_ONE
+    _written = "Columns are written by name (`a name` where it is no word)"
+
+    def __init__(self, where: str, schema: pa.Schema, stream: str) -> None:
+        self._stream = stream
+        if not isinstance(where, str) or not where.strip():
+            raise TidegateError(
+                f'a filter must be a condition such as "x < 8", not {quoted(where)}'
+            )
+        super().__init__(where, schema, pa.schema([]))
+
+    def passing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows the condition lets pass."""
+        return self.mask(rows, pa.RecordBatch.from_pylist([], pa.schema([])))
+
+    @property
+    def _condition(self) -> str:
+        return f"the filter {quoted(self._where[:200])} of {self._stream}"
+
+    def _side(self, token: re.Match[str], at: int) -> str:
+        if token["side"] is not None and token["side"].strip("`") != self._stream:
+            what = f"is no column of {self._stream}: a filter may name only its own stream's"
+            raise self._error(what, token[0].strip(), at)
+        return "l"
+
+
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: pc.add_checked,
+    ast.Sub: pc.subtract_checked,
+    ast.Mult: pc.multiply_checked,
+    ast.Div: pc.divide,
+}
+
+
+def _checked(operation: Callable[..., Any], *values: Any) -> Any:
+    """Whole numbers as wide ones, and as floating point numbers where these overflow."""
+    if not all(pa.types.is_integer(v.type) for v in values):
+        return operation(*values)
+    try:
+        return operation(*(v.cast(pa.int64()) for v in values))
+    except pa.ArrowInvalid:
+        return operation(*(_as_real(v) for v in values))
+
+
+def _as_real(value: Any) -> Any:
+    return pc.cast(value, pa.float64(), safe=False)
+
+
+def _depth(tree: ast.AST) -> int:
+    """How many calls within calls it takes to go through a condition; a sum of terms is one."""
+    deepest, stack = 0, [(tree, 1)]
+    while stack:
+        node, depth = stack.pop()
+        deepest = max(deepest, depth)
+        for part in ast.iter_child_nodes(node):
+            chained = isinstance(node, ast.BinOp) and part is node.left
+            stack.append((part, depth if chained else depth + 1))
+    return deepest
+
+
+def _calculated(op: type[ast.AST], one: Any, other: Any) -> Any:
+    return _divided(one, other) if op is ast.Div else _checked(_ARITHMETIC[op], one, other)
+
+
+def _divided(one: Any, other: Any) -> Any:
+    """A quotient, null by zero."""
+    one, other = _as_real(one), _as_real(other)
+    return pc.divide(one, pc.if_else(pc.equal(other, 0.0), pa.scalar(None, pa.float64()), other))
+
+
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def _compared(op: type[ast.AST], one: Any, other: Any) -> Any:
+    """A comparison, in which NaN equals itself and is larger than any number."""
+    if pa.types.is_floating(one.type) != pa.types.is_floating(other.type):
+        numbers = [v for v in (one, other) if not pa.types.is_floating(v.type)]
+        if all(pa.types.is_integer(v.type) or pa.types.is_decimal(v.type) for v in numbers):
+            one, other = _as_real(one), _as_real(other)
+    if op in (ast.Eq, ast.NotEq):
+        equal = pc.equal(one, other)
+        if pa.types.is_floating(one.type):
+            equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        return equal if op is ast.Eq else pc.invert(equal)
+    # No value is unordered, so a value that is not more is less or equal.
+    less = _less(one, other) if op in (ast.Lt, ast.GtE) else _less(other, one)
+    return pc.invert(less) if op in (ast.LtE, ast.GtE) else less
+
+
+def _less(one: Any, other: Any) -> Any:
+    less = pc.less(one, other)
+    if pa.types.is_floating(one.type):
+        less = pc.or_(less, pc.and_(pc.invert(pc.is_nan(one)), pc.is_nan(other)))
+    return less

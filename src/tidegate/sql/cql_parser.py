@@ -1,0 +1,465 @@
+"""The subset of CQL that the papers use, as a tree.
+
+`Select` of columns, aggregates or `Istream(*)`, `From` with windows, `Where` with equijoins and
+filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import pyarrow as pa
+
+from tidegate.engine.exact_sums import sum_type
+from tidegate.errors import TidegateError
+from tidegate.settings.checks import nearest
+from tidegate.settings.values import quoted
+from tidegate.sql.tokens import Token, refuse, tokens_of, without_comments
+
+AGGREGATES = ("count", "sum", "avg")
+_WORDS = ("select", "from", "where", "group", "by", "and", "or", "not", "as", "true", "false")
+_FUNCTIONS = ("abs", "lower", "upper", "length")
+_SUBSET = (
+    "Select of columns or of count, sum and avg, From streams with windows, Where with equijoins "
+    "and conditions on single streams, and Group By"
+)
+_JOINED = "write joins as conditions, Where S1.a = S2.a; there are no outer joins"
+_PLAIN = "compare with = <> < <= > >="
+#: Words of CQL and SQL that are not in the subset, and what to do instead.
+_OUTSIDE = {
+    "having": "take the rows you want of the result",
+    "order": "sort the result",
+    "limit": "take the rows you want of the result",
+    "distinct": "take the rows of the result that differ",
+    "union": "run two queries, and put their results together",
+    "except": "run two queries, and compare their results",
+    "intersect": "run two queries, and compare their results",
+    **dict.fromkeys(("join", "left", "right", "full", "inner", "outer", "cross", "on"), _JOINED),
+    "between": "write a >= 1 and a <= 9",
+    "in": "write (a = 1 or a = 2)",
+    **dict.fromkeys(("like", "is", "null", "exists", "case"), _PLAIN),
+    "slide": "windows slide with every tuple",
+    "rstream": "select Istream(*), or columns",
+    "dstream": "select Istream(*), or columns",
+}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column of a stream, and where in the text it is written."""
+
+    stream: str
+    column: str
+    at: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is selected: an attribute, or an aggregate of one (of all rows, if it has none)."""
+
+    name: str
+    attribute: Attribute | None
+    aggregate: str | None
+    at: int
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on one stream, as it is written."""
+
+    stream: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stream of `From`: under which name, over which window."""
+
+    stream: str
+    name: str
+    rows: int | None = None
+    by: str | None = None
+    window: str | None = None
+    at: int = 0
+    window_at: int = 0
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that could be read. `items` is empty for all columns."""
+
+    sources: tuple[Source, ...]
+    items: tuple[Item, ...]
+    joins: tuple[tuple[Attribute, Attribute], ...]
+    filters: tuple[Condition, ...]
+    groups: tuple[Attribute, ...]
+    text: str
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether results are put together."""
+        return any(item.aggregate for item in self.items)
+
+    def refuse(self, at: int, why: str) -> NoReturn:
+        """Say what is wrong at a place of the text."""
+        refuse(self.text, at, why)
+
+
+def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
+    """Read a query over streams of these schemas."""
+    if not isinstance(query, str) or not query.strip():
+        raise TidegateError(
+            f'a query must be a text such as "Select ... From ...", not {quoted(query)}'
+        )
+    return _Parser(query, schemas).query()
+
+
+class _Parser:
+    def __init__(self, query: str, schemas: Mapping[str, pa.Schema]) -> None:
+        self._text = query
+        self._query = without_comments(query)
+        self._tokens = tokens_of(query)
+        self._at = 0
+        self._known = schemas
+        self._schemas: dict[str, pa.Schema] = {}
+
+    # ---- tokens -------------------------------------------------------------------------------
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._token
+        self._at += token.kind != "end"
+        return token
+
+    def _takes(self, *words: str) -> bool:
+        """Go past the words, if they come now."""
+        for i, word in enumerate(words):
+            at = min(self._at + i, len(self._tokens) - 1)
+            if not self._tokens[at].says(word):
+                return False
+        self._at += len(words)
+        return True
+
+    def _refuse(self, token: Token, why: str) -> NoReturn:
+        refuse(self._text, token.start, why)
+
+    def _refuse_word(self, token: Token, otherwise: str) -> NoReturn:
+        """Refuse a word: one that is outside the subset as that, with what to do instead."""
+        instead = _OUTSIDE.get(token.text.lower())
+        if instead is None:
+            self._refuse(token, otherwise)
+        self._refuse(
+            token, f"{token.text} is outside this subset of CQL: {instead}. There are {_SUBSET}"
+        )
+
+    def _needs(self, word: str, where: str = "") -> None:
+        if not self._takes(word):
+            found = repr(self._token.text) if self._token.text else "the end"
+            self._refuse(self._token, f"expected {word.upper()}{where}, not {found}")
+
+    def _name(self, what: str) -> Token:
+        token = self._next()
+        if token.kind != "name" or token.text.lower() in _WORDS:
+            found = repr(token.text) if token.text else "the end"
+            self._refuse(token, f"expected {what}, not {found}")
+        return token
+
+    # ---- the query ----------------------------------------------------------------------------
+
+    def query(self) -> Query:
+        self._needs("select")
+        start = self._at
+        self._skip_to("from")
+        self._needs("from", " and the streams after what is selected")
+        sources = [self._source()]
+        while self._takes(","):
+            sources.append(self._source())
+        if not (self._token.kind == "end" or self._token.says("where", "group")):
+            self._refuse_rest("Where, Group By, a comma and a stream")
+        after, self._at = self._at, start
+        items = self._items()
+        self._needs("from", ": columns and aggregates are selected, and no expressions")
+        self._at = after
+        joins, filters = self._where() if self._takes("where") else ((), ())
+        groups: list[Attribute] = []
+        grouped = self._token
+        if self._takes("group"):
+            self._needs("by")
+            groups.append(self._group())
+            while self._takes(","):
+                groups.append(self._group())
+        if self._token.kind != "end":
+            self._refuse_rest("Group By" if not groups else "a comma and a column")
+        found = Query(tuple(sources), items, joins, filters, tuple(groups), self._text)
+        self._check_groups(found, grouped)
+        return found
+
+    def _refuse_rest(self, wanted: str) -> NoReturn:
+        found = self._token.text
+        self._refuse_word(self._token, f"expected {wanted} or the end, not {quoted(found)}")
+
+    def _skip_to(self, word: str) -> None:
+        while self._token.kind != "end" and not self._token.says(word):
+            if self._token.says("select"):
+                self._refuse_query(self._token)
+            self._at += 1
+
+    def _refuse_query(self, token: Token) -> NoReturn:
+        self._refuse(
+            token,
+            "a query inside a query is outside this subset of CQL: run it by itself, and give its "
+            "result as a stream",
+        )
+
+    def _check_groups(self, found: Query, grouped: Token) -> None:
+        plain = [item for item in found.items if item.aggregate is None]
+        if found.groups and not found.aggregates:
+            self._refuse(grouped, "Group By needs an aggregate in Select: count, sum or avg")
+        for item in plain if found.aggregates else ():
+            if item.attribute not in found.groups:
+                found.refuse(
+                    item.at, f"{quoted(item.name)} is neither in Group By nor in an aggregate"
+                )
+
+    def _group(self) -> Attribute:
+        token = self._token
+        attribute = self._attribute()
+        kind = self._schemas[attribute.stream].field(attribute.column).type
+        if pa.types.is_map(kind):
+            self._refuse(
+                token,
+                f"{attribute.column} is {kind}, which has no equality: group by one of its entries",
+            )
+        return attribute
+
+    # ---- select -------------------------------------------------------------------------------
+
+    def _items(self) -> tuple[Item, ...]:
+        if self._token.says("distinct", "rstream", "dstream"):
+            self._refuse_word(self._token, "")
+        if not self._takes("istream"):
+            return self._item_list()
+        self._needs("(")
+        items = self._item_list()
+        for item in items:
+            if item.aggregate is not None:
+                refuse(
+                    self._text,
+                    item.at,
+                    "Istream is of rows, * or columns; an aggregate is a row for each time at "
+                    f"which it changes: write Select {item.aggregate}(...) without Istream",
+                )
+        self._needs(")")
+        return items
+
+    def _item_list(self) -> tuple[Item, ...]:
+        if self._takes("*"):
+            return ()
+        items = [self._item()]
+        while self._takes(","):
+            items.append(self._item())
+        return tuple(items)
+
+    def _item(self) -> Item:
+        token = self._token
+        called = self._tokens[min(self._at + 1, len(self._tokens) - 1)].says("(")
+        if token.kind == "name" and called:
+            function = token.text.lower()
+            if function not in AGGREGATES:
+                listed = ", ".join(AGGREGATES)
+                self._refuse_word(
+                    token, f"{quoted(token.text)} is no aggregate; there are {listed}"
+                )
+            self._at += 2
+            every = function == "count" and self._takes("*")
+            attribute = None if every else self._attribute()
+            if attribute is not None and function != "count":
+                self._check_number(token, attribute)
+            self._needs(")", ": an aggregate is of one column")
+            own = function if attribute is None else f"{function}_{attribute.column}"
+            return Item(self._alias(own), attribute, function, token.start)
+        attribute = self._attribute()
+        return Item(self._alias(attribute.column), attribute, None, token.start)
+
+    def _alias(self, name: str) -> str:
+        return self._name("a name").plain if self._takes("as") else name
+
+    def _check_number(self, token: Token, attribute: Attribute) -> None:
+        kind = self._schemas[attribute.stream].field(attribute.column).type
+        if sum_type(kind) is None:
+            why = f"{token.text} needs numbers, and {attribute.column} is {kind}: cast it"
+            refuse(self._text, attribute.at, why)
+
+    # ---- from ---------------------------------------------------------------------------------
+
+    def _source(self) -> Source:
+        if self._token.says("(") and self._tokens[self._at + 1].says("select"):
+            self._refuse_query(self._tokens[self._at + 1])
+        token = self._name("a stream")
+        stream = token.plain
+        if stream not in self._known:
+            listed = f"there are {', '.join(self._known)}{nearest(stream, self._known)}"
+            self._refuse_word(token, f"there is no stream {quoted(stream)}; {listed}")
+        rows: int | None = None
+        by: str | None = None
+        window: str | None = None
+        window_at = self._token.start
+        if self._takes("["):
+            window_at = self._token.start
+            rows, by, window = self._window(stream)
+            self._needs("]", " after the window")
+        name = token
+        if self._takes("as") or self._names_a_stream():
+            name = self._name("a name")
+        if name.plain in self._schemas:
+            self._refuse(
+                name, f"{quoted(name.plain)} stands twice; give one of them another name with as"
+            )
+        self._schemas[name.plain] = self._known[stream]
+        return Source(stream, name.plain, rows, by, window, token.start, window_at)
+
+    def _names_a_stream(self) -> bool:
+        """Whether a name comes now, without As."""
+        token = self._token
+        return token.kind == "name" and not token.says(*_WORDS, *_OUTSIDE)
+
+    def _window(self, stream: str) -> tuple[int | None, str | None, str | None]:
+        if self._takes("unbounded") or self._takes("range", "unbounded"):
+            return None, None, None
+        if self._takes("range"):
+            start = self._token.start
+            while self._token.kind in ("number", "name"):
+                if self._token.says("slide"):
+                    self._refuse_word(self._token, "")
+                self._at += 1
+            text = self._query[start : self._tokens[self._at - 1].end]
+            if self._token.start == start:
+                self._refuse(self._token, 'expected a length of time such as "10 minutes"')
+            return None, None, text
+        if self._takes("partition"):
+            self._needs("by")
+            column = self._name("a column")
+            if column.plain not in self._known[stream].names:
+                self._refuse(column, self._no_column(stream, self._known[stream], column.plain))
+            self._needs("rows")
+            return self._rows(), column.plain, None
+        if not self._takes("rows"):
+            self._refuse(
+                self._token,
+                "expected a window: Range 10 minutes, Rows 9, Partition By c Rows 9 or Unbounded",
+            )
+        return self._rows(), None, None
+
+    def _rows(self) -> int:
+        token = self._next()
+        text = token.text.replace(",", "")
+        if not text.isdigit() or int(text) < 1:
+            self._refuse(token, f"expected a positive number of rows, not {quoted(token.text)}")
+        return int(text)
+
+    # ---- where --------------------------------------------------------------------------------
+
+    def _attribute(self) -> Attribute:
+        first = self._name("a column")
+        if self._takes("."):
+            column = self._name("a column")
+            if first.plain not in self._schemas:
+                listed = f"{', '.join(self._schemas)}{nearest(first.plain, self._schemas)}"
+                self._refuse(first, f"there is no stream {quoted(first.plain)} in From: {listed}")
+            schema = self._schemas[first.plain]
+            if column.plain not in schema.names:
+                self._refuse(column, self._no_column(first.plain, schema, column.plain))
+            return Attribute(first.plain, column.plain, first.start)
+        owners = [s for s, schema in self._schemas.items() if first.plain in schema.names]
+        if not owners:
+            every = [name for schema in self._schemas.values() for name in schema.names]
+            hint = nearest(first.plain, every)
+            self._refuse_word(first, f"no stream has a column {quoted(first.plain)}{hint}")
+        if len(owners) > 1:
+            self._refuse(
+                first, f"{quoted(first.plain)} is a column of {' and '.join(owners)}: say which"
+            )
+        return Attribute(owners[0], first.plain, first.start)
+
+    def _no_column(self, stream: str, schema: pa.Schema, name: str) -> str:
+        listed = f"{', '.join(schema.names)}{nearest(name, schema.names)}"
+        return f"{stream} has no column {quoted(name)}; it has {listed}"
+
+    def _where(
+        self,
+    ) -> tuple[tuple[tuple[Attribute, Attribute], ...], tuple[Condition, ...]]:
+        joins: list[tuple[Attribute, Attribute]] = []
+        filters: list[Condition] = []
+        while True:
+            start, first = self._token, self._at
+            parts, attributes = self._condition()
+            streams = list(dict.fromkeys(a.stream for a in attributes))
+            join = [part for part in parts if part not in ("(", ")")] == [
+                "attribute",
+                "=",
+                "attribute",
+            ]
+            if len(streams) == 2 and join:
+                joins.append((attributes[0], attributes[1]))
+            elif len(streams) == 1:
+                text = self._rewritten(self._tokens[first : self._at])
+                filters.append(Condition(streams[0], text, start.start))
+            else:
+                self._refuse(
+                    start,
+                    "a condition must be a join, S1.a = S2.b, or be about one stream alone",
+                )
+            if not self._takes("and"):
+                return tuple(joins), tuple(filters)
+
+    def _condition(self) -> tuple[list[str], list[Attribute]]:
+        """Go past one condition: what it is made of, and the attributes in it."""
+        parts: list[str] = []
+        attributes: list[Attribute] = []
+        depth = 0
+        first = self._token
+        while True:
+            token = self._token
+            if depth == 0 and (token.kind == "end" or token.says("and", "group", ",")):
+                break
+            if depth == 0 and token.says("or"):
+                self._refuse(
+                    token,
+                    "Or is in this subset only between conditions on one stream, and inside "
+                    "parentheses: (S.a = 1 or S.a = 2)",
+                )
+            if token.kind == "end":
+                self._refuse(token, "a parenthesis is not closed")
+            depth += token.says("(") - token.says(")")
+            if depth < 0:
+                self._refuse(token, "a parenthesis is closed that was not opened")
+            function = token.text.lower() in _FUNCTIONS
+            if token.kind == "name" and not function and not token.says(*_WORDS):
+                if self._tokens[self._at + 1].says("("):
+                    listed = ", ".join(_FUNCTIONS)
+                    self._refuse_word(
+                        token, f"no function {quoted(token.text)}; there are {listed}"
+                    )
+                attributes.append(self._attribute())
+                parts.append("attribute")
+            else:
+                parts.append(self._next().text)
+        if not parts:
+            self._refuse(first, "expected a condition")
+        return parts, attributes
+
+    def _rewritten(self, condition: Sequence[Token]) -> str:
+        """A condition as it was written, with spaces after numbers for the commas in them."""
+        out, at, end = [], condition[0].start, condition[-1].end
+        for token in condition:
+            if token.kind == "number":
+                number = token.text.replace(",", "").ljust(len(token.text))
+                out += [self._query[at : token.start], number]
+                at = token.end
+        return "".join([*out, self._query[at:end]])

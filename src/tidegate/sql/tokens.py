@@ -1,0 +1,114 @@
+"""CQL as tokens, each of which knows where in the text it stands."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import NamedTuple, NoReturn
+
+from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
+
+_TOKEN = re.compile(
+    r"""(?:
+      (?P<name>[A-Za-z_]\w*|`[^`]+`)
+    | (?P<number>(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)
+    | (?P<text>'(?:[^']|'')*')
+    | (?P<sign><>|<=|>=|!=|[-=<>+*/(),.\[\]])
+    )""",
+    re.VERBOSE,
+)
+
+
+#: Comments up to the end of a line; and quoted text and names, in which there are none.
+_COMMENT = re.compile(r"'(?:[^']|'')*'|`[^`]+`|(?P<comment>--[^\n]*)")
+
+
+#: Letters of a line that are shown where it cannot be read.
+_SHOWN = 160
+
+
+class Token(NamedTuple):
+    """A part of the text; `kind` is name, number, text, sign or end."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    def says(self, *words: str) -> bool:
+        """Whether it is one of these words or signs, in any case."""
+        return self.kind in ("name", "sign") and self.text.lower() in words
+
+    @property
+    def plain(self) -> str:
+        """A name without its quotes."""
+        return self.text.strip("`")
+
+
+def refuse(query: str, at: int, why: str) -> NoReturn:
+    """Say what is wrong with a query, and where."""
+    start = query.rfind("\n", 0, at) + 1
+    end = query.find("\n", at)
+    line = query[start : end if end >= 0 else len(query)].rstrip("\r")
+    row, column = query.count("\n", 0, at) + 1, at - start + 1
+    if len(line) > _SHOWN:
+        # Show only the part of a long line that is around the error.
+        start = max(start, at - _SHOWN // 2)
+        line = query[start : start + _SHOWN].split("\n")[0]
+    below = "".join(map(_blank, query[start:at]))
+    raise TidegateError(
+        f"the query cannot be read at line {row}, column {column}: {why}\n  {line}\n  {below}^"
+    )
+
+
+def _blank(letter: str) -> str:
+    """What is as wide as a letter."""
+    if letter == "\t":
+        return letter
+    if unicodedata.combining(letter):
+        return ""
+    return "  " if unicodedata.east_asian_width(letter) in ("W", "F") else " "
+
+
+def without_comments(query: str) -> str:
+    """The query with spaces for comments, so that all stands where it did."""
+    return _COMMENT.sub(lambda m: " " * len(m[0]) if m["comment"] else m[0], query)
+
+
+_NOT_CLOSED = {
+    "'": "a text is opened here and not closed: write 'text', and two quotes for one inside",
+    "`": "a name is opened here and not closed: write `a name`",
+    '"': "texts are written 'text', and names that are no words `a name`",
+}
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a query, and one for its end, where a semicolon may stand."""
+    query = without_comments(text)
+    found: list[Token] = []
+    at = _skip(query, 0)
+    while at < len(query):
+        match = _TOKEN.match(query, at)
+        if match is None:
+            if query[at] == ";" and _skip(query, at + 1) == len(query):
+                break
+            refuse(
+                text,
+                at,
+                _NOT_CLOSED.get(
+                    query[at],
+                    f"{quoted(query[at])} is not known: a name that is no word goes in `backticks`",
+                ),
+            )
+        kind = str(match.lastgroup)
+        found.append(Token(kind, match[kind], match.start(kind), match.end()))
+        at = _skip(query, match.end())
+    stop = found[-1].end if found else 0
+    return [*found, Token("end", "", stop, stop)]
+
+
+def _skip(query: str, at: int) -> int:
+    while at < len(query) and query[at].isspace():
+        at += 1
+    return at

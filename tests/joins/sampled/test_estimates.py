@@ -1,0 +1,317 @@
+"""Estimates: by hand on small samples; unbiased, and intervals that cover, over many seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.joins.sampled.engine import SampledEngine, SampledJob
+from tidegate.joins.sampled.spec import CLUSTER, PROBABILITY, sampled_join
+from tidegate.streams import zipf
+
+
+def sample(**columns: Any) -> pa.Table:
+    """A sample of three clusters."""
+    rows = {"v": [1.0, 3.0, 10.0, 4.0], CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.5, 0.25, 1.0]}
+    return pa.table(rows | columns)
+
+
+def test_by_hand() -> None:
+    [found] = tg.local.estimate(sample(), value="v").to_pylist()
+    # Clusters have 2, 1 and 1 rows and totals of 4, 10 and 4, with weights 2, 4 and 1.
+    assert found["count"] == 2 * 2 + 4 + 1
+    assert found["sum"] == 4 * 2 + 10 * 4 + 4
+    assert found["avg"] == pytest.approx(52 / 9)
+    assert found["count_error"] == pytest.approx(math.sqrt(2 * 2**2 + 12 * 1**2))
+    assert found["sum_error"] == pytest.approx(math.sqrt(2 * 4**2 + 12 * 10**2))
+    left = 2 * (4 - 2 * 52 / 9) ** 2 + 12 * (10 - 52 / 9) ** 2
+    assert found["avg_error"] == pytest.approx(math.sqrt(left * 3 / 2) / 9)
+    assert (found["clusters"], found["rows"]) == (3, 4)
+    wide = found["sum_high"] - found["sum"]
+    assert wide == pytest.approx(found["sum"] - found["sum_low"])
+    # Student's: the variances of clusters are uncertain as those of 1 or so equal ones.
+    units = (2 * 4**2 + 12 * 10**2) ** 2 / ((2 * 4**2) ** 2 + (12 * 10**2) ** 2)
+    assert 1 < units < 2
+    assert wide == pytest.approx(12.706205 * found["sum_error"])
+    [narrow] = tg.local.estimate(sample(), value="v", confidence=0.5).to_pylist()
+    assert narrow["sum_high"] - narrow["sum"] == pytest.approx(found["sum_error"])
+
+
+def test_rows_of_one_cluster_are_no_independent_rows() -> None:
+    """The same rows drawn one by one have a smaller error."""
+    together = tg.local.estimate(sample(), value="v")["sum_error"][0].as_py()
+    apart = tg.local.estimate(sample(**{CLUSTER: [1, 2, 3, 4]}), value="v")["sum_error"][0].as_py()
+    assert apart < together
+
+
+def test_groups_and_windows() -> None:
+    table = sample(g=["a", "b", "a", None], t=[3, 12, 5, 14], u=[4, 9, 11, 2])
+    found = tg.local.estimate(table, value="v", by="g", time=("t", "u"), per=10)
+    assert [(r["window"], r["g"], r["count"], r["sum"]) for r in found.to_pylist()] == [
+        (0, "a", 2.0, 2.0),
+        (10, "b", 2.0, 6.0),
+        (10, "a", 4.0, 40.0),
+        (10, None, 1.0, 4.0),
+    ]
+    [certain] = [row for row in found.to_pylist() if row["g"] is None]
+    assert certain["avg_error"] == certain["sum_error"] == 0.0  # its probability was 1
+    one = found.to_pylist()[0]
+    assert one["avg"] == 1.0
+    assert one["avg_error"] is one["avg_low"] is one["avg_high"] is None  # of one cluster
+
+
+@pytest.mark.parametrize(
+    ("times", "per", "starts"),
+    [
+        (
+            pa.array([datetime(2024, 5, 1, 12, m, tzinfo=UTC) for m in (1, 4, 5, 59)]),
+            "5 minutes",
+            [datetime(2024, 5, 1, 12, m, tzinfo=UTC) for m in (0, 5, 55)],
+        ),
+        (pa.array([date(1970, 1, d) for d in (1, 2, 3, 7)]), "2 days", None),
+        (pa.array([-0.5, 0.25, 0.75, 1.5]), 0.5, [-0.5, 0.0, 0.5, 1.5]),
+        (
+            pa.array([Decimal("-0.10"), Decimal("0.05"), Decimal("0.30"), Decimal("0.31")]),
+            0.25,
+            None,
+        ),
+        (pa.array([-3, -1, 0, 9], pa.int16()), 4, [-4, 0, 8]),
+    ],
+    ids=["timestamps", "dates", "reals", "decimals", "numbers"],
+)
+def test_windows_of_any_time(times: pa.Array, per: Any, starts: list[Any] | None) -> None:
+    found = tg.local.estimate(sample(t=times), time="t", per=per)
+    expected = starts or {
+        "date32[day]": [date(1970, 1, d) for d in (1, 3, 7)],
+    }.get(str(times.type), [Decimal("-0.25"), Decimal("0.00"), Decimal("0.25")])
+    assert found.column("window").to_pylist() == expected
+    assert found.schema.field("window").type == times.type
+    assert sum(found.column("count").to_pylist()) == 9.0
+
+
+def test_a_group_never_sampled_is_unknown() -> None:
+    table = sample(g=["a", "b", "a", "b"], t=[3, 12, 5, 14])
+    groups = {"g": ["a", "b", "c", "c"]}
+    found = {
+        r["g"]: r for r in tg.local.estimate(table, value="v", by="g", groups=groups).to_pylist()
+    }
+    assert list(found) == ["a", "b", "c"]
+    assert found["c"]["count"] is found["c"]["sum"] is found["c"]["avg_high"] is None
+    assert found["c"]["clusters"] == found["c"]["rows"] == 0
+    windows = tg.local.estimate(table, by="g", time="t", per=10, groups=groups).to_pylist()
+    assert sorted((r["window"], r["g"]) for r in windows if r["count"] is None) == [
+        (0, "b"),
+        (0, "c"),
+        (10, "a"),
+        (10, "c"),
+    ]
+
+
+def test_groups_may_have_any_name() -> None:
+    """Also those of the sums that estimates are made of."""
+    for name in ("n", "ss", "unit", "p", "k0"):
+        found = tg.local.estimate(sample(**{name: list("abab")}), value="v", by=name).to_pylist()
+        assert [(row[name], row["count"]) for row in found] == [("a", 6.0), ("b", 3.0)]
+
+
+def test_probabilities_must_be_such() -> None:
+    for p in (0.0, 1.5, -1.0, math.nan, None):
+        table = sample(**{PROBABILITY: pa.array([p, 0.5, 0.25, 1.0], pa.float64())})
+        with pytest.raises(tg.TidegateError, match="above 0 and at most 1"):
+            tg.local.estimate(table)
+    with pytest.raises(tg.TidegateError, match="must have probabilities.*not string"):
+        tg.local.estimate(sample(**{PROBABILITY: list("abcd")}))
+
+
+def test_an_infinite_value_has_no_interval() -> None:
+    [found] = tg.local.estimate(sample(v=[1.0, math.inf, 2.0, 3.0]), value="v").to_pylist()
+    assert found["sum"] == math.inf
+    assert found["sum_low"] is found["avg_error"] is None
+    assert found["count_low"] < found["count"] == 9.0
+
+
+def test_nulls_count_for_nothing_and_an_empty_sample_says_nothing() -> None:
+    for gap in (None, math.nan):
+        table = sample(v=pa.array([1.0, gap, 10.0, gap], pa.float64()))
+        [found] = tg.local.estimate(table, value="v").to_pylist()
+        assert (found["count"], found["sum"]) == (6.0, 42.0)
+    whole = sample(v=pa.array([1, None, 10, None], pa.int64()))
+    assert tg.local.estimate(whole, value="v")["sum"].to_pylist() == [42.0]
+    none = sample().slice(0, 0)
+    assert len(tg.local.estimate(none, value="v")) == 0
+    [unknown] = tg.local.estimate(
+        none.append_column("g", pa.array([], pa.string())), by="g", groups={"g": ["a"]}
+    ).to_pylist()
+    assert unknown["count"] is None
+
+
+def test_a_whole_sample_is_exact() -> None:
+    left, right = zipf(300, domain=10, seed=1)
+    exact = tg.local.join(left, right, on="key", time="time", within=20).table
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20}
+    for method in ("uniform", "cluster", "pps"):
+        found = tg.local.sample_join(
+            left, right, **settings, fraction=1.0, method=method, reach=50.0
+        )
+        assert found.results == len(exact)
+        [row] = tg.local.estimate(found, value="value_left").to_pylist()
+        assert row["sum"] == pytest.approx(np.sum(exact["value_left"].to_numpy()))
+        assert row["count_error"] == row["avg_error"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"value": "s"}, ['column "s" is string', "leave value out to count"]),
+        ({"value": "b"}, ["sums and averages are of numbers", 'column "b" is bool']),
+        ({"value": "w"}, ['the sample has no column "w"']),
+        ({"value": 3}, ["name of a column", "not 3"]),
+        ({"by": "w"}, ['the sample has no column "w"']),
+        ({"by": [1]}, ["by must be a column name", "not [1]"]),
+        ({"by": ["s", "s"]}, ["each column once", "not ['s', 's']"]),
+        ({"time": "t"}, ["both time", "per=None"]),
+        ({"per": 5}, ["both time", "per=5"]),
+        ({"time": "s", "per": 5}, ["timestamps, dates or numbers"]),
+        ({"time": "t", "per": 0}, ["per must be longer than zero", "not 0"]),
+        ({"time": ["t", "t", "t"], "per": 1}, ["one column or the two of a pair"]),
+        ({"confidence": 1.0}, ["between 0 and 1", "not 1.0"]),
+        ({"confidence": "sure"}, ["between 0 and 1", "not 'sure'"]),
+        ({"groups": {"s": ["a"]}}, ["no by to group by"]),
+        ({"by": "s", "groups": {"t": [1]}}, ['the table of groups has no column "s"']),
+        ({"by": "t", "groups": {"t": ["x"]}}, ["the types that the sample has"]),
+        ({"speed": 9}, ["no setting 'speed'", "confidence"]),
+        ({"lateness": 5}, ["give time and per", "lateness=5"]),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) -> None:
+    table = sample(s=list("abcd"), b=[True] * 4, t=[1, 2, 3, 4])
+    with pytest.raises(tg.TidegateError) as error:
+        tg.local.estimate(table, **settings)
+    for part in parts:
+        assert part in str(error.value)
+    with pytest.raises(tg.TidegateError, match="what sample_join gives"):
+        tg.local.estimate(table.drop_columns([CLUSTER]))
+
+
+# ---- over many seeds ----------------------------------------------------------------------------
+
+
+def by_age(n: int, window: int) -> tuple[pa.Table, pa.Table]:
+    """Tuples with keys of their own, and five partners on average that come late in the window."""
+    rng = np.random.default_rng(8)
+    head = rng.integers(0, n, 5 * n)
+    time = head + rng.integers(0, window, (5 * n, 3)).max(axis=1)
+    order = np.argsort(time, kind="stable")
+    left = {"key": np.arange(n), "time": np.arange(n), "value": rng.random(n)}
+    right = {"key": head[order], "time": time[order], "value": rng.random(5 * n)}
+    return pa.table(left), pa.table(right)
+
+
+def estimates(
+    tables: tuple[pa.Table, pa.Table], seeds: int, **settings: Any
+) -> Iterator[dict[str, Any]]:
+    spec = sampled_join(tables[0].schema, tables[1].schema, on="key", time="time", **settings)
+    job = SampledJob(spec)
+    inputs = [
+        [job.prepare(side, batch)[0] for batch in table.combine_chunks().to_batches()]
+        for side, table in enumerate(tables)
+    ]
+    for seed in range(seeds):
+        engine = SampledEngine(replace(spec, window=replace(spec.window, seed=seed)))
+        found = pa.Table.from_batches([*engine.feed(inputs), *engine.finish()], spec.result_schema)
+        yield tg.local.estimate(found, value="value_left").to_pylist()[0]
+
+
+STREAMS = {
+    **{
+        f"{correlation} {skew}": (
+            zipf(1_500, domain=50, skew=skew, correlation=correlation, seed=4),
+            100,
+        )
+        for correlation in ("same", "opposite", "none")
+        for skew in (0.5, 1.0, 1.5)
+    },
+    "age": (by_age(600, 100), (100, 1)),
+}
+RUNS = 40
+
+
+@pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
+def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
+    """A memory of 30 % of the window, models learned while running; Zipf and by age."""
+    covered: dict[str, list[bool]] = {"count": [], "sum": [], "avg": []}
+    off: dict[str, list[float]] = {"count": [], "sum": [], "avg": []}
+    for name, (tables, within) in STREAMS.items():
+        exact = tg.local.join(*tables, on="key", time="time", within=within).table
+        values = exact.column("value_left").to_numpy()
+        truth = {"count": len(values), "sum": values.sum(), "avg": values.mean()}
+        model = "age" if name == "age" else "frequency"
+        memory = 60 if name != "age" else 30
+        for found in estimates(
+            tables, RUNS, within=within, memory=memory, method=method, model=model
+        ):
+            for what, true in truth.items():
+                covered[what].append(found[f"{what}_low"] <= true <= found[f"{what}_high"])
+                off[what].append(found[what] / true - 1)
+    for what in covered:
+        assert 0.93 <= np.mean(covered[what]) <= 0.97
+        error = np.std(off[what]) / math.sqrt(len(off[what]))
+        # UNIFORM cannot sample what lies beyond its reach: at most a hundredth or two.
+        allowed = 0.015 if method == "uniform" else 0.0
+        assert abs(np.mean(off[what])) < 3.5 * error + allowed
+
+
+def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
+    """One cluster with values has no error that is known, whatever others there are."""
+    sample = pa.table(
+        {"v": [3.0, None], "sample_probability": [0.1, 0.1], "sample_cluster": [1, 2]}
+    )
+    (found,) = tg.local.estimate(sample, value="v").to_pylist()
+    assert found["avg"] == 3.0
+    assert found["avg_error"] is None
+    (unknown,) = tg.local.estimate(sample.slice(1), value="v").to_pylist()
+    assert unknown["avg"] is None
+    assert unknown["avg_error"] is None
+
+
+def test_windows_that_times_cannot_have() -> None:
+    sample = pa.table({"t": [1], "sample_probability": [0.1], "sample_cluster": [1]})
+    with pytest.raises(tg.TidegateError, match=r"not per=1\.5"):
+        tg.local.estimate(sample, time="t", per=1.5)
+    with pytest.raises(tg.TidegateError, match="by must be a column name or several, not 5"):
+        tg.local.estimate(sample, by=5)
+
+
+def test_clusters_must_be_numbers() -> None:
+    with pytest.raises(tg.TidegateError, match="numbers of clusters.*not string"):
+        tg.local.estimate(sample(**{CLUSTER: list("abcd")}))
+    with pytest.raises(tg.TidegateError, match="must not be null, and is in 2 rows"):
+        tg.local.estimate(sample(**{CLUSTER: [7, None, 8, None]}))
+
+
+def test_times_that_are_in_no_window() -> None:
+    for times in ([1, None, 3, 4], [1.0, math.nan, 3.0, 4.0]):
+        with pytest.raises(tg.TidegateError, match='"t" is null or NaN in 1 rows'):
+            tg.local.estimate(sample(t=times), time="t", per=10)
+    narrow = pa.array([-5, 1, 2, 3], pa.int8())
+    with pytest.raises(tg.TidegateError, match="-1000 to 0 is more than .* of int8 can hold"):
+        tg.local.estimate(sample(t=narrow), time="t", per=1_000)
+
+
+def test_a_cluster_of_a_thinned_sample() -> None:
+    """Its later rows have a smaller probability: each counts with its own, and all together."""
+    table = sample(**{CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.25, 0.25, 1.0]})
+    [found] = tg.local.estimate(table, value="v").to_pylist()
+    assert found["count"] == 2 + 4 + 4 + 1
+    assert found["sum"] == 1 * 2 + 3 * 4 + 10 * 4 + 4
+    assert found["count_error"] == pytest.approx(math.sqrt(0.75 * (2 + 4) ** 2 + 0.75 * 4**2))
+    assert found["clusters"] == 3

@@ -1,0 +1,369 @@
+"""What a sampled join holds, and how it plans for that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import exact_pairs, runs
+
+from tidegate.api import local
+from tidegate.joins.sampled import loop as kernel
+from tidegate.joins.sampled.engine import SampledEngine, SampledJob
+from tidegate.joins.sampled.spec import METHODS, PROBABILITY, sampled_join
+from tidegate.policies import Age, Prob
+from tidegate.pool import sampling
+from tidegate.streams import auctions, zipf
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def held_over_time(engine: SampledEngine, job: SampledJob, tables: Any, start: int) -> float:
+    """How much is held on average, looked at every few ticks after a start."""
+    held = []
+    last = max(table.column("time")[-1].as_py() for table in tables)
+    for at in range(0, last, 5):
+        inputs = []
+        for side, table in enumerate(tables):
+            time = table.column("time").to_numpy()
+            low, high = np.searchsorted(time, [at, at + 5])
+            batches = table.slice(low, high - low).combine_chunks().to_batches()
+            inputs.append([job.prepare(side, batch)[0] for batch in batches])
+        for _ in engine.feed(inputs):
+            pass
+        counters = engine.take_counters()
+        assert counters["rejected"] == 0
+        if at >= start:
+            held.append(counters["held"])
+    return float(np.mean(held))
+
+
+def even(n: int, keys: int) -> tuple[pa.Table, pa.Table]:
+    """A tuple a tick on either side, keys in turn: as many ticks to a match as there are keys."""
+    time = np.arange(n)
+    return pa.table({"key": (time - 1) % keys, "time": time}), pa.table(
+        {"key": time % keys, "time": time}
+    )
+
+
+@pytest.mark.parametrize("p", [0.05, 0.2, 0.6])
+def test_theorem_4_2(p: float) -> None:
+    """Matches as even as the theorem has them: what is held is what it says."""
+    window, partners = 100, 10
+    tables = even(4_000, 10)
+    q = 1 - p
+    expected = window * (1 - q * (1 - q**partners) / (p * partners))
+    spec = sampled_join(
+        tables[0].schema,
+        tables[1].schema,
+        on="key",
+        time="time",
+        within=(window, 1),
+        fraction=p,
+        method="uniform",
+        reach=0.0,
+        model=Prob({"key": range(10), "left": [0.0] * 10, "right": [0.1] * 10}),
+    )
+    found = held_over_time(SampledEngine(spec), SampledJob(spec), tables, 2 * window)
+    assert found == pytest.approx(expected, rel=0.05)
+    side = sampling.Side(np.array([float(window)]), np.array([float(partners)]))
+    assert sampling.uniform_memory([side], 0.0)(p) == pytest.approx(expected)
+    assert sampling.uniform_fraction([side], expected, 0.0) == pytest.approx(p)
+
+
+def test_a_tuple_without_partners_takes_no_memory() -> None:
+    """Figure 4: the first skip is at least 1, so a tuple with n = 0 is discarded on arrival.
+
+    Windows of 1, matches as random as arrivals are: by the model, 1.3 tuples are in the windows on
+    average, 1.1 of them with partners. Drawing with this fraction, as figure 4 does, must hold the
+    one tuple on average that there is memory for.
+    """
+    left, right = np.array([0.5, 0.1, 0.2, 0.0]), np.array([0.1, 0.4, 0.0, 0.3])
+    spec = sampled_join(
+        *[pa.schema([("key", pa.int64()), ("time", pa.float64())])] * 2,
+        on="key",
+        time="time",
+        within=1,
+        memory=1,
+        method="uniform",
+        margin=0.0,
+        reach=0.0,
+        model=Prob({"key": range(4), "left": left, "right": right}),
+    )
+    p = SampledEngine(spec)._lots.plan[kernel.SHARE]
+    assert p == pytest.approx(0.967, abs=0.001)
+    rng = np.random.default_rng(1)
+    held = 0.0
+    for own, other in ((left, right), (right, left)):
+        for arrivals, partners in zip(own, other, strict=True):
+            # All have fewer partners than one, so that one coin is flipped, or none.
+            chosen = rng.random(100_000) < (p if partners > 0 else 0.0)
+            first = rng.exponential(1 / partners, 100_000) if partners > 0 else np.zeros(100_000)
+            held += arrivals * float((chosen * np.minimum(first, 1.0)).mean())
+    assert held == pytest.approx(1.0, rel=0.02)
+
+
+def aging(n: int, window: int, curve: list[int]) -> tuple[pa.Table, pa.Table]:
+    """A tuple at each time on the left, with as many partners at each age as a curve says."""
+    step = window // len(curve)
+    rows = sorted(
+        (at + age * step + (i + 1) * step // found, at)
+        for at in range(n)
+        for age, found in enumerate(curve)
+        for i in range(found)
+    )
+    left = pa.table({"key": range(n), "time": range(n)})
+    return left, pa.table({"key": [k for _, k in rows], "time": [t - 1 for t, _ in rows]})
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3])
+@pytest.mark.parametrize("curve", [[1, 1, 2, 4], [4, 2, 1, 1]])
+def test_theorem_4_3(p: float, curve: list[int]) -> None:
+    window = 80
+    tables = aging(3_000, window, curve)
+    step, ages = window // len(curve), []
+    for at, found in enumerate(curve):
+        ages += [(at + (i + 1) / found) * step for i in range(found)]
+    n = len(ages)
+    expected = sum(p * (1 - p) ** (n - 1 - i) * age for i, age in enumerate(ages))
+    spec = sampled_join(
+        tables[0].schema,
+        tables[1].schema,
+        on="key",
+        time="time",
+        within=(window, 1),
+        fraction=p,
+        method="uniform",
+        reach=0.0,
+        model=Age((curve, [0.0]), rates=(1.0, float(n))),
+    )
+    found_memory = held_over_time(SampledEngine(spec), SampledJob(spec), tables, 2 * window)
+    assert found_memory == pytest.approx(expected, rel=0.05)
+    side = sampling.Side(np.array([float(window)]), np.array([float(n)]), np.array(curve, float))
+    assert sampling.uniform_memory([side], 0.0)(p) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("reach", [0.0, 3.0])
+@pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
+def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
+    """Zipf keys, a model that is given: the memory that is planned for is the one that is used."""
+    tables = zipf(6_000, domain=40, skew=0.6, seed=3)
+    counts = [np.bincount(t.column("key").to_numpy(), minlength=40) / 6_000 for t in tables]
+    given = Prob({"key": range(40), "left": counts[0], "right": counts[1]})
+    spec = sampled_join(
+        tables[0].schema,
+        tables[1].schema,
+        on="key",
+        time="time",
+        within=200,
+        memory=180,
+        margin=3.0,
+        reach=reach,
+        method=method,
+        model=given,
+    )
+    engine = SampledEngine(spec)
+    engine._lots.plan[4] = 0.0  # no brake: what the model says, and nothing else
+    engine._lots.ints[0] = 2**62
+    found = held_over_time(engine, SampledJob(spec), tables, 400)
+    assert found == pytest.approx(sampling.target(180, 3.0), rel=0.05)
+
+
+def counted(
+    tables: tuple[pa.Table, pa.Table], seeds: int, **settings: Any
+) -> tuple[list[float], Counter[str]]:
+    """Counts by samples, a seed each, and their counters."""
+    found, counters = [], Counter[str]()
+    for table, engine in runs(tables, seeds, **settings):
+        found.append(float((1.0 / table.column(PROBABILITY).to_numpy()).sum()))
+        own = engine.take_counters()
+        assert own["bytes" if engine.spec.in_bytes else "held"] <= int(engine._rules.budgets[0, 0])
+        counters.update({name: float(number) for name, number in own.items()})
+    return found, counters
+
+
+def unbiased(found: list[float], truth: float) -> bool:
+    error = float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    return abs(float(np.mean(found)) - truth) < 3.5 * error
+
+
+def test_the_bound_holds_whatever_the_fraction() -> None:
+    """More is asked for than there is room: less is sampled, and counts are still right."""
+    tables = zipf(300, domain=10, skew=1.0, seed=1)
+    truth = len(exact_pairs(tables, 100))
+    for method in METHODS:
+        settings: dict[str, Any] = {"within": 100, "memory": 20, "method": method, "reach": 50.0}
+        found, counters = counted(tables, 40, fraction=0.5, **settings)
+        assert counters["evicted"] > 40 * 5
+        assert counters["rejected"] == counters["missed"] == 0
+        assert unbiased(found, truth)
+
+
+@pytest.mark.parametrize("model", ["frequency", "age"])
+@pytest.mark.parametrize("method", ["auto", "cluster"])
+def test_a_stream_that_begins_long_after_the_other(method: str, model: str) -> None:
+    """Nothing is known of it at first, and more is held than was planned for."""
+    rng = np.random.default_rng(4)
+    left, right = (
+        pa.table({"key": rng.integers(0, 5, 1_300 - at), "time": range(at, 1_300)})
+        for at in (0, 1_000)
+    )
+    for tables in ((left, right), (right, left)):
+        truth = len(exact_pairs(tables, 100))
+        found, counters = counted(tables, 60, within=100, memory=30, method=method, model=model)
+        assert counters["missed"] == 0
+        assert counters["evicted"] > 0
+        assert unbiased(found, truth)
+        assert np.std(found) < 0.25 * truth
+
+
+def test_large_rows_are_in_a_sample_as_often_as_small_ones() -> None:
+    """A tenth of the rows takes half of the memory each."""
+    rng = np.random.default_rng(5)
+    tables = zipf(300, domain=6, skew=1.0, seed=1)
+    large = rng.random(300) < 0.1
+    text = pa.array(["x" * (2_500 if big else 50) for big in large])
+    tables = tables[0].append_column("text", text), tables[1]
+    exact = local.join(*tables, on="key", time="time", within=30).table
+    truth = sum(len(text) > 1_000 for text in exact.column("text").to_pylist())
+    found, evicted = [], 0.0
+    for table, engine in runs(tables, 100, within=30, memory="16 kB", method="cluster"):
+        is_large = np.array([len(text) > 1_000 for text in table.column("text").to_pylist()])
+        found.append(float((is_large / table.column(PROBABILITY).to_numpy()).sum()))
+        counters = engine.take_counters()
+        evicted += counters["evicted"]
+        assert counters["rejected"] == 0
+    assert evicted > 0
+    assert unbiased(found, truth)
+
+
+def test_rows_larger_than_the_memory_are_told() -> None:
+    """They cannot be drawn: what they would have found is missing from counts."""
+    tables = zipf(400, domain=6, skew=1.0, seed=1)
+    text = pa.array(["x" * (40_000 if at % 5 == 0 else 5) for at in range(400)])
+    tables = tables[0].append_column("text", text), tables[1]
+    found, counters = counted(tables, 40, within=30, memory="24 kB", method="cluster")
+    assert counters["rejected"] > 0
+    lost = 1.0 - float(np.mean(found)) / len(exact_pairs(tables, 30))
+    assert counters["missed"] / counters["foreseen"] == pytest.approx(lost, abs=0.05)
+    assert lost > 0.05
+
+
+# ---- plans --------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 100.0), st.floats(0.001, 50.0)), min_size=1, max_size=12),
+    st.floats(0.01, 0.99),
+)
+def test_no_probability_passes_1_and_the_budget_is_used(
+    parts: list[tuple[float, float]], share: float
+) -> None:
+    costs, sizes_ = (np.array(part) for part in zip(*parts, strict=True))
+    budget = share * costs.sum()
+    constant = sampling.pps_constant(sizes_, costs, budget)
+    p = np.minimum(constant * sizes_, 1.0)
+    assert (costs * p).sum() == pytest.approx(budget, rel=1e-9)
+
+
+def moody(n: int, keys: int, each: int) -> tuple[pa.Table, pa.Table]:
+    """Zipf keys of which others are common after every stretch of time: counts mislead."""
+    rng, time = np.random.default_rng(3), np.arange(n)
+    chance = np.arange(1, keys + 1) ** -1.2
+    drawn = (rng.choice(keys, n, p=chance / chance.sum()) for _ in range(2))
+    left, right = (
+        pa.table({"key": (key + time // each * 7) % keys, "time": time, "value": rng.random(n)})
+        for key in drawn
+    )
+    return left, right
+
+
+@pytest.mark.parametrize(
+    ("tables", "settings", "expected"),
+    [
+        (zipf(8_000, domain=2, skew=0.0, seed=2), {"value": "value_left"}, "uniform"),
+        (zipf(3_000, domain=50, skew=0.0, seed=2), {"value": "value_right"}, "cluster"),
+        (moody(3_000, 50, 300), {"value": None}, "cluster"),
+        (zipf(3_000, domain=50, skew=1.0, correlation="opposite", seed=2), {"value": None}, "pps"),
+    ],
+    ids=["clusters of one value", "clusters as mixed as all", "sizes misjudged", "sizes differ"],
+)
+def test_auto_takes_what_has_the_smallest_error(
+    tables: tuple[pa.Table, pa.Table], settings: dict[str, Any], expected: str
+) -> None:
+    """4.3.2: by inter-cluster variance, the accuracy of the model, and the sizes of clusters."""
+    start, value = len(tables[0]) // 2, settings["value"]
+    exact = local.join(*tables, on="key", time="time", within=(200, 1)).table
+
+    def estimated(table: pa.Table, p: Any) -> float:
+        """Of what comes when the model has been learned: an average, or how many."""
+        weight = (table.column("time_right").to_numpy() >= start) / p
+        if value is None:
+            return float(weight.sum())
+        return float(weight @ table.column(value).to_numpy() / weight.sum())
+
+    truth = estimated(exact, 1.0)
+    errors: dict[str, float] = {}
+    for method in METHODS:
+        off = []
+        for table, engine in runs(
+            tables, 25, within=(200, 1), memory=20, method=method, **settings
+        ):
+            off.append(estimated(table, table.column(PROBABILITY).to_numpy()) / truth - 1)
+            assert method != "auto" or engine.method == expected
+        errors[method] = float(np.sqrt(np.mean(np.square(off))))
+    assert errors["auto"] < 1.25 * min(errors.values())
+    assert errors[expected] < 1.1 * min(errors.values())
+
+
+def test_age_curves_are_learned() -> None:
+    """Those of monitored tuples, in the shape that the bids have."""
+    left, right = auctions(3_000, bids=5.0, shape="inc", seed=4)
+    spec = sampled_join(
+        left.schema,
+        right.schema,
+        on="auction_id",
+        time="ts",
+        within=("2 hours", "1 s"),
+        memory=300,
+        method="uniform",
+        model="age",
+    )
+    engine = SampledEngine(spec)
+    job = SampledJob(spec)
+    inputs = [
+        [job.prepare(s, b)[0] for b in t.combine_chunks().to_batches()]
+        for s, t in enumerate((left, right))
+    ]
+    for _ in engine.feed(inputs):
+        pass
+    curve = engine._curve(0)
+    assert curve.sum() == pytest.approx(5.0, rel=0.15)
+    quarters = curve.reshape(4, 8).sum(axis=1)
+    assert (np.diff(quarters) > 0).all()
+    counters = engine.take_counters()
+    assert counters["beyond"] < 0.06 * counters["monitored"]
+
+
+def test_a_wrong_model_of_uniform_is_seen() -> None:
+    """It is told that keys have a third of their partners: the rest cannot be sampled."""
+    tables = zipf(2_000, domain=20, skew=0.5, seed=6)
+    counts = [np.bincount(t.column("key").to_numpy(), minlength=20) / 6_000 for t in tables]
+    wrong = Prob({"key": range(20), "left": counts[0], "right": counts[1]})
+    truth = len(exact_pairs(tables, 300))
+    sums, beyond, monitored = [], 0.0, 0.0
+    for table, engine in runs(
+        tables, 10, within=300, fraction=0.2, method="uniform", reach=0.0, model=wrong
+    ):
+        sums.append((1 / table.column(PROBABILITY).to_numpy()).sum())
+        counters = engine.take_counters()
+        beyond, monitored = beyond + counters["beyond"], monitored + counters["monitored"]
+    bias = 1 - float(np.mean(sums)) / truth
+    assert bias > 0.4
+    assert beyond / monitored == pytest.approx(bias, abs=0.1)

@@ -1,0 +1,674 @@
+"""The window engine against its slow twin, result for result."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from twins import window as naive
+import numpy as np
+import pyarrow as pa
+import pytest
+from twins import rankers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.engine.payload import sizes
+from tidegate.joins.window.engine import WindowEngine
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.queue import QueueEngine
+from tidegate.joins.window.rules import EXACT_LIMIT, LEARNED, TUPLE_OVERHEAD
+from tidegate.joins.window.spec import MOMENTS, WindowJoin, window_join
+from tidegate.kernel import layout
+from tidegate.policies import (
+    DGL,
+    POLICIES,
+    Age,
+    Arrivals,
+    Auto,
+    ByFrequency,
+    DimpProb,
+    Fifo,
+    GreedyDual,
+    Heeb,
+    IJoin,
+    Life,
+    Policy,
+    Prob,
+    Rand,
+    Simp,
+    SimpProb,
+    Size,
+    UntilExpiry,
+)
+from tidegate.settings.schedules import Step
+
+INTEGERS = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("t", pa.int64()),
+        ("uid", pa.int64()),
+        ("s", pa.string()),
+        ("w", pa.float64()),
+    ]
+)
+REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
+GIVEN = pa.table({"k": [0, 1, 2, 3], "left": [5.0, 1.0, 2.0, 2.0], "right": [1.0, 4.0, 3.0, 3.0]})
+
+Cell = tuple[int, int, Any, int]  # side, key, time, uid
+
+
+@dataclass
+class Case:
+    """A join, its input in feeds, and where the state is handed on."""
+
+    spec: WindowJoin
+    feeds: list[list[Cell]]
+    clocks: list[tuple[Any, Any]] = field(default_factory=list)  # by feed, where there are any
+    restarts: set[int] = field(default_factory=set)
+
+
+def raw(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
+    mine = [c for c in cells if c[0] == side]
+    columns = [[c[1] for c in mine], [c[2] for c in mine], [c[3] for c in mine]]
+    strings = ["x" * (c[3] % 7) for c in mine]
+    weights = [float(c[3] * 7 % 5) for c in mine]
+    return pa.record_batch([*columns, strings, weights], schema=spec.sides[side].schema)
+
+
+def prepared(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
+    return WindowJob(spec).prepare(side, raw(spec, cells, side))[0]
+
+
+def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
+    rows = []
+    for side in range(2):
+        batch = prepared(spec, cells, side)
+        payload = pa.RecordBatch.from_arrays(batch.columns[3:], names=["k", "t", "uid", "s", "w"])
+        weights = TUPLE_OVERHEAD + sizes(payload) * 5 // 4
+        columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5, 7))
+        weighed = spec.left.importance is not None
+        rows += [
+            naive.Row(side, key, time, tie, uid, int(size), importance if weighed else 1.0)
+            for key, time, tie, uid, importance, size in zip(*columns, weights, strict=True)
+        ]
+    return rows
+
+
+class InOrder(rankers.Ranker):
+    """UNTIL-EXPIRY: whoever came first stays."""
+
+    def rank(self, row: naive.Row, seq: int, now: naive.Time, floor: float) -> float:
+        return -float(seq)
+
+
+def windows_of(spec: WindowJoin) -> naive.Windows:
+    left, right = (
+        [(start, math.inf if value is None else value) for start, value in side.windows]
+        for side in spec.sides
+    )
+    return left[0][1] if len(left) == 1 else left, right[0][1] if len(right) == 1 else right
+
+
+FORMULAS: dict[type[Policy], str] = {
+    Heeb: "heeb",
+    GreedyDual: "greedy-dual",
+    SimpProb: "simpprob",
+    DimpProb: "dimpprob",
+    DGL: "dgl",
+    IJoin: "ijoin",
+    Age: "age",
+}
+PARAMS = {
+    "heeb": ("alpha",),
+    "dgl": ("alpha", "beta", "instant"),
+    "ijoin": ("decay", "tau", "delta", "penalty", "p_init", "every"),
+}
+
+
+def scored(spec: WindowJoin, formula: str, **kwargs: Any) -> rankers.Scored:
+    given = dict(zip(PARAMS.get(formula, ()), spec.params, strict=True))
+    kwargs = {"learned": False, **kwargs}
+    twin = rankers.Scored(formula, windows_of(spec), given, **kwargs)
+    twin.curves = spec.curves
+    return twin
+
+
+def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rankers.Ranker:
+    policy, cap = spec.policy, rules.cap
+    if spec.memory is None:
+        return rankers.Fixed({})
+    if isinstance(policy, ByFrequency):
+        halflife = spec.halflife or None
+        kwargs: dict[str, Any] = {"halflife": halflife, "cap": cap, "learned": policy.learned}
+        if policy.counting == "window":
+            kwargs |= {"span": max(s.window or 0 for s in spec.sides)}
+        kwargs |= {"columns": rules.columns}
+        if not policy.learned:
+            hashes = {r.key for r in rows}
+            counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
+            keys = [(0, k, 0, k) for k in range(4)]
+            for key, cell in zip(
+                prepared(spec, keys, 0).column(0).to_pylist(), range(4), strict=True
+            ):
+                if key in hashes:
+                    counts[0][key] = GIVEN["left"][cell].as_py()
+                    counts[1][key] = GIVEN["right"][cell].as_py()
+            kwargs |= {"counts": counts}
+        if type(policy) in FORMULAS:
+            return scored(spec, FORMULAS[type(policy)], **kwargs)
+        if spec.left.importance is not None:
+            return scored(spec, "life" if isinstance(policy, Life) else "rate", **kwargs)
+        if isinstance(policy, Life):
+            return rankers.Life(windows_of(spec), **kwargs)
+        return rankers.ByKey(**kwargs)
+    if isinstance(policy, UntilExpiry):
+        return InOrder()
+    if isinstance(policy, Size):
+        return rankers.Size(cap=cap)
+    if isinstance(policy, Auto):
+        return rankers.Auto(windows_of(spec), halflife=spec.halflife or None, cap=cap)
+    if type(policy) in FORMULAS:
+        return scored(spec, FORMULAS[type(policy)])
+    arrivals = Arrivals(
+        np.array([r.time for r in rows], spec.unit.dtype),
+        np.array([r.side for r in rows], np.int8),
+        np.array([r.key for r in rows], np.uint64),
+        np.array([r.tie for r in rows], np.uint64),
+        np.array([r.importance for r in rows]),
+        spec.seed,
+    )
+    ranks = dict(zip([r.uid for r in rows], policy.fixed_ranks(arrivals), strict=True))
+    return rankers.Fixed(ranks, use_floor=policy.floor_weight == 1.0)
+
+
+def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
+    spec, rules = case.spec, engine._rules
+    rows = naive_rows(spec, [c for feed in case.feeds for c in feed])
+    budgets = [sum(row[: rules.pools]) for row in rules.budgets.tolist()]
+    memory = [
+        (start, None if value is None else budget)
+        for (start, value), budget in zip(spec.budget, budgets, strict=True)
+    ]
+    return naive.NaiveJoin(
+        windows=windows_of(spec),
+        ranker=ranker(spec, rows, rules),
+        memory=memory,
+        in_bytes=spec.in_bytes,
+        split=spec.split,
+        moment=spec.moment,
+        lateness=spec.lateness,
+    )
+
+
+def pairs_of(batches: Iterable[pa.RecordBatch]) -> Counter[tuple[int, int]]:
+    found: Counter[tuple[int, int]] = Counter()
+    for batch in batches:
+        left, right = batch.column("uid_left").to_pylist(), batch.column("uid_right").to_pylist()
+        found.update(zip(left, right, strict=True))
+    return found
+
+
+def held_of(engine: WindowEngine) -> set[int]:
+    uids: set[int] = set()
+    for side in range(2):
+        slots = engine._tables.slots_of(side)
+        rows = engine._payload[side].take(engine._tables.core.slots["row"][slots])
+        uids |= set(rows.column(2).to_pylist())
+    return uids
+
+
+def passed_on(engine: WindowEngine, log: list[bytes]) -> WindowEngine:
+    """A new engine with the state of the old one, by way of its log."""
+    if engine.log_is_heavy or not log or len(log) > 3:
+        log[:] = engine.snapshot()
+    else:
+        log.append(engine.changes())
+    new = WindowEngine(engine.spec, keep_shed=True)
+    new.restore(log)
+    return new
+
+
+def run_case(case: Case) -> Counter[tuple[int, int]]:
+    """Run both and compare after every feed; gives all pairs."""
+    engine = WindowEngine(case.spec, keep_shed=True)
+    slow = twin(case, engine)
+    log: list[bytes] = []
+    total: Counter[tuple[int, int]] = Counter()
+    for i, cells in enumerate(case.feeds):
+        inputs = [[prepared(case.spec, cells, side)] for side in range(2)]
+        clocks = case.clocks[i] if case.clocks else (None, None)
+        fast_pairs = pairs_of(engine.feed(inputs, clocks))
+        slow_pairs = Counter(slow.feed(naive_rows(case.spec, cells), clocks))
+        assert fast_pairs == slow_pairs
+        total += fast_pairs
+        assert held_of(engine) == {h.row.uid for h in slow.held}
+        naive.check_bound(slow)
+        assert shed_of(engine) == Counter(slow.shed)
+        slow.shed.clear()
+        counters = engine.take_counters()
+        assert counters["results"] == sum(fast_pairs.values())
+        assert counters["held"] == len(slow.held)
+        assert counters["waiting"] == len(slow.open)
+        if i in case.restarts:
+            engine = passed_on(engine, log)
+    last = pairs_of(engine.finish())
+    assert last == Counter(slow.finish())
+    assert held_of(engine) == {h.row.uid for h in slow.held}
+    return total + last
+
+
+def shed_of(engine: WindowEngine | QueueEngine) -> Counter[naive.Shed]:
+    table = engine.take_shed()
+    found = []
+    for row in table.to_pylist():
+        found.append(naive.Shed(row[row["side"]]["uid"], row["left_at"], row["why"]))
+    return Counter(found)
+
+
+policies = st.one_of(
+    st.just(Rand()),
+    st.just(Fifo()),
+    st.just(UntilExpiry()),
+    st.builds(
+        lambda kind, how, half, keys: kind(how, half, keys),
+        st.sampled_from([Prob, Life]),
+        st.sampled_from(["learned", "sketch"]),
+        st.sampled_from([None, 3, 1000, math.inf]),
+        st.sampled_from([None, 1, 2, 3]),
+    ),
+    st.sampled_from([Heeb("sketch", 3, 2), GreedyDual("sketch", keys=1)]),
+    st.sampled_from([Prob(GIVEN), Life(GIVEN), Heeb(GIVEN)]),
+    st.sampled_from([Auto(), Simp(), Size(), SimpProb(), DimpProb(), GreedyDual(), Heeb()]),
+    st.sampled_from([Heeb(alpha=3), Heeb(halflife=3), GreedyDual(halflife=3, keys=2)]),
+    st.sampled_from([IJoin(), IJoin(tau=2, delta=3, penalty=0.25, decay=0.5, p_init=3.0)]),
+    st.builds(
+        lambda tau, when, fall: IJoin(tau, 3, 0.25, 0.5, 3.0, when, fall),
+        st.sampled_from([0, 2]),
+        st.sampled_from([1, 2, 5, 100, "adaptive"]),
+        st.sampled_from([0.01, 0.3]),
+    ),
+)
+#: Only where windows end.
+ending = st.sampled_from(
+    [DGL(), DGL(2.0, 0.25), Age([1, 1, 2, 1]), Age(([3, 0, 2], [0.5, 1.5, 1, 4]))]
+) | st.builds(
+    lambda kind, keys: kind("window", keys=keys),
+    st.sampled_from([Prob, Life, Heeb, GreedyDual]),
+    st.sampled_from([None, 1, 2, 5, 9]),
+)
+
+
+@st.composite
+def changing(draw: st.DrawFn, values: st.SearchStrategy[Any], times: st.SearchStrategy[Any]) -> Any:
+    """One value, or a schedule of several."""
+    if draw(st.integers(0, 2)):
+        return draw(values)
+    return [(start, draw(values)) for start in sorted(draw(st.sets(times, min_size=1, max_size=4)))]
+
+
+def values_of(setting: Any) -> list[Any]:
+    """What a setting is at any time."""
+    return [value for _, value in setting] if isinstance(setting, list) else [setting]
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
+    """Rows in any order, all in order of time, or each stream in order on its own."""
+    real = draw(st.booleans())
+    schema = REALS if real else INTEGERS
+    window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
+    time = st.integers(-4, 12).map(lambda t: t / 4 if real else t)
+    tuples = st.sampled_from([None, 1, 2, 3, 4, 6])
+    sizes = st.sampled_from([None, "1 kB", "2 kB", "5 kB"])
+    memory = draw(changing(tuples, time) | changing(sizes, time))
+    windows = draw(changing(window, time)), draw(changing(window, time))
+    lengths = [values_of(w) for w in windows]
+    policy = policies if None in lengths[0] + lengths[1] else policies | ending
+    if any(None in each and len(set(each)) > 1 for each in lengths):
+        policy = policy.filter(lambda p: not isinstance(p, Life))
+    splits: list[str | float] = ["shared", "fixed", 0.3]
+    split = draw(st.sampled_from(splits))
+    if 1 in values_of(memory):
+        split = "shared"
+    spec = window_join(
+        schema,
+        schema,
+        on="k",
+        time="t",
+        within=windows,
+        memory=memory,
+        policy=draw(policy),
+        importance=draw(st.sampled_from([None, "w"])),
+        split=split,
+        moment=draw(st.sampled_from(MOMENTS)),
+        lateness=draw(st.sampled_from([0, 0, 2])),
+        seed=draw(st.integers(0, 3)),
+    )
+    size = draw(st.integers(0, 28))
+    cells = [
+        (draw(st.integers(0, 1)), draw(st.integers(0, 3)), draw(time), uid) for uid in range(size)
+    ]
+    if order == "whole":
+        cells.sort(key=lambda c: c[2])
+    elif order == "each":
+        times = [iter(sorted(c[2] for c in cells if c[0] == side)) for side in range(2)]
+        cells = [(side, key, next(times[side]), uid) for side, key, _, uid in cells]
+    cuts = sorted(draw(st.lists(st.integers(0, size), max_size=5)))
+    feeds = [cells[a:b] for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
+    clocks = []
+    if order == "any" and draw(st.booleans()):
+        clocks = [draw(st.tuples(st.none() | time, st.none() | time)) for _ in feeds]
+    restarts = draw(st.sets(st.integers(0, len(feeds) - 1)))
+    return Case(spec, feeds, clocks, restarts)
+
+
+@given(cases())
+@settings(max_examples=400)
+def test_engine_equals_twin(case: Case) -> None:
+    run_case(case)
+
+
+@given(cases(order="whole"))
+@settings(max_examples=150)
+def test_cuts_and_restarts_change_nothing(case: Case) -> None:
+    whole = Case(case.spec, [[c for feed in case.feeds for c in feed]])
+    assert run_case(case) == run_case(whole)
+
+
+@given(cases(order="each"))
+@settings(max_examples=150)
+def test_streams_need_not_keep_in_step_to_be_exact(case: Case) -> None:
+    exact = replace(case.spec, budget=(Step(0, None),))
+    cells = [c for feed in case.feeds for c in feed]
+    wanted = naive.exact(naive_rows(exact, cells), windows_of(exact))
+    assert run_case(replace(case, spec=exact)) == wanted
+    assert run_case(case) <= wanted
+
+
+@given(cases(order="whole"))
+@settings(max_examples=150)
+def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
+    cells = [c for feed in case.feeds for c in feed]
+    wanted = naive.exact(naive_rows(case.spec, cells), windows_of(case.spec))
+    found = run_case(case)
+    assert found <= wanted
+    if case.spec.memory is None or (not case.spec.in_bytes and case.spec.memory >= 4 * len(cells)):
+        assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [policy() for name, policy in POLICIES.items() if name != "age"] + [Prob(GIVEN), Age([1, 2])],
+)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> None:
+    rng = np.random.default_rng(5)
+    cells = [(int(rng.integers(2)), int(rng.integers(4)), t // 3, t) for t in range(300)]
+    settings_of: dict[str, Any] = {
+        "on": "k",
+        "time": "t",
+        "within": (7, 11),
+        "policy": policy,
+        "moment": moment,
+    }
+    wanted = run_case(Case(window_join(INTEGERS, INTEGERS, **settings_of), [cells]))
+    enough = run_case(Case(window_join(INTEGERS, INTEGERS, memory=60, **settings_of), [cells]))
+    assert sum(wanted.values()) > 100
+    assert enough == wanted
+
+
+@pytest.mark.parametrize("policy", [Rand(), Prob(), Prob("window"), Prob("sketch")])
+def test_bytes_are_those_really_held(policy: Policy) -> None:
+    """All arrays and all payload fit in the memory, but for what a batch in flight takes."""
+    budget, batch = 4_000_000, 500
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=10**9, memory="4 MB", policy=policy
+    )
+    rng = np.random.default_rng(0)
+    engine = WindowEngine(spec)
+    for start in range(0, 40_000, batch):
+        cells = [
+            (side, int(rng.integers(10**6)), start + i, start + i)
+            for i in range(batch)
+            for side in range(2)
+        ]
+        for _ in engine.feed([[prepared(spec, cells, side)] for side in range(2)]):
+            pass
+    in_use = engine._tables.nbytes + sum(p.nbytes for p in engine._payload)
+    assert engine.take_counters()["bytes"] <= budget
+    assert 0.6 * budget < in_use < budget + 2 * batch * 500
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [kind() for kind in POLICIES.values()]
+    + [Prob("window"), Life("window", keys=70), Heeb("window"), Prob("sketch", keys=16)]
+    + [Heeb("sketch", keys=16), IJoin(2, 9, 0.1, 0.01, recompute=7)]
+    + [IJoin(2, 9, 0.1, 0.01, recompute="adaptive")],
+    ids=lambda policy: "-".join(str(value) for value in policy.settings().values()),
+)
+def test_what_was_learned_survives_restarts(policy: Policy) -> None:
+    """Many batches with a new engine after each give what one engine gives."""
+    rng = np.random.default_rng(11)
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=policy, importance="w"
+    )
+    cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1500)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec, keep_shed=True)
+        log: list[bytes] = []
+        pairs: Counter[tuple[int, int]] = Counter()
+        for start in range(0, len(cells), 60):
+            feed = cells[start : start + 60]
+            inputs = [[prepared(spec, feed, side)] for side in range(2)]
+            pairs += pairs_of(engine.feed(inputs))
+            if restarts:
+                engine = passed_on(engine, log)
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 200
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [*POLICIES, Prob("window"), Prob("sketch"), Life("sketch"), Heeb("sketch")],
+    ids=lambda policy: policy if isinstance(policy, str) else f"{policy.name}-{policy.frequencies}",
+)
+def test_cuts_and_restarts_change_nothing_in_a_large_memory(policy: Any) -> None:
+    """Where ranks that move are not looked up at every turn, and keys come and go."""
+    rng = np.random.default_rng(12)
+    spec = window_join(
+        INTEGERS,
+        INTEGERS,
+        on="k",
+        time="t",
+        within=4000,
+        memory=1500,
+        policy=policy,
+        importance="w",
+    )
+    assert spec.memory is not None
+    assert spec.memory > EXACT_LIMIT
+    sides, keys = rng.integers(2, size=40_000), (5000 * rng.random(40_000) ** 2).astype(int)
+    cells = [(side, key, t // 2, t) for t, (side, key) in enumerate(zip(sides, keys, strict=True))]
+
+    def joined(size: int, *, restarts: bool) -> Counter[tuple[int, int]]:
+        engine, log = WindowEngine(spec), list[bytes]()
+        found: Counter[tuple[int, int]] = Counter()
+        for start in range(0, len(cells), size):
+            inputs = [[prepared(spec, cells[start : start + size], side)] for side in range(2)]
+            found += pairs_of(engine.feed(inputs))
+            if restarts:
+                engine = passed_on(engine, log)
+        return found + pairs_of(engine.finish())
+
+    whole = joined(len(cells), restarts=False)
+    assert sum(whole.values()) > 1000
+    assert joined(7001, restarts=False) == whole
+    assert joined(8000, restarts=True) == whole
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_many_tuples_of_few_keys_survive_a_restart(name: str) -> None:
+    """More tuples than the first tables have room for, and fewer keys."""
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=5000, memory=3000, policy=name)
+    first = [(0, t % 10, t, t) for t in range(4000)]
+    last = [(1, t % 10, t, t) for t in range(4000, 4020)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec)
+        assert not pairs_of(engine.feed([[prepared(spec, first, side)] for side in range(2)]))
+        if restarts:
+            engine = passed_on(engine, [])
+        assert len(held_of(engine)) == 3000
+        pairs = pairs_of(engine.feed([[prepared(spec, last, side)] for side in range(2)]))
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 1000
+
+
+@pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])
+@pytest.mark.parametrize("schema", [INTEGERS, REALS])
+def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]) -> None:
+    """Long enough for several fits, with keys whose worth changes, cut and handed on."""
+    rng = np.random.default_rng(5)
+    spec = window_join(schema, schema, on="k", time="t", within=within, memory=20, policy="auto")
+    cells = []
+    for uid in range(420):
+        hot = int(rng.zipf(1.6)) % 15 + (5 if uid > 200 else 0)
+        cells.append((int(rng.integers(2)), hot, uid // 2, uid))
+    feeds = [cells[at : at + 70] for at in range(0, len(cells), 70)]
+    learned = run_case(Case(spec, feeds, restarts={1, 3, 4}))
+    assert sum(learned.values()) > 100
+
+
+@pytest.mark.parametrize(("name", "learns"), [("auto", "rates"), ("age", "ages")])
+def test_what_is_learned_is_part_of_a_memory_in_bytes(name: str, learns: str) -> None:
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory="8 MB", policy=name)
+    engine = WindowEngine(spec)
+    core = engine._tables.core
+    taken = (core.worth, core.cells, core.returns, core.factors, core.ghosts, core.trails)
+    assert 0.8 * LEARNED[learns] < sum(part.nbytes for part in taken) + core.heads.nbytes
+    assert sum(part.nbytes for part in taken) + core.heads.nbytes <= LEARNED[learns]
+    assert spec.memory is not None
+    assert engine._rules.budgets[0, 0] <= spec.memory - LEARNED[learns]
+
+
+def test_auto_forgets_as_its_twin_does() -> None:
+    """All keys change places, after censuses enough to know what is usual."""
+    rng = np.random.default_rng(7)
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory=40, policy="auto")
+    cells = []
+    for uid in range(3800):
+        key = int(100 * rng.random() ** 3)
+        place = key if uid < 3000 else 99 - key
+        cells.append((int(rng.integers(2)), place, uid // 4, uid))
+    whole = run_case(Case(spec, [cells[:3100], cells[3100:]], restarts={0}))
+    assert sum(whole.values()) > 1000
+    engine = WindowEngine(spec)
+    found = pairs_of(engine.feed([[prepared(spec, cells, side)] for side in range(2)]))
+    assert found + pairs_of(engine.finish()) == whole
+    assert engine._tables.core.ints[layout.EPOCH] < 0
+
+
+def test_an_age_curve_is_learned() -> None:
+    """Partners come at two ages only; what tuples in between are worth is found out."""
+    units, window = 3000, 100
+    left = [(0, key, 10 * key, key) for key in range(units)]
+    right = [
+        (1, key, 10 * key + age, 10**6 + 9 * key + age) for key in range(units) for age in (5, 75)
+    ]
+    cells = sorted(left + right, key=lambda cell: cell[2])
+    recall = {}
+    for policy in (Age(), Age([1, 0, 0, 0, 0, 0, 0, 1, 0, 0]), Fifo(), Rand()):
+        spec = window_join(
+            INTEGERS,
+            INTEGERS,
+            on="k",
+            time="t",
+            within=(window, 1),
+            memory=5,
+            split=0.8,
+            policy=policy,
+        )
+        engine = WindowEngine(spec)
+        pairs = pairs_of(engine.feed([[prepared(spec, cells, side)] for side in range(2)]))
+        recall[policy.name + ("" if policy != Age() else " learned")] = sum(pairs.values()) / (
+            2 * units
+        )
+    assert recall["age learned"] > 0.9 * recall["age"]
+    assert recall["age"] > 1.2 * max(recall["fifo"], recall["rand"])
+
+
+def test_a_long_window_before_short_ones() -> None:
+    """Many expire before what came earlier; what is held, and the heap of them, stays small."""
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=[(0, 10**6), (5, 10)], memory=64
+    )
+    engine = WindowEngine(spec)
+    for start in range(0, 20_000, 100):
+        cells = [(side, t, t, 2 * t + side) for t in range(start, start + 100) for side in range(2)]
+        for _ in engine.feed([[prepared(spec, cells, side)] for side in range(2)]):
+            pass
+    counters = engine.take_counters()
+    # Five a side of the long window, nine a side of the short one; the last tick is still open.
+    assert counters["held"] == 2 * (5 + 9)
+    assert counters["evicted"] == 0
+    assert engine._tables.core.late.shape[1] < 1000
+
+
+def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:
+    """It hears from other shards how far the streams have come."""
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=100, memory=[(0, 8), (20, 2)], policy="fifo"
+    )
+    engine = WindowEngine(spec, keep_shed=True)
+    cells: list[Cell] = [(0, t, t, t) for t in range(6)]
+    inputs = [[prepared(spec, cells, side)] for side in range(2)]
+    for clock, held in ((20, 6), (21, 2)):
+        for _ in engine.feed(inputs if clock == 20 else [[], []], (clock, clock)):
+            pass
+        assert engine.take_counters()["held"] == held
+    assert shed_of(engine) == Counter(naive.Shed(uid, 21, "evicted") for uid in range(4))
+    new = passed_on(engine, [])
+    assert held_of(new) == {4, 5}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_schedules_survive_restarts(name: str) -> None:
+    """Many batches with a new engine after each give what one engine gives, for every policy."""
+    rng = np.random.default_rng(7)
+    spec = window_join(
+        INTEGERS,
+        INTEGERS,
+        on="k",
+        time="t",
+        within=([(0, 60), (150, 20), (400, 90)], [(0, 30), (300, 75)]),
+        memory=[(0, 40), (200, 12), (350, 60), (351, 30), (500, 48)],
+        policy=name,
+    )
+    cells = [(int(rng.integers(2)), int(rng.zipf(1.5)) % 40, t // 2, t) for t in range(1200)]
+    found = []
+    for restarts in (False, True):
+        engine = WindowEngine(spec, keep_shed=True)
+        log: list[bytes] = []
+        pairs: Counter[tuple[int, int]] = Counter()
+        most = 0.0
+        for start in range(0, len(cells), 50):
+            feed = cells[start : start + 50]
+            pairs += pairs_of(engine.feed([[prepared(spec, feed, side)] for side in range(2)]))
+            held = engine.take_counters()["held"]
+            most = max(most, held)
+            if 200 < feed[-1][2] < 350:
+                assert held <= 12
+            if restarts:
+                engine = passed_on(engine, log)
+        assert 12 < most <= 60
+        found.append(pairs + pairs_of(engine.finish()))
+    assert found[0] == found[1]
+    assert sum(found[0].values()) > 200

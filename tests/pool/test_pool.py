@@ -1,0 +1,461 @@
+"""A pool without Spark: joins in this process, whose orders and reports go the same way."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from benchmarks.foreseen import of_joins
+from benchmarks.pools import PooledRun, sharded
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.sampled.expected_error import Expectations
+from tidegate.joins.sampled.spec import sampled_join
+from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.shadow import StarCopies
+from tidegate.joins.star.spec import star_join
+from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.shadow import WindowCopies
+from tidegate.joins.window.spec import WindowJoin, window_join
+from tidegate.pool.member import Member, pooled
+from tidegate.report.plots import available
+from tidegate.spark.pool_controller import Place
+from tidegate.streams import zipf
+
+MEMORY, WINDOW, BATCHES = 60, 60, 16
+
+
+def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[Any]]:
+    """A join whose keys are skewed, first so and then so."""
+    sides = []
+    for half, skew in enumerate((first, then)):
+        pair = zipf(480, domain=40, skew=skew, correlation="same", seed=seed + half)
+        sides.append(
+            [t.set_column(1, "time", pa.array(t["time"].to_numpy() + 480 * half)) for t in pair]
+        )
+    left, right = (pa.concat_tables([a, b]) for a, b in zip(*sides, strict=True))
+    spec = window_join(
+        left.schema,
+        right.schema,
+        on="key",
+        time="time",
+        within=WINDOW,
+        memory=MEMORY,
+        policy="prob",
+    )
+    return spec, of_joins(spec, [left, right], BATCHES)
+
+
+def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
+    given: dict[str, Any] = {"memory": MEMORY, "folder": folder, "every": 1}
+    return tg.MemoryPool(**(given | settings))
+
+
+@pytest.mark.parametrize("one_query", [False, True])
+def test_a_join_that_turns_hard_gets_more_within_a_few_batches(
+    tmp_path: Path, one_query: bool
+) -> None:
+    """Whether joins have a query each, or one."""
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool, one_query=one_query)
+    streams = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
+    for name, (spec, _) in streams.items():
+        run.add(name, spec)
+    pool.rebalance()
+    for at in range(BATCHES):
+        run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        now = [run.allowed[name][-1][0] for name in streams]
+        assert sum(now) <= pool.granted <= MEMORY
+        assert run.held[-1] <= MEMORY
+    shares = [each[0] for each in run.allowed["turning"]]
+    assert shares[0] == MEMORY // 2
+    assert abs(shares[7] - MEMORY // 2) < MEMORY // 5
+    assert min(shares[12:]) > 0.62 * MEMORY
+    assert run.allowed["easy"][-1][0] + shares[-1] == MEMORY
+    for standing in pool.explain().joins:
+        assert standing.measured is not None
+        assert standing.predicted == pytest.approx(standing.measured, abs=0.1)
+
+
+def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
+    """Each is foreseen in its own way; all together never hold more than there is."""
+    pool = pool_of(tmp_path, memory=MEMORY)
+    run = PooledRun(pool)
+    spec, feeds = turning(0.5, 0.5, 1)
+    left = spec.left.schema
+    facts = pa.table({"a": range(40), "b": range(40)})
+    star = star_join(
+        {"r": left, "s": left},
+        facts.schema,
+        on=[{"key": "a"}, {"key": "b"}],
+        time="time",
+        within=WINDOW,
+        memory=MEMORY,
+    )
+    job = StarJob(star, InHand(*in_order(facts)))
+    sample = sampled_join(left, left, on="key", time="time", within=WINDOW, memory=MEMORY)
+    run.add("join", spec)
+    run.enter("star", job, StarCopies(job), shards=2)
+    run.enter("sample", SampledJob(sample), Expectations(sample), shards=2)
+    pool.rebalance()
+    for inputs in feeds:
+        run.feed(dict.fromkeys(("join", "star", "sample"), inputs))
+        now = sum(sum(run.allowed[name][-1]) for name in run.allowed)
+        assert now <= pool.granted <= MEMORY
+        assert run.held[-1] <= MEMORY
+    standings = {each.name: each for each in pool.explain().joins}
+    assert [each.measure for each in standings.values()] == ["recall", "recall", "accuracy"]
+    for each in standings.values():
+        assert each.predicted is not None
+        assert each.measured == pytest.approx(each.predicted, abs=0.12)
+    # A sample of a few says nearly as much of a count as results of most.
+    assert sum(standings["sample"].share) < sum(standings["join"].share)
+    least = [each.predicted or 0.0 for each in standings.values()]
+    assert max(least) - min(least) < 0.1
+    assert "of a count over a window" in str(pool.explain())
+
+
+def test_weights_and_sums(tmp_path: Path) -> None:
+    """With more weight a join has more recall; of the sum, the one with more results has all."""
+    recalls: dict[str, list[float | None]] = {}
+    for objective in ("min", "sum"):
+        pool = pool_of(tmp_path / objective, objective=objective)
+        run = PooledRun(pool)
+        streams = {"a": turning(0.3, 0.3, 1), "b": turning(1.5, 1.5, 1)}
+        run.add("a", streams["a"][0], weight=1.5 if objective == "min" else 1.0)
+        run.add("b", streams["b"][0])
+        pool.rebalance()
+        for at in range(BATCHES // 2):
+            run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        recalls[objective] = [pool.standing(name).predicted for name in "ab"]
+    one, other = recalls["min"]
+    assert one is not None
+    assert other is not None
+    assert one / other == pytest.approx(1.5, abs=0.1)
+    poor, rich = recalls["sum"]
+    assert poor is not None
+    assert rich is not None
+    assert rich > poor + 0.3
+
+
+def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    pool.rebalance()
+    for at in range(2):
+        run.feed({"a": feeds[at]})
+    assert run.allowed["a"][-1] == [MEMORY]
+    run.add("b", spec, shards=2)
+    pool.rebalance()
+    for at in range(2, 8):
+        run.feed({"b": feeds[at], "a": feeds[at]})
+        assert run.allowed["a"][-1][0] + sum(run.allowed["b"][-1]) <= MEMORY
+    # The new one had nothing at first, as the other had it all.
+    assert run.allowed["b"][0] == [0, 0]
+    assert sum(run.allowed["b"][-1]) > MEMORY // 4
+    pool.remove("a")
+    for at in range(8, 11):
+        run.feed({"a": feeds[at], "b": feeds[at]})
+    assert (run.allowed["a"][-1], sum(run.allowed["b"][-1])) == ([0], MEMORY)
+    assert pool.joins == ["b"]
+    # One whose query has ended is gone at once.
+    run.add("c", spec)
+    pool.rebalance()
+    run.feed({"b": feeds[11], "c": feeds[11]})
+    pool.end("c")
+    pool.remove("c")
+    run.feed({"b": feeds[12]})
+    assert sum(run.allowed["b"][-1]) <= pool.granted <= MEMORY
+    assert pool.joins == ["b"]
+
+
+def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    run.add("b", spec)
+    assert [each.state for each in pool.explain().joins] == ["no query yet"] * 2
+    pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    # At once, if all that was planned is done: it will follow its last order first.
+    pool.end("a")
+    assert (pool.standing("a").share, pool.standing("b").share) == ((0,), (MEMORY,))
+    assert "a (weight 1): ended; 0 tuples" in str(pool.explain())
+    run.feed({"b": feeds[1]})
+    assert run.allowed["b"][-1] == [MEMORY]
+    # Built again, it has nothing until the other has given it back.
+    run.add("a", spec)
+    pool.start("again", "a")
+    standing = pool.standing("a")
+    assert (standing.state, standing.missing, standing.waits_for) == ("running", 30, ("b",))
+    assert "a (weight 1): running, waits for 30 more tuples from b; 0 tuples" in str(pool.explain())
+    run.feed({"a": feeds[2], "b": feeds[2]})
+    assert run.allowed["a"][-1] == [0]
+    assert pool.standing("a").missing == 0
+    assert pool.granted == MEMORY
+
+
+def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
+    tmp_path: Path,
+) -> None:
+    pool = pool_of(tmp_path)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    for name in ("a", "b"):
+        run.add(name, spec)
+    pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    pool.end("a", in_flight=True)
+    assert pool.standing("a").kept == 30
+    assert "ended, with 30 tuples kept for the batch" in str(pool.explain())
+    run.add("c", spec)
+    pool.rebalance()
+    for at in range(1, 4):
+        run.feed({"b": feeds[at], "c": feeds[at]})
+        assert pool.granted <= MEMORY
+    assert run.allowed["b"][-1][0] + run.allowed["c"][-1][0] <= 30
+    # Removed, it is gone; and what it needed cannot be had again while others have it.
+    pool.remove("a")
+    for at in range(4, 6):
+        run.feed({"b": feeds[at], "c": feeds[at]})
+    assert run.allowed["b"][-1][0] + run.allowed["c"][-1][0] > 50
+    with pytest.raises(tg.TidegateError, match="needs 30 again, and others have that now; use ano"):
+        run.add("a", spec)
+    assert pool.joins == ["b", "c"]
+
+
+def with_one_join(folder: Path) -> tuple[tg.MemoryPool, PooledRun, Any, Any]:
+    """A pool in which a join has taken a batch; also what it is and what comes to it."""
+    pool = pool_of(folder)
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec)
+    pool.rebalance()
+    run.feed({"a": feeds[0]})
+    return pool, run, spec, feeds
+
+
+def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
+    pool, run, spec, feeds = with_one_join(tmp_path)
+    pool.remove("a")
+    assert pool.explain().json()["leaving"] == {"a": MEMORY}
+    assert "a: removed, and may hold 60 tuples until its query" in str(pool.explain())
+    with pytest.raises(tg.TidegateError, match="still leaving: stop its query first"):
+        run.add("a", spec)
+    run.feed({"a": feeds[1]})
+    assert pool.granted == 0
+    with pytest.raises(tg.TidegateError, match="its query still runs, which would follow"):
+        run.add("a", spec)
+    pool.end("a")
+    run.add("a", spec)
+    pool.rebalance()
+    assert pool.standing("a").share == (MEMORY,)
+    # One that was never started is gone at once.
+    pool.remove("a")
+    assert (pool.joins, pool.leaving, pool.granted) == ([], {}, 0)
+
+
+def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> None:
+    """Whichever is built and started first."""
+    spec, feeds = turning(1.0, 1.0)
+    run = PooledRun(pool_of(tmp_path))
+    for name in ("a", "b"):
+        run.add(name, spec)
+    run._pool.rebalance()
+    run.feed({"a": feeds[0], "b": feeds[0]})
+    pool = pool_of(tmp_path)
+    assert [(each.name, each.state, each.kept) for each in pool.explain().joins] == [
+        ("a", "not built again", 30),
+        ("b", "not built again", 30),
+    ]
+    run = PooledRun(pool)
+    run.add("a", spec)
+    pool.rebalance()
+    run.feed({"a": feeds[1]})
+    assert run.allowed["a"] == [[30]]
+    pool.remove("b")
+    run.feed({"a": feeds[2]})
+    assert run.allowed["a"][-1] == [MEMORY]
+    assert pool_of(tmp_path).joins == ["a"]
+
+
+def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
+    pool, run, spec, _ = with_one_join(tmp_path)
+    later = pool_of(tmp_path)
+    assert later.standing("a").kept == MEMORY
+    # What the first hears of changes nothing any more.
+    sent = sorted((tmp_path / "a").iterdir())
+    pool.end("a")
+    assert sorted((tmp_path / "a").iterdir()) == sent
+    with pytest.raises(tg.TidegateError, match="another pool was opened in the folder"):
+        pool.remove("a")
+    with pytest.raises(tg.TidegateError, match="another pool was opened in the folder"):
+        run.add("b", spec)
+
+
+def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
+    streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
+    shares: list[list[tuple[int, ...]]] = []
+    for _ in range(2):
+        pool = pool_of(tmp_path)
+        run = PooledRun(pool)
+        for name, (spec, _) in streams.items():
+            run.add(name, spec)
+        pool.rebalance()
+        if not shares:
+            for at in range(6):
+                run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
+        shares.append([pool.standing(name).share for name in streams])
+    # What was free is given out when nobody knows better.
+    assert all(now[0] >= before[0] for before, now in zip(*shares, strict=True))
+    assert sum(now[0] for now in shares[1]) <= MEMORY
+    assert shares[0][0] > shares[0][1]
+
+
+def test_shards_whose_keys_are_worth_more_get_more() -> None:
+    from benchmarks.pools import QUICK
+
+    found = sharded(QUICK, 2)
+    assert found.adapted > 0.99 * found.one
+    assert found.adapted > found.equal
+
+
+def test_what_a_pool_says(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "pool")
+    run = PooledRun(pool)
+    spec, feeds = turning(1.0, 1.0)
+    run.add("a", spec, shards=2)
+    assert "not known yet" in str(pool.explain())
+    pool.rebalance()
+    for at in range(4):
+        run.feed({"a": feeds[at]})
+    explained = pool.explain()
+    row = explained.json()["joins"]["a"]
+    assert row["share"] == sum(row["shards"]) == row["allowed"] == MEMORY
+    assert row["held"] <= MEMORY
+    assert [point[0] for point in row["curve"]] == [MEMORY * n / 8 for n in range(9)]
+    assert row["one_megabyte_more"]["recall"] == pytest.approx(1 - row["predicted"], abs=0.05)
+    text = str(explained)
+    for part in (
+        "60 tuples for 1 joins",
+        "a (weight 1): running; 60",
+        "% measured",
+        "one more megabyte",
+    ):
+        assert part in text
+    if available():
+        explained.plot(tmp_path / "pool.png")
+        assert (tmp_path / "pool.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    bad: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"memory": None}, "a pool needs memory"),
+        ({"memory": 0}, "memory must be a positive number of tuples"),
+        ({"objective": "max"}, 'objective must be one of "min", "sum"'),
+        ({"every": 0}, "every must be a positive number of batches"),
+        ({"folder": 5}, "folder must be a path .*, not 5"),
+        ({"folder": ""}, "folder must be a path .*, not ''"),
+        ({"folder": "s3://bucket/pool"}, "give a plain path, without a scheme"),
+        ({"folder": __file__}, "where the pool may write, and .*test_pool.py' is not: "),
+        ({"folder": f"{__file__}/pool"}, "where the pool may write, and .*pool' is not: "),
+    )
+    for settings, said in bad:
+        given: dict[str, Any] = {"memory": MEMORY, "folder": tmp_path}
+        with pytest.raises(tg.TidegateError, match=said):
+            tg.MemoryPool(**(given | settings))
+    pool = pool_of(tmp_path)
+    for weight in (0, -1, float("nan"), "2"):
+        with pytest.raises(tg.TidegateError, match="a weight must be a number above 0"):
+            pool.share("a", weight)  # type: ignore[arg-type]
+    for name in ("", "a/b", ".a", 5):
+        with pytest.raises(tg.TidegateError, match="the name of a join in a pool must be"):
+            pool.share(name)  # type: ignore[arg-type]
+    with pytest.raises(tg.TidegateError, match='the pool has no join "a"; it has none'):
+        pool.remove("a")
+    in_bytes = pool_of(tmp_path, memory="1 MB")
+    spec = turning(1.0, 1.0)[0]
+    with pytest.raises(tg.TidegateError, match='holds a number of tuples, and the pool has "1 MB"'):
+        in_bytes.admit(Place(in_bytes.share("a"), WindowCopies(spec)), 1)
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"number": 1, "sha', "[]"])
+def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "2020.json").write_text(content)
+    with pytest.raises(tg.TidegateError, match="2020.json' is no order of a pool"):
+        pool_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"number": 1, "shares": [MORE]}',
+        '{"number": 1, "shares": [MORE, 1], "memory": 5}',
+        '{"number": 1, "shares": [-1]}',
+        '{"number": 1, "shares": [1.5]}',
+        '{"number": 1, "shares": [true]}',
+        '{"number": "1", "shares": [1]}',
+        '{"number": 1, "shares": 5}',
+        '{"number": 1, "shares": [1], "more": 1}',
+        "[" * 100_000,
+        "\ud800".encode("utf-8", "surrogatepass").hex(),
+    ],
+)
+def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -> None:
+    """Such as one that is larger than the pool: the error names the file."""
+    (tmp_path / "a").mkdir()
+    text = content.replace("MORE", str(MEMORY + 1))
+    (tmp_path / "a" / "00000001.json").write_text(text)
+    with pytest.raises(tg.TidegateError, match=r"a/00000001.json' is no order.*remove the file"):
+        pool_of(tmp_path)
+
+
+def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "00000001.json").write_text('{"number": 1, "shares": [5]}')
+    for note in ("", "5", "[5]", '[["1", 2]]', "{"):
+        (tmp_path / "a" / ".followed").write_text(note)
+        with pytest.raises(tg.TidegateError, match=r"a/\.followed' is no order.*remove the file"):
+            pool_of(tmp_path)
+
+
+def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
+    """Its orders say how much there was to divide when they were sent."""
+    (tmp_path / "a").mkdir()
+    order = {"number": 1, "shares": [10 * MEMORY], "memory": 10 * MEMORY}
+    (tmp_path / "a" / "00000001.json").write_text(json.dumps(order))
+    assert pool_of(tmp_path).joins == ["a"]
+
+
+def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
+    spec = turning(1.0, 1.0)[0]
+    member = Member("pool", "a", (2, MEMORY), 1.0)
+    engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
+    engine.follow(1, (MEMORY - 1, 1))
+    with pytest.raises(tg.TidegateError, match="order 2 of a pool gives one join"):
+        engine.follow(2, (MEMORY, 1))
+    with pytest.raises(tg.TidegateError, match="is for 1 shards, and the join has 2"):
+        engine.follow(3, (MEMORY,))
+    assert engine.take_counters()["allowed"] == MEMORY - 1
+    engine.follow(4, (MEMORY, 1), memory=2 * MEMORY)
+    assert engine.take_counters()["allowed"] == MEMORY
+
+
+def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
+    pool = tg.MemoryPool(memory=100, objective="sum")
+    spec, _ = turning(1.0, 1.0)
+    _, folder = pool.admit(Place(pool.share("a"), WindowCopies(spec)), 1)
+    pool.rebalance()
+    assert sorted(path.name for path in folder.glob("*.json")) == ["00000001.json", "00000002.json"]
+    del pool
+    gc.collect()
+    assert not folder.exists()

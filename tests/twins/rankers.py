@@ -1,0 +1,576 @@
+"""What the policies are to the slow twin: ranks by the plainest arithmetic there is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, joined
+
+if TYPE_CHECKING:
+    from twins.window import NaiveJoin
+
+
+class Ranker:
+    """What a policy is to the twin. `floor` is the largest rank that ever left the pool, or 0."""
+
+    join: NaiveJoin
+
+    def begin(self, clock: Time) -> None:
+        """See a tick begin."""
+
+    def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
+        """See the newcomers of a tick, the first of which has this number, before each is seen."""
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """See a newcomer; every newcomer of a tick is seen before the first is admitted."""
+
+    def matched(self, row: Row, clock: Time) -> None:
+        """See a held row being joined by a newcomer."""
+
+    def paired(self, key: int) -> None:
+        """See a result of a key."""
+
+    def evicted(self, row: Row, clock: Time) -> None:
+        """See a held row, or a newcomer, leave before its time."""
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Take note that a row was (provisionally) added."""
+
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
+        """See that one of these is to leave a pool."""
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Say what a candidate is worth at the moment of choosing."""
+        raise NotImplementedError
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Tidy up after a tick's admissions."""
+
+
+class Fixed(Ranker):
+    """A rank per uid (0 if not given), fixed at admission, on top of the floor if asked."""
+
+    def __init__(self, ranks: Mapping[int, float], use_floor: bool = False) -> None:
+        self.given, self.use_floor = ranks, use_floor
+        self.fixed: dict[int, float] = {}
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Fix the rank."""
+        self.fixed[row.uid] = self.given.get(row.uid, 0.0) + (floor if self.use_floor else 0.0)
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give the rank fixed at admission."""
+        return self.fixed[row.uid]
+
+
+class ByKey(Ranker):
+    """PROB (Das et al., 4.2.1): how often the key came on the other side.
+
+    `counts` are (left's, right's) by key. Learned ones start from there, and instead of fading
+    the old counts, an arrival in epoch e counts 2^(e - first epoch): the order is the same and
+    no division blurs it. Once more than `cap` known keys have no held tuple, half of that stay.
+    With a `span`, the last `cap` arrivals count that came less than that ago, all alike. With
+    `columns`, a key's counts are, since it last came, the least of its cells in four rows of these.
+    """
+
+    def __init__(
+        self,
+        counts: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
+        learned: bool = True,
+        halflife: Time | None = None,
+        cap: int | None = None,
+        span: Time | None = None,
+        columns: int = 0,
+    ) -> None:
+        self.lasting, self.columns = span, columns
+        self.came: list[tuple[Time, int, int]] = []
+        self.sketch: dict[tuple[int, int, int], float] = {}
+        self.counts = [dict(counts[LEFT]), dict(counts[RIGHT])]
+        self.learned, self.halflife, self.cap = learned, halflife, cap
+        self.first_epoch: int | None = None
+
+    def _epoch(self, clock: Time) -> int:
+        if self.halflife is None:
+            return 0
+        return int(clock // self.halflife)
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Count the key on the row's own side."""
+        if not self.learned:
+            return
+        if self.lasting is not None:
+            self.came.append((clock, row.side, row.key))
+            self.came = [c for c in self.came if clock < c[0] + self.lasting]
+            self.came = self.came[-self.cap :] if self.cap is not None else self.came
+            for side in (LEFT, RIGHT):
+                found = Counter(k for _, s, k in self.came if s == side)
+                self.counts[side] = {k: float(n) for k, n in found.items()}
+            return
+        epoch = self._epoch(clock)
+        if self.first_epoch is None:
+            self.first_epoch = epoch
+        weight = 2.0 ** (epoch - self.first_epoch)
+        own = self.counts[row.side]
+        if not self.columns:
+            own[row.key] = own.get(row.key, 0.0) + weight
+            return
+        total = min(self.sketch.get(at, 0.0) for at in self._cells(row.side, row.key)) + weight
+        for at in self._cells(row.side, row.key):
+            self.sketch[at] = max(self.sketch.get(at, 0.0), total)
+        for side in (LEFT, RIGHT):
+            self.counts[side][row.key] = min(
+                self.sketch.get(at, 0.0) for at in self._cells(side, row.key)
+            )
+
+    def _cells(self, side: int, key: int) -> list[tuple[int, int, int]]:
+        """A key's cell in each row: the low half of its hash, and steps of the high half."""
+        step = (key >> 32) | 1
+        return [(side, row, (key + row * step) % 2**64 % self.columns) for row in range(4)]
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give the count of the key on the other side."""
+        return self.counts[1 - row.side].get(row.key, 0.0)
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Forget the rarest keys that nothing in memory needs, once they are too many."""
+        if not self.learned or self.cap is None or self.lasting is not None:
+            return
+        left, right = self.counts
+        idle = [key for key in left.keys() | right.keys() if key not in held_keys]
+        if len(idle) > self.cap:
+            idle.sort(key=lambda k: (max(left.get(k, 0.0), right.get(k, 0.0)), k), reverse=True)
+            for key in idle[self.cap // 2 :]:
+                left.pop(key, None)
+                right.pop(key, None)
+
+
+class Life(ByKey):
+    """LIFE (Das et al., 4.2.2): remaining life times PROB's count; `lateness` adds no life.
+
+    A count of zero weighs a life by next to nothing, so that of such tuples the older leaves.
+    """
+
+    def __init__(self, windows: Windows, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.windows = windows
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Give life times count; where life never ends, the count alone."""
+        count = super().rank(row, seq, now, floor)
+        window = in_force(self.windows[row.side], row.time)
+        return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
+
+
+class Size(ByKey):
+    """SIZE (Kulkarni, Ravishankar): how many results the key has produced."""
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Arrivals do not count."""
+
+    def paired(self, key: int) -> None:
+        """Count a result, for both sides."""
+        for counts in self.counts:
+            counts[key] = counts.get(key, 0.0) + 1.0
+
+
+@dataclass
+class Quality:
+    """What iJoin's schemes of recomputation look at."""
+
+    drops: int = 0  # since the last one
+    earned: float = 0.0  # since the last drop
+    mean: float = 0.0
+    peak: float = 0.0
+    times: int = 0
+
+
+class Scored(ByKey):
+    """A rank by a formula of what is known of a tuple: `gain` and `last` by uid, and more."""
+
+    def __init__(self, formula: str, windows: Windows, given: Mapping[str, float], **kw: Any):
+        super().__init__(**kw)
+        self.formula, self.windows, self.given = formula, windows, given
+        self.gain: dict[int, float] = {}
+        self.last: dict[int, Time] = {}
+        self.stay = given.get("stay", 0.0)
+        self.curves: tuple[Sequence[float], Sequence[float]] = ((), ())
+        self.every = given.get("every", 0.0)
+        self.determined: dict[int, float] = {}  # by uid: a priority that is kept
+        self.pools = [Quality(), Quality()]
+
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
+        """Determine priorities: every so many drops, or if the quality has fallen."""
+        if self.every == 0:
+            return
+        quality = self.pools[pool]
+        quality.mean += (quality.earned - quality.mean) / 16.0
+        quality.earned = 0.0
+        due = quality.times == 0
+        if self.every > 0:
+            due = due or quality.drops >= self.every
+        else:
+            due = due or quality.mean < (1.0 + self.every) * quality.peak
+        quality.peak = quality.mean if due else max(quality.peak, quality.mean)
+        if due:
+            quality.times, quality.drops = quality.times + 1, 0
+            for row in candidates:
+                self.determined[row.uid] = self.priority(row, now)
+        quality.drops += 1
+
+    def priority(self, row: Row, now: Time) -> float:
+        """What iJoin makes of a row, be it mature or not."""
+        age, since = float(now - row.time), float(now - self.last[row.uid])
+        if age <= 0:
+            return self.given["p_init"]
+        worth = row.importance * self.gain[row.uid] * math.exp(-self.given["decay"] * since) / age
+        if since >= self.given["delta"]:
+            worth -= self.given["penalty"] * since
+        return worth
+
+    def partners(self, row: Row) -> int:
+        """How many tuples of the row's key the other side holds."""
+        return sum(h.row.key == row.key and h.row.side != row.side for h in self.join.held)
+
+    def rate(self, row: Row) -> float:
+        """The row's count on the other side, as fading counts would have it."""
+        count = self.counts[1 - row.side].get(row.key, 0.0)
+        if self.first_epoch is None or self.join.clock is None:
+            return count
+        return count / 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+
+    def life(self, row: Row, now: Time) -> float:
+        """The time until the row leaves its window."""
+        return float(row.time + in_force(self.windows[row.side], row.time) - now)
+
+    def admitted(self, row: Row, seq: int, floor: float) -> None:
+        """Begin with the partners that are there."""
+        assert self.join.clock is not None
+        n, imp = self.partners(row), row.importance
+        self.last[row.uid] = self.join.clock
+        if self.formula == "ijoin":
+            self.gain[row.uid] = float(n)
+            self.determined[row.uid] = self.priority(row, self.join.clock)
+        elif self.formula in ("simpprob", "dgl"):
+            self.gain[row.uid] = imp * (n + 2.0**-40)
+        elif self.formula == "greedy-dual":
+            self.gain[row.uid] = floor + imp * self.rate(row)
+        else:
+            self.gain[row.uid] = 0.0
+
+    def matched(self, row: Row, clock: Time) -> None:
+        """Learn from a result."""
+        gain, since = self.gain[row.uid], float(clock - self.last[row.uid])
+        if self.formula == "ijoin":
+            self.gain[row.uid] = gain * math.exp(-self.given["decay"] * since) + 1.0
+            self.pools[self.join.pool_of(row)].earned += row.importance
+            self.last[row.uid] = clock
+        elif self.formula == "dgl" and since > 0:
+            # P' of paper 4, 3.2: the priority of the instant before, which is one unit ago.
+            before = max(since - self.given["instant"], 0.0)
+            left = max(gain - self.given["beta"] * before, 0.0)
+            won = row.importance * self.partners(row) * self.life(row, clock)
+            self.gain[row.uid] = left + max(won / self.given["alpha"], 0.0)
+            self.last[row.uid] = clock
+        elif self.formula == "greedy-dual":
+            floor = self.join.floors[self.join.pool_of(row)]
+            self.gain[row.uid] = floor + row.importance * self.rate(row)
+
+    def evicted(self, row: Row, clock: Time) -> None:
+        """Follow how long tuples stay."""
+        self.stay += (float(clock - row.time) - self.stay) / 256.0
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Apply the formula."""
+        imp, gain, age = row.importance, self.gain[row.uid], float(now - row.time)
+        since = float(now - self.last[row.uid])
+        window = in_force(self.windows[row.side], row.time)
+        if self.formula == "rate":
+            return imp * self.rate(row)
+        if self.formula == "life":
+            life = 1.0 if math.isinf(window) else self.life(row, now)
+            return imp * max(self.rate(row), 2.0**-200) * life
+        if self.formula == "heeb":
+            stay = self.given["alpha"] or max(self.stay, 2.0**-40)
+            part = 1.0
+            if not math.isinf(window):
+                part = -math.expm1(-max(self.life(row, now), 0.0) / stay)
+            return imp * self.rate(row) * part
+        if self.formula == "dimpprob":
+            # The one that is being added is not there yet.
+            added, there = self.join.added, self.partners(row)
+            if added is not None and added.key == row.key and added.side != row.side:
+                there -= 1
+            return imp * (there + 2.0**-40)
+        if self.formula == "dgl":
+            return max(gain - self.given["beta"] * since, 0.0)
+        if self.formula == "age":
+            curve = self.curves[row.side]
+            step: float = min(max(age * len(curve) / window, 0.0), len(curve) - 1.0)
+            here, after = curve[int(step)], curve[min(int(step) + 1, len(curve) - 1)]
+            return imp * (here + (step - int(step)) * (after - here))
+        if self.formula == "ijoin":
+            if age < self.given["tau"]:
+                return 1e300
+            return self.determined[row.uid] if self.every else self.priority(row, now)
+        return gain
+
+
+class Auto(ByKey):
+    """AUTO: every newcomer leaves a ghost, and ghosts that could have joined say what pays.
+
+    `cells` are what was expected and found, by side, age, level and trend; see the kernel's
+    `rates` and `ghosts`, whose numbers these are.
+    """
+
+    LEVELS, TRENDS, MARKS = 12, 10, 8
+    #: Where steps of age begin, in sixteenths of a window: the first of these is halved and halved.
+    STARTS = (0.0, *(2.0**-n for n in range(12, 0, -1)), *map(float, range(1, 16)))
+    STEPS = len(STARTS)
+
+    def __init__(self, windows: Windows, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.windows = windows
+        self.ghosts: list[Row] = []
+        self.found: Counter[int] = Counter()  # by uid
+        self.until: dict[int, Time] = {}  # by uid: up to when it was counted what was expected
+        self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at marks
+        self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
+        shape = (self.STEPS, self.LEVELS, self.TRENDS)
+        self.cells = np.zeros((2, 2, *shape))
+        self.worth = np.zeros((2, *shape))
+        self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
+        self.elapsed, self.last = 0.0, 0.0
+        self.census_at, self.fit_at, self.fitted = 0, 0, 0.0
+        self.gains: list[tuple[float, float]] = []  # weights and bits, since the last census
+        self.censuses, self.mean, self.variance, self.excess = 0, 0.0, 0.0, 0.0
+
+    @property
+    def span(self) -> float:
+        """The longer window, or all the time so far."""
+        longest = [
+            max(value for _, value in w) if isinstance(w, Sequence) else w for w in self.windows
+        ]
+        ends = [float(w) for w in longest if not math.isinf(w)]
+        return max(ends) if ends else max(self.elapsed, 1.0)
+
+    def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
+        """What is expected in a window; and where in the table a tuple of an age is."""
+        side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
+        count, expected = self.fading(1 - side, key), 0.5
+        if count > 0:
+            expected = (count + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
+        step = 0.0
+        if not math.isinf(window):
+            at = min(max(age * 16 / window, 0.0), 15.0)
+            step = float(np.interp(at, self.STARTS, range(self.STEPS)))
+        level = min(max(math.log2(expected) + 7.0, 1.0), self.LEVELS - 1.0) if count > 0 else 0.0
+        trend = 0.0
+        if (1 - side, key) in self.recent:
+            time, lately = self.recent[1 - side, key]
+            faded = max(float(row.time) + age - float(time), 0.0) / (0.125 * self.span)
+            trend = math.log2(lately * math.log(2.0) / 0.125) - faded - math.log2(expected) + 3.0
+        return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
+
+    def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
+        """Count for the four cells around, the nearer ones more."""
+        _, step, level, trend = self.place(ghost, age)
+        i, j = int(level), int(trend)
+        for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
+            for trend_at, b in ((j, 1 - (trend - j)), (j + 1, trend - j)):
+                if a * b > 0:
+                    usual = 2.0 ** (level_at - 7) if level_at else 0.5
+                    part = a * b * (amount * usual / self.span if what == 0 else amount)
+                    self.cells[ghost.side, what, int(step), level_at, trend_at] += part
+
+    def expect(self, ghost: Row, clock: Time) -> None:
+        """Count what was expected since the last time, by the steps of age that it came by."""
+        ages = [float(at - ghost.time) for at in (self.until[ghost.uid], clock)]
+        self.until[ghost.uid] = clock
+        window = in_force(self.windows[ghost.side], ghost.time)
+        if not math.isinf(window):
+            between = (start * float(window) / 16 for start in self.STARTS)
+            ages[1:1] = [age for age in between if ages[0] < age < ages[-1]]
+        for start, stop in pairwise(ages):
+            self.count(0, ghost, 0.5 * (start + stop), stop - start)
+
+    def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
+        """Have the ghosts that a newcomer would join count a result; then leave new ones."""
+        for row in rows:
+            for ghost in self.ghosts:
+                pair = ([ghost], [row]) if ghost.side == LEFT else ([row], [ghost])
+                if ghost.side != row.side and ghost.key == row.key:
+                    self.expect(ghost, clock)
+                    if joined(*pair, self.windows):
+                        self.count(1, ghost, float(clock - ghost.time), 1.0)
+                        self.found[ghost.uid] += 1
+        left = [row for row in rows if not self.join._overdue(row)]
+        self.ghosts += left
+        self.until |= {row.uid: clock for row in left}
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Count the key, and count it as a recent one."""
+        super().observe(row, clock)
+        time, count = self.recent.get((row.side, row.key), (row.time, 0.0))
+        if row.time >= time:
+            lately = count * math.exp2(-float(row.time - time) / (0.125 * self.span))
+            self.recent[row.side, row.key] = row.time, 1.0 + lately
+            before = max(self.fading(row.side, row.key) - 1.0, 0.0) + 0.5
+            lasting = 0.125 * self.span / math.log(2.0)
+            usual = before * lasting / (self.elapsed + 0.125 * self.span)
+            bits = math.log2(0.5 + 0.5 * (lately + 0.5) / (usual + 0.5))
+            self.gains.append((1.0 / (1.0 + lately), bits))
+
+    def fading(self, side: int, key: int) -> float:
+        """The key's count on a side, as fading counts would have it."""
+        assert self.join.clock is not None
+        count = self.counts[side].get(key, 0.0)
+        if self.first_epoch is not None:
+            count /= 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
+        return count
+
+    def settle(self, held_keys: Collection[int]) -> None:
+        """Forget of a key all or nothing."""
+        super().settle(held_keys)
+        known = self.counts[LEFT].keys() | self.counts[RIGHT].keys()
+        self.recent = {at: value for at, value in self.recent.items() if at[1] in known}
+
+    def begin(self, clock: Time) -> None:
+        """Now and then, count what was expected since the last time, and fit."""
+        seq = self.join.arrivals
+        since = float(clock) - self.last if self.census_at else 0.0
+        early = seq - self.census_at >= 16 + self.census_at // 8
+        if seq - self.census_at < 16 or (self.census_at and since * 16 < self.span and not early):
+            return
+        self.census_at, self.last = seq, float(clock)
+        self.cells *= math.exp2(-since / (8.0 * self.span))
+        self.returns *= math.exp2(-since / (8.0 * self.span))
+        if self.halflife is not None:
+            halved = clock // self.halflife - (float(clock) - since) // float(self.halflife)
+            self.elapsed /= 2.0**halved
+        self.elapsed += since
+        for ghost in self.ghosts:
+            if self.join._overdue(ghost):
+                self.sum_up(ghost)
+        self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
+        for ghost in self.ghosts:
+            self.expect(ghost, clock)
+            trail = self.trails.setdefault(ghost.uid, [])
+            _, step, where, _ = self.place(ghost, float(clock - ghost.time))
+            while len(trail) <= int(self.STARTS[int(step)] * self.MARKS / 16):
+                trail.append((int(where + 0.5), self.found[ghost.uid]))
+        early = seq - self.fit_at >= 16 + self.fit_at // 8
+        late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
+        if early or late:
+            self.fit_at, self.fitted = seq, float(clock)
+            for side in (LEFT, RIGHT):
+                self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
+        if self.has_changed():
+            self.forget()
+
+    def has_changed(self) -> bool:
+        """Whether recent counts have come to foresee arrivals much better than they used to."""
+        if not self.gains:
+            return False
+        gained = float(np.average([b for _, b in self.gains], weights=[w for w, _ in self.gains]))
+        self.gains = []
+        if self.elapsed < self.span:
+            return False
+        off = gained - self.mean
+        if self.censuses >= 32:
+            deviation = max(math.sqrt(self.variance), 0.03)
+            self.excess = max(self.excess + min(off / deviation, 8.0) - 1.0, 0.0)
+            off = min(off, 2.0 * deviation)
+        self.censuses = min(self.censuses + 1, 64)
+        self.mean += off / self.censuses
+        self.variance = (1.0 - 1.0 / self.censuses) * (self.variance + off**2 / self.censuses)
+        return self.excess > 24.0
+
+    def forget(self) -> None:
+        """Have later arrivals weigh so much more that earlier ones were an eighth of a window's."""
+        self.excess, self.censuses = 0.0, 0
+        if self.first_epoch is not None and self.halflife and self.elapsed > self.span / 8:
+            halvings = math.ceil(math.log2(self.elapsed / (self.span / 8)))
+            self.first_epoch -= halvings
+            self.elapsed /= 2.0**halvings
+
+    def sum_up(self, ghost: Row) -> None:
+        """At every mark: results to the end; and if dropped after 1, 2 or 4 without having risen.
+
+        Of such trials, the number of those that rose, their results, and those of the others.
+        """
+        trail = self.trails.get(ghost.uid, [])
+        for mark, (level, found) in enumerate(trail):
+            after = self.found[ghost.uid] - found
+            self.returns[ghost.side, :2, mark, level] += 1.0, after
+            for number, end in enumerate((mark + 1, mark + 2, mark + 4)):
+                if end < len(trail):
+                    rose = trail[end][0] > level
+                    tried = (1.0, after, 0.0) if rose else (0.0, 0.0, trail[end][1] - found)
+                    self.returns[ghost.side, 2 + 3 * number : 5 + 3 * number, mark, level] += tried
+
+    def best(self, returns: Any, expected: Any, found: Any) -> Any:
+        """A factor for each step of each feature, cells of their own; and the best way on."""
+        scale = (found.sum() + 1.0) / (expected.sum() + 1.0)
+        shapes = [(-1, 1, 1), (1, -1, 1), (1, 1, -1)]
+        factors = [np.ones(n).reshape(s) for n, s in zip(expected.shape, shapes, strict=True)]
+        for _ in range(3):
+            for axis in range(3):
+                others = tuple(a for a in range(3) if a != axis)
+                rest = scale * math.prod(factors[a] for a in others)
+                hoped = (expected * rest).sum(axis=others, keepdims=True)
+                had = found.sum(axis=others, keepdims=True)
+                factors[axis] = (had + 8.0) / (hoped + 8.0)
+                for at in range(11, -1, -1) if axis == 0 else ():
+                    belief = had[at] + 8.0 * factors[0][at + 1]
+                    factors[0][at] = belief / (hoped[at] + 8.0)
+        fit = scale * math.prod(factors)
+        earned = fit * (found + 32.0) / (expected * fit + 32.0)
+        usual = np.average(earned, axis=2, weights=expected + 2.0**-40)[:, :, np.newaxis]
+        best, steady = np.zeros_like(earned), np.zeros_like(usual)
+        starts = np.array(self.STARTS)
+        lengths = np.diff(starts, append=16.0)
+        for i in range(self.STEPS):
+            for at in range(i, self.STEPS):
+                path = 0.7 ** (starts[i : at + 1] - starts[i])[:, None, None]
+                ahead = usual[i : at + 1] + path * (earned - usual)[i : at + 1]
+                time = lengths[i : at + 1]
+                best[i] = np.maximum(best[i], np.average(ahead, axis=0, weights=time))
+                usually = np.average(usual[i : at + 1], axis=0, weights=time)
+                steady[i] = np.maximum(steady[i], usually)
+            mark, more = int(starts[i] * self.MARKS / 16), 1.0
+            for level in range(self.LEVELS):
+                ghosts, results, *tried = returns[:, mark, level]
+                left = self.MARKS - mark
+                plans = [(results, ghosts * left)]
+                for number, length in enumerate((1, 2, 4)):
+                    if length < left:
+                        rose, of_risen, of_others = tried[3 * number : 3 * number + 3]
+                        spent = ghosts * length + rose * (left - length)
+                        plans.append((of_risen + of_others, spent))
+                usually = steady[i, level, 0] * (2.0 ** (level - 7) if level else 0.5) / self.MARKS
+                rates = [(r / usually + 8.0 * left * more) / (t + 8.0 * left) for r, t in plans]
+                more = max(*rates, 1.0)
+                best[i, level] *= more
+        return best
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """The logarithm of what is expected, corrected by the table around it."""
+        expected, step, level, trend = self.place(row, float(now - row.time))
+        low = int(step), int(level), int(trend)
+        corrected = 0.0
+        for corner in product((0, 1), repeat=3):
+            part = 1.0
+            at = []
+            for first, over, where in zip(low, corner, (step, level, trend), strict=True):
+                part *= where - first if over else 1.0 - (where - first)
+                at.append(first + over)
+            if part > 0:
+                corrected += part * self.worth[(row.side, *at)]
+        rank = math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
+        return math.floor(rank * 2.0**24) / 2.0**24

@@ -1,0 +1,670 @@
+"""The twin against cases worked by hand, one rule at a time, and against its own invariants."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twins.window import (
+    LEFT,
+    MOMENTS,
+    RIGHT,
+    NaiveJoin,
+    Pairs,
+    Row,
+    Time,
+    Windows,
+    check_bound,
+    exact,
+)
+from twins.rankers import ByKey, Fixed, Life, Ranker
+
+INF = (math.inf, math.inf)
+FIFO: Mapping[int, float] = {}
+
+
+def left(uid: int, time: Time, key: int = 1, tie: int = 0, size: int = 1) -> Row:
+    """Make a left row."""
+    return Row(LEFT, key, time, tie, uid, size)
+
+
+def right(uid: int, time: Time, key: int = 1, tie: int = 0, size: int = 1) -> Row:
+    """Make a right row."""
+    return Row(RIGHT, key, time, tie, uid, size)
+
+
+def run(join: NaiveJoin, *feeds: Sequence[Row]) -> Pairs:
+    """Feed, finish, and give the pairs in order of uid."""
+    pairs = [pair for rows in feeds for pair in join.feed(rows)]
+    return sorted(pairs + join.finish())
+
+
+def held(join: NaiveJoin) -> list[int]:
+    """Give the uids in memory, by arrival."""
+    return [h.row.uid for h in sorted(join.held, key=lambda h: h.seq)]
+
+
+# The pair rule and the life of a tuple
+
+
+def test_pair_rule_is_strict_on_both_sides() -> None:
+    """W_L = 3, W_R = 2: a left row at 10 joins right rows at 9, 10, 11, 12, not at 8 or 13."""
+    rows = [left(0, 10)] + [right(t, t) for t in range(7, 15)]
+    assert exact(rows, (3, 2)) == Counter([(0, 9), (0, 10), (0, 11), (0, 12)])
+    assert run(NaiveJoin(windows=(3, 2), ranker=Fixed(FIFO)), rows) == sorted(exact(rows, (3, 2)))
+
+
+def test_only_equal_keys_of_two_sides_join() -> None:
+    """Rows of one side, or of two keys, never join."""
+    rows = [left(0, 1), left(1, 1), right(2, 1, key=2)]
+    assert exact(rows, (5, 5)) == Counter()
+    assert run(NaiveJoin(windows=(5, 5), ranker=Fixed(FIFO)), rows) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "windows", "lateness", "last"),
+    [
+        (left(0, 10), (3, 9), 0, 12),
+        (right(0, 10), (9, 3), 0, 12),
+        (left(0, 10), (3, 9), 2, 14),
+        (right(0, 10), (9, 3), 2, 14),
+        (left(0, 10), (math.inf, 1), 0, 10**9),
+    ],
+)
+def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
+    row: Row, windows: tuple[Time, Time], lateness: Time, last: Time
+) -> None:
+    """Held up to the clock `last`, gone one later; lateness only lengthens the holding."""
+    join = NaiveJoin(windows=windows, lateness=lateness, ranker=Fixed(FIFO))
+    join.feed([row], clocks=(last, last))
+    assert held(join) == [0]
+    join.feed([], clocks=(last + 1, last + 1))
+    assert held(join) == ([] if math.isfinite(windows[LEFT]) else [0])
+    assert join.shed == []
+
+
+def test_lateness_adds_no_pairs() -> None:
+    """A tuple that is only held for late partners does not join one that is on time."""
+    join = NaiveJoin(windows=(3, 3), lateness=5, ranker=Fixed(FIFO))
+    assert run(join, [left(0, 10)], [right(1, 13)], [right(2, 12)]) == [(0, 2)]
+
+
+# Streams that do not keep in step
+
+
+def test_a_tuple_waits_for_the_other_stream() -> None:
+    """What the left has heard of itself expires the right's tuples, not its own."""
+    join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
+    join.feed([left(t, t) for t in range(10)])
+    assert held(join) == list(range(9))
+    assert sorted(join.feed([right(20, 4)])) == [(t, 20) for t in (2, 3, 4, 5, 6)]
+    assert held(join) == list(range(2, 9))
+
+
+def test_of_what_only_a_lagging_stream_could_join_the_oldest_leaves_first() -> None:
+    """Rows 0 and 1 are out of their windows by the clock: rank does not save them."""
+    ranker = Fixed({0: 9.0, 1: 8.0, 2: 2.0, 3: 3.0})
+    join = NaiveJoin(windows=(3, 3), memory=3, ranker=ranker)
+    run(join, [left(0, 0), left(1, 1), left(2, 4), left(3, 5)])
+    assert held(join) == [1, 2, 3]
+    run(join, [left(4, 5, key=9)])
+    assert held(join) == [2, 3, 4]
+    assert join.shed == []
+
+
+def test_a_newcomer_that_is_overdue_itself_may_be_the_oldest() -> None:
+    """It leaves at once, and is neither rejected nor evicted."""
+    join = NaiveJoin(windows=(3, 3), memory=1, ranker=Fixed(FIFO))
+    run(join, [left(0, 2)], [left(1, 6)], [left(2, 1)])
+    assert (held(join), join.shed) == ([1], [])
+
+
+# Settings that change
+
+
+def test_a_tuples_window_is_the_one_of_its_own_time() -> None:
+    """Row 0 came before the left's window shrank and is there longer than row 1."""
+    rows = [left(0, 4), left(1, 5), right(2, 6), right(3, 7), right(4, 12), right(5, 14)]
+    windows = ([(0, 10), (5, 2)], 1)
+    assert sorted(exact(rows, windows)) == [(0, 2), (0, 3), (0, 4), (1, 2)]
+    join = NaiveJoin(windows=windows, ranker=Fixed(FIFO))
+    assert run(join, rows[:4]) == [(0, 2), (0, 3), (1, 2)]
+    assert held(join) == [0, 2, 3]
+    assert run(join, rows[4:]) == [(0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("moment", "pairs"), [("probe-first", [(0, 2), (1, 2)]), ("evict-first", [(1, 2)])]
+)
+def test_memory_shrinks_after_the_probes_of_its_tick_or_before(moment: str, pairs: Pairs) -> None:
+    """At the very time of the change it is the moment that says whether a victim still joins."""
+    rows = [left(0, 0), left(1, 1), right(2, 5, key=1)]
+    join = NaiveJoin(
+        windows=(9, 1), memory=[(0, 2), (5, 1)], moment=moment, ranker=Fixed({1: 1.0, 2: -1.0})
+    )
+    assert run(join, rows) == pairs
+    assert held(join) == [1]
+    assert [(s.uid, s.when, s.why) for s in join.shed] == [(0, 5, "evicted"), (2, 5, "rejected")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_memory_that_shrank_between_two_ticks_is_small_at_the_next(moment: str) -> None:
+    """It grew again before anybody came, but what had to leave has left."""
+    rows = [left(0, 0), left(1, 1), right(2, 5)]
+    join = NaiveJoin(
+        windows=(9, 1), memory=[(0, 2), (3, 1), (4, 9)], moment=moment, ranker=Fixed(FIFO)
+    )
+    assert run(join, rows) == [(1, 2)]
+    assert held(join) == [1, 2]
+    assert [(s.uid, s.when, s.why) for s in join.shed] == [(0, 5, "evicted")]
+
+
+# Ticks
+
+
+def test_order_inside_a_tick() -> None:
+    """Left before right, then key, content hash, uid: not the order of the input."""
+    rows = [right(5, 1, key=1), left(4, 1, key=2), left(3, 1, tie=7), left(2, 1, tie=3)]
+    rows += [left(1, 1, tie=3), right(0, 0, key=9)]
+    join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
+    run(join, rows)
+    assert held(join) == [0, 1, 2, 3, 4, 5]
+
+
+def test_open_tick_probes_at_once_but_is_admitted_when_it_closes() -> None:
+    """Probe-first: every pair on the feed that completes it, none twice."""
+    join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
+    join.feed([left(0, 1)])
+    assert join.held == []
+    assert join.feed([right(1, 2)]) == [(0, 1)]
+    assert held(join) == [0]
+    assert sorted(join.feed([left(2, 2), right(3, 2)])) == [(0, 3), (2, 1), (2, 3)]
+    assert held(join) == [0]
+    assert join.finish() == []
+    assert held(join) == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("moment", ["evict-first", "shed-first"])
+def test_open_tick_waits_whole_under_the_other_moments(moment: str) -> None:
+    """Nothing comes of the open tick until a later time arrives."""
+    join = NaiveJoin(windows=(9, 9), moment=moment, ranker=Fixed(FIFO))
+    assert join.feed([left(0, 1)]) == []
+    assert join.feed([right(1, 1)]) == []
+    assert join.feed([right(2, 2)]) == [(0, 1)]
+    assert join.finish() == [(0, 2)]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_rows_of_the_open_tick_are_admitted_in_one_order(moment: str) -> None:
+    """The right row came first, but the left one is before it in the tick, so it leaves."""
+    join = NaiveJoin(windows=(9, 9), memory=1, moment=moment, ranker=Fixed(FIFO))
+    run(join, [right(0, 1)], [left(1, 1)])
+    assert held(join) == [0]
+    assert join.shed == [(1, 1, "evicted")]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_given_clock_closes_the_open_tick_at_its_own_time_then_expires(moment: str) -> None:
+    """Row 1 leaves by rank at time 2, when row 0 is still live; then the clock passes row 0."""
+    ranker = Fixed({0: 5.0, 1: 1.0})
+    join = NaiveJoin(windows=(3, 3), memory=1, moment=moment, ranker=ranker)
+    join.feed([left(0, 1)])
+    join.feed([left(1, 2)], clocks=(2, 2))
+    assert (held(join), len(join.open), join.shed) == ([0], 1, [])
+    join.feed([], clocks=(4, 4))
+    assert (held(join), join.open, join.shed) == ([], [], [(1, 2, "rejected")])
+
+
+def test_given_clock_below_the_rows_changes_nothing() -> None:
+    """The clock is the largest time seen, never less."""
+    join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
+    join.feed([left(0, 5)], clocks=(4, 4))
+    assert (join.clock, len(join.open)) == (5, 1)
+
+
+def test_row_at_the_given_clock_is_not_late() -> None:
+    """It opens the tick of that time."""
+    join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
+    join.feed([left(0, 1)], clocks=(3, 3))
+    assert join.feed([right(1, 3)]) == [(0, 1)]
+    assert (held(join), len(join.open)) == ([0], 1)
+
+
+# Moments of shedding
+
+
+@pytest.mark.parametrize(
+    ("moment", "ranks", "pairs"),
+    [  # row 0 is old; one cell; row 1 comes and one of the two leaves
+        ("probe-first", {0: 1, 1: 2}, [(0, 1)]),
+        ("evict-first", {0: 1, 1: 2}, []),
+        ("shed-first", {0: 1, 1: 2}, []),
+        ("probe-first", {0: 2, 1: 1}, [(0, 1)]),
+        ("evict-first", {0: 2, 1: 1}, [(0, 1)]),
+        ("shed-first", {0: 2, 1: 1}, []),
+    ],
+)
+def test_victim_and_rejected_newcomer(moment: str, ranks: dict[int, float], pairs: Pairs) -> None:
+    """The table of the three moments, cell by cell."""
+    join = NaiveJoin(windows=(9, 9), memory=1, moment=moment, ranker=Fixed(ranks))
+    assert run(join, [left(0, 1), right(1, 2)]) == pairs
+
+
+@pytest.mark.parametrize(
+    ("moment", "pairs"),
+    [("probe-first", [(0, 1)]), ("evict-first", [(0, 1)]), ("shed-first", [])],
+)
+def test_newcomers_of_one_tick(moment: str, pairs: Pairs) -> None:
+    """They join whatever the memory, except where a shed newcomer does not probe."""
+    join = NaiveJoin(windows=(9, 9), memory=1, moment=moment, ranker=Fixed(FIFO))
+    assert run(join, [left(0, 1), right(1, 1)]) == pairs
+
+
+def test_evict_first_probes_old_tuples_only_once() -> None:
+    """Newcomers that stay are not met a second time as memory."""
+    join = NaiveJoin(windows=(9, 9), memory=9, moment="evict-first", ranker=Fixed(FIFO))
+    assert run(join, [left(0, 1), left(1, 2), right(2, 2)]) == [(0, 2), (1, 2)]
+
+
+# Admission
+
+
+def test_of_equal_ranks_the_earlier_leaves() -> None:
+    """PROB's tie rule (Das et al., 4.2.1)."""
+    join = NaiveJoin(windows=(9, 9), memory=2, ranker=Fixed({0: 2, 1: 1, 2: 1}))
+    run(join, [left(0, 1), left(1, 2), left(2, 3)])
+    assert held(join) == [0, 2]
+    assert join.shed == [(1, 3, "evicted")]
+
+
+def test_newcomer_is_a_candidate() -> None:
+    """It is rejected if it ranks lowest; evicted if it loses to a later row of its tick."""
+    join = NaiveJoin(windows=(9, 9), memory=1, ranker=Fixed({0: 2, 1: 1, 2: 3, 3: 4}))
+    run(join, [left(0, 1), left(1, 2), left(2, 3), left(3, 3)])
+    assert held(join) == [3]
+    assert join.shed == [(1, 2, "rejected"), (0, 3, "evicted"), (2, 3, "evicted")]
+
+
+def test_bytes() -> None:
+    """A large newcomer may cost several, then lose itself; one over the budget costs nobody."""
+    ranks = {0: 1, 1: 2, 2: 9, 3: 3, 4: 99}
+    join = NaiveJoin(windows=(9, 9), memory=10, in_bytes=True, ranker=Fixed(ranks))
+    sizes = [3, 3, 4, 7, 11]
+    run(join, [left(uid, uid, size=size) for uid, size in enumerate(sizes)])
+    assert join.shed == [
+        (0, 3, "evicted"),
+        (1, 3, "evicted"),
+        (3, 3, "rejected"),
+        (4, 4, "rejected"),
+    ]
+    assert held(join) == [2]
+
+
+@pytest.mark.parametrize(
+    ("memory", "split", "budgets"),
+    [(7, None, [7]), (7, 0.5, [3, 4]), (10, 0.25, [2, 8]), (3, 0.1, [1, 2]), (2, 0.99, [1, 1])],
+)
+def test_pools(memory: int, split: float | None, budgets: list[int]) -> None:
+    """Left gets floor(M * s), right the rest, each at least one."""
+    assert NaiveJoin(windows=INF, memory=memory, split=split, ranker=Fixed({})).budgets == budgets
+
+
+@pytest.mark.parametrize(("split", "kept"), [(None, [1, 2]), (0.5, [0, 2])])
+def test_split_pools_do_not_compete(split: float | None, kept: list[int]) -> None:
+    """Shared, the oldest leaves; split, the right's own oldest."""
+    join = NaiveJoin(windows=INF, memory=2, split=split, ranker=Fixed(FIFO))
+    run(join, [left(0, 1), right(1, 2), right(2, 3)])
+    assert held(join) == kept
+
+
+def test_bad_settings_are_refused() -> None:
+    """A pool without a cell, and a moment that is none."""
+    with pytest.raises(ValueError, match="for every pool, not 1"):
+        NaiveJoin(windows=INF, memory=1, split=0.5, ranker=Fixed(FIFO))
+    with pytest.raises(ValueError, match="not 'sometime'"):
+        NaiveJoin(windows=INF, moment="sometime", ranker=Fixed(FIFO))
+
+
+def test_check_bound_fails_over_budget() -> None:
+    """The helper sees a pool that holds too much."""
+    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(FIFO))
+    run(join, [left(0, 1), right(1, 1)])
+    check_bound(join)
+    join.held.append(join.held[0]._replace(seq=9))
+    with pytest.raises(AssertionError, match="pool 0 holds 2, its budget is 1"):
+        check_bound(join)
+
+
+# Late rows
+
+
+def test_late_row_joins_memory_and_the_open_tick_once() -> None:
+    """Probe-first: late left 2 meets right 1 of the open tick, and 3 meets it in memory."""
+    join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
+    assert join.feed([right(0, 3), right(1, 5)]) == []
+    assert sorted(join.feed([left(2, 4)])) == [(2, 0), (2, 1)]
+    assert held(join) == [0, 2]
+    assert join.feed([right(3, 5)]) == [(2, 3)]
+    assert join.finish() == []
+    assert held(join) == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("moment", ["evict-first", "shed-first"])
+def test_late_row_meets_the_open_tick_when_it_closes(moment: str) -> None:
+    """The other moments: the open tick finds the late row in memory, if it is still there."""
+    join = NaiveJoin(windows=(9, 9), moment=moment, ranker=Fixed(FIFO))
+    join.feed([right(0, 3), right(1, 5)])
+    assert join.feed([left(2, 4)]) == [(2, 0)]
+    assert join.finish() == [(2, 1)]
+
+
+def test_late_row_pushed_out_before_the_open_tick_closes() -> None:
+    """Evict-first with one cell: late 2 evicts late 1, and the open tick then evicts 2."""
+    join = NaiveJoin(windows=(9, 9), memory=1, moment="evict-first", ranker=Fixed(FIFO))
+    assert run(join, [right(0, 5)], [left(2, 4), left(1, 3)]) == []
+    assert join.shed == [(1, 5, "evicted"), (2, 5, "evicted")]
+
+
+def test_each_late_time_is_a_tick_before_the_open_one() -> None:
+    """In order of time, whatever the order in the feed, and ahead of the open tick's rows."""
+    join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
+    run(join, [left(0, 5)], [left(1, 5), left(2, 4), left(3, 2)])
+    assert held(join) == [3, 2, 0, 1]
+
+
+def test_late_row_joins_rows_later_than_itself_by_the_pair_rule() -> None:
+    """W_L = 2: late left 3 at 4 joins right rows at 4 and 5, not at 6."""
+    join = NaiveJoin(windows=(2, 9), lateness=9, ranker=Fixed(FIFO))
+    assert run(join, [right(0, 4), right(1, 5), right(2, 6)], [left(3, 4)]) == [(3, 0), (3, 1)]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_late_row_dead_on_arrival_probes_and_is_neither_admitted_nor_shed(moment: str) -> None:
+    """Left 2 died at 4 (W_L = 2), right 0 lives on."""
+    join = NaiveJoin(windows=(2, 9), memory=5, moment=moment, ranker=Fixed(FIFO))
+    assert run(join, [right(0, 3), right(1, 5)], [left(2, 2)]) == [(2, 0)]
+    assert held(join) == [0, 1]
+    assert join.shed == []
+
+
+def test_late_row_is_seen_by_the_ranker_even_if_dead() -> None:
+    """It is an arrival of its key like any other."""
+    ranker = ByKey()
+    run(NaiveJoin(windows=(2, 2), ranker=ranker), [right(0, 9)], [left(1, 1, key=4)])
+    assert ranker.counts == [{4: 1.0}, {1: 1.0}]
+
+
+# Rankers
+
+
+def test_floor_lifts_later_ranks() -> None:
+    """Row 1 leaves at rank 2, so row 2 enters at 1 + 2 and row 0 (3) leaves as the earlier."""
+    ranks = {0: 3.0, 1: 2.0, 2: 1.0}
+    join = NaiveJoin(windows=INF, memory=1, ranker=Fixed(ranks, use_floor=True))
+    run(join, [left(0, 1), left(1, 2), left(2, 3)])
+    assert join.shed == [(1, 2, "rejected"), (0, 3, "evicted")]
+    assert join.floors[0] == 3.0
+    join = NaiveJoin(windows=INF, memory=1, ranker=Fixed(ranks))
+    run(join, [left(0, 1), left(1, 2), left(2, 3)])
+    assert join.shed == [(1, 2, "rejected"), (2, 3, "rejected")]
+
+
+def test_floors_are_per_pool_and_never_fall() -> None:
+    """3, then 0.5 + 3 leave the left pool; the right one's floor is still 0 when row 4 enters."""
+    ranks = {0: 3.0, 1: 4.0, 2: 0.5, 3: 2.0, 4: 1.0}
+    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(ranks, use_floor=True))
+    run(join, [left(0, 1), right(3, 1), left(1, 2), left(2, 3), right(4, 4)])
+    assert join.shed == [(0, 2, "evicted"), (2, 3, "rejected"), (4, 4, "rejected")]
+    assert join.floors == [3.5, 1.0]
+    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(ranks))
+    run(join, [left(0, 1), left(1, 2), left(2, 3)])
+    assert join.floors == [3.0, 0.0]
+
+
+def test_prob_ranks_by_the_other_sides_given_counts() -> None:
+    """Key 2 is common on the right, key 1 on the left: left keeps key 2, right key 1."""
+    ranker = ByKey(({1: 9.0, 2: 1.0}, {1: 1.0, 2: 9.0}), learned=False)
+    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=ranker)
+    rows = [left(0, 1, key=2), left(1, 2, key=1), right(2, 1, key=1), right(3, 2, key=2)]
+    run(join, rows)
+    assert held(join) == [0, 2]
+    assert ranker.counts == [{1: 9.0, 2: 1.0}, {1: 1.0, 2: 9.0}]
+
+
+def test_prob_learns_the_whole_tick_before_it_admits() -> None:
+    """Left 0 is worth keeping only because of right 2, the last row of its own tick."""
+    join = NaiveJoin(windows=INF, memory=1, split=None, ranker=ByKey())
+    run(join, [left(0, 1, key=1), left(1, 1, key=2), right(2, 1, key=1)])
+    assert join.shed == [(1, 1, "rejected"), (0, 1, "evicted")]
+
+
+def test_counts_decay_by_epochs_of_the_clock() -> None:
+    """Three arrivals in epoch 1 weigh less than one in epoch 3; the late one counts as of now."""
+    ranker = ByKey(halflife=10)
+    join = NaiveJoin(windows=INF, ranker=ranker)
+    run(join, [right(t, t, key=1) for t in (17, 18, 19)], [right(3, 35, key=2)], [left(4, 12)])
+    assert ranker.counts == [{1: 4.0}, {1: 3.0, 2: 4.0}]
+
+
+def test_epochs_of_fractional_and_negative_clocks() -> None:
+    """Floor, not truncation: -0.25 is in epoch -1, and 0.25 in epoch 0."""
+    ranker = ByKey(halflife=0.5)
+    run(NaiveJoin(windows=INF, ranker=ranker), [left(0, -0.25), left(1, 0.25)])
+    assert ranker.counts == [{1: 1.0 + 2.0}, {}]
+
+
+def test_rarest_idle_keys_are_forgotten_beyond_the_cap() -> None:
+    """Of the four idle keys 1-4 (cap 3) one stays, the largest count; key 5 is held."""
+    ranker = ByKey(cap=3)
+    join = NaiveJoin(windows=(1, 1), ranker=ranker)
+    run(join, [left(0, 1, key=1), right(1, 1, key=1), right(2, 2, key=2), right(3, 2, key=2)])
+    run(join, [left(4, 3, key=3)])
+    assert ranker.counts == [{1: 1.0, 3: 1.0}, {1: 1.0, 2: 2.0}]
+    run(join, [left(5, 4, key=4)])
+    assert ranker.counts == [{1: 1.0, 3: 1.0, 4: 1.0}, {1: 1.0, 2: 2.0}]
+    join.feed([left(6, 5, key=5)], clocks=(5, 5))
+    join.finish()
+    assert ranker.counts == [{5: 1.0}, {2: 2.0}]
+
+
+def test_of_equal_counts_the_larger_key_is_remembered() -> None:
+    """Cap 2 keeps one of the three idle keys, the one with the largest number."""
+    ranker = ByKey(cap=2)
+    join = NaiveJoin(windows=(1, 1), ranker=ranker)
+    for k in (1, 2, 3, 4):
+        join.feed([left(k, k, key=k)], clocks=(k, k))
+    join.finish()
+    assert ranker.counts == [{3: 1.0, 4: 1.0}, {}]
+
+
+@pytest.mark.parametrize(
+    ("windows", "kept"),
+    [((10, 10), 1), ((100, 100), 0), ((math.inf, 10), 0)],
+)
+def test_life_weighs_the_count_with_the_life_left(windows: Windows, kept: int) -> None:
+    """At 8, row 0 of count 3 has W - 8 left, row 1 of count 2 has W: 6 < 20, 276 > 200."""
+    ranker = Life(windows, counts=({}, {1: 3.0, 2: 2.0}), learned=False)
+    join = NaiveJoin(windows=windows, memory=1, lateness=50, ranker=ranker)
+    run(join, [left(0, 0, key=1), left(1, 8, key=2)])
+    assert held(join) == [kept]
+
+
+def test_life_that_is_over_is_worth_least() -> None:
+    """Late row 1, which lateness alone would hold, is worth less than row 0 of an unknown key."""
+    ranker = Life((2, 2), counts=({}, {1: 3.0}), learned=False)
+    join = NaiveJoin(windows=(2, 2), memory=1, lateness=50, ranker=ranker)
+    join.feed([left(0, 9, key=2)], clocks=(10, 10))
+    join.feed([left(1, 0, key=1)])
+    assert join.shed == [(1, 10, "rejected")]
+
+
+# The papers' examples
+
+IMPORTANCE = {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+def ijoin_rows() -> list[Row]:
+    """Make the streams of paper 5's slides; uids 1..8 and 11..18."""
+    streams = ((LEFT, 0, "abcddbac"), (RIGHT, 10, "babbccda"))
+    return [
+        Row(side, ord(v), time, 0, base + time, importance=IMPORTANCE[v])
+        for side, base, values in streams
+        for time, v in enumerate(values, start=1)
+    ]
+
+
+def total_importance(rows: Sequence[Row], pairs: Pairs) -> float:
+    """Add up the results' importance, each the smaller of its two tuples'."""
+    imp = {row.uid: row.importance for row in rows}
+    return sum(min(imp[x], imp[y]) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    ("policy", "moment", "results", "importance"),
+    [
+        ("fifo", "shed-first", 4, 6),
+        ("fifo", "probe-first", 9, 20),
+        ("greedy", "shed-first", 5, 13),
+        ("greedy", "probe-first", 9, 23),
+    ],
+)
+def test_ijoin_example(policy: str, moment: str, results: int, importance: int) -> None:
+    """Paper 5's tables of FIFO and GREEDY, two tuples per stream, and probe-first beside."""
+    rows = ijoin_rows()
+    ranks = {row.uid: row.importance for row in rows} if policy == "greedy" else FIFO
+    join = NaiveJoin(windows=INF, memory=4, split=0.5, moment=moment, ranker=Fixed(ranks))
+    pairs = run(join, rows)
+    assert (len(pairs), total_importance(rows, pairs)) == (results, importance)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ijoin_example_exact(moment: str) -> None:
+    """Paper 5: 16 results of importance 36 with unlimited memory."""
+    rows = ijoin_rows()
+    pairs = run(NaiveJoin(windows=INF, moment=moment, ranker=Fixed(FIFO)), rows)
+    assert (len(pairs), total_importance(rows, pairs)) == (16, 36)
+    assert Counter(pairs) == exact(rows, INF)
+
+
+FIGURE_3 = [left(t, t, key=k) for t, k in enumerate((1, 1, 1, 3, 2))] + [
+    right(10 + t, t, key=k) for t, k in enumerate((2, 3, 1, 1, 3))
+]
+
+
+def test_figure_3_exact() -> None:
+    """Paper 1, figure 3: 7 results."""
+    seven = [(0, 12), (1, 12), (1, 13), (2, 12), (2, 13), (3, 11), (3, 14)]
+    assert exact(FIGURE_3, (3, 3)) == Counter(seven)
+    assert run(NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO)), FIGURE_3) == seven
+
+
+def test_figure_3_optimum() -> None:
+    """Ranks that keep what the paper's flow keeps give its 5: all but (r1, s2) and (r1, s3)."""
+    ranks = {1: 1.0, 0: 2.0, 2: 3.0, 3: 4.0, 4: 5.0, 11: 9.0}
+    join = NaiveJoin(windows=(3, 3), memory=2, split=0.5, ranker=Fixed(ranks))
+    assert run(join, FIGURE_3) == [(0, 12), (2, 12), (2, 13), (3, 11), (3, 14)]
+
+
+# Invariants
+
+CELL = st.tuples(
+    st.sampled_from((LEFT, RIGHT)),
+    st.integers(1, 3),  # key
+    st.integers(0, 6),  # time
+    st.integers(0, 1),  # tie
+    st.integers(1, 4),  # size
+)
+ROWS = st.lists(CELL, max_size=14).map(
+    lambda cells: [Row(s, k, t, tie, uid, size) for uid, (s, k, t, tie, size) in enumerate(cells)]
+)
+WINDOWS = st.tuples(st.sampled_from((1, 3, math.inf)), st.sampled_from((1, 2, 5)))
+SETTINGS = st.fixed_dictionaries(
+    {
+        "windows": WINDOWS,
+        "memory": st.sampled_from((2, 3, 5)),
+        "in_bytes": st.booleans(),
+        "split": st.sampled_from((None, 0.5, 0.7)),
+        "moment": st.sampled_from(MOMENTS),
+        "lateness": st.sampled_from((0, 2)),
+    }
+)
+POLICIES = st.sampled_from(("fifo", "fixed", "floor", "prob", "prob-capped", "life"))
+
+
+def ranker_of(policy: str, windows: Windows) -> Ranker:
+    """Make a fresh ranker of each kind."""
+    spread = {uid: uid * 7 % 5 for uid in range(20)}
+    return {
+        "fifo": Fixed(FIFO),
+        "fixed": Fixed(spread),
+        "floor": Fixed(spread, use_floor=True),
+        "prob": ByKey(halflife=2),
+        "prob-capped": ByKey(cap=1),
+        "life": Life(windows, halflife=3, cap=2),
+    }[policy]
+
+
+@given(ROWS, SETTINGS, POLICIES, st.data())
+def test_cutting_a_time_ordered_input_changes_nothing(
+    rows: list[Row], settings: dict[str, object], policy: str, data: st.DataObject
+) -> None:
+    """Any cuts, inside ticks too, with a tick's rows in any order: same pairs, memory, sheds."""
+    ordered = sorted(data.draw(st.permutations(rows)), key=lambda row: row.time)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
+    feeds = [ordered[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+
+    def outcome(parts: list[list[Row]]) -> tuple[object, ...]:
+        ranker = ranker_of(policy, settings["windows"])  # type: ignore[arg-type]
+        join = NaiveJoin(ranker=ranker, **settings)  # type: ignore[arg-type]
+        return Counter(run(join, *parts)), join.held, join.shed
+
+    assert outcome(feeds) == outcome([rows])
+
+
+def renumbered(feeds: list[list[Row]]) -> list[list[Row]]:
+    """Make uids unique over all feeds."""
+    uids = count()
+    return [[replace(row, uid=next(uids)) for row in rows] for rows in feeds]
+
+
+@given(st.lists(ROWS, max_size=4), SETTINGS, POLICIES)
+def test_bound_and_sub_multiset_hold_for_any_input(
+    feeds: list[list[Row]], settings: dict[str, object], policy: str
+) -> None:
+    """Late rows and all: never over budget, and never a pair that is not exact or is twice."""
+    batches = renumbered(feeds)
+    windows: Windows = settings["windows"]  # type: ignore[assignment]
+    join = NaiveJoin(ranker=ranker_of(policy, windows), **settings)  # type: ignore[arg-type]
+    pairs: Pairs = []
+    for batch in batches:
+        pairs += join.feed(batch)
+        check_bound(join)
+    pairs += join.finish()
+    check_bound(join)
+    assert Counter(pairs) <= exact([row for batch in batches for row in batch], windows)
+
+
+@given(ROWS, WINDOWS, st.sampled_from(MOMENTS), st.sampled_from((None, 100)))
+def test_enough_memory_is_exact(
+    rows: list[Row], windows: Windows, moment: str, memory: int | None
+) -> None:
+    """Without a bound, or with one that is never reached, every pair comes once."""
+    join = NaiveJoin(windows=windows, memory=memory, moment=moment, ranker=ByKey())
+    assert Counter(run(join, rows)) == exact(rows, windows)
+    assert join.shed == []
+
+
+@given(st.lists(ROWS, max_size=4), WINDOWS, st.sampled_from(MOMENTS))
+def test_enough_lateness_is_exact_in_any_order(
+    feeds: list[list[Row]], windows: Windows, moment: str
+) -> None:
+    """Nothing expires before its last partner comes: late rows miss nothing, and no pair twice."""
+    batches = renumbered(feeds)
+    join = NaiveJoin(windows=windows, moment=moment, lateness=10, ranker=Fixed(FIFO))
+    assert Counter(run(join, *batches)) == exact([r for b in batches for r in b], windows)

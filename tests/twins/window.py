@@ -1,0 +1,390 @@
+"""The obvious slow twin of the window engine: lists, loops, and nothing to be clever about.
+
+It follows the rules of `docs/how_it_works.md` sentence by sentence and shares no code with the
+engine, so that a property test which holds the two together checks both. Every choice is a
+`min` over a list and every join a double loop: keep inputs small. What policies rank by is in
+`rankers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from twins.rankers import ByKey, Ranker
+
+LEFT, RIGHT = 0, 1
+MOMENTS = ("probe-first", "evict-first", "shed-first")
+
+Time = int | float
+Steps = Sequence[tuple[Time, Any]]
+Windows = tuple[Time | Steps, Time | Steps]
+Pairs = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input tuple; `tie` is its content hash, `uid` is unique over both sides."""
+
+    side: int
+    key: int
+    time: Time
+    tie: int
+    uid: int
+    size: int = 1
+    importance: float = 1.0
+
+
+class Held(NamedTuple):
+    """A tuple in memory, with its arrival sequence number."""
+
+    row: Row
+    seq: int
+
+
+class Shed(NamedTuple):
+    """A tuple that left early: when by the clock, and "evicted" or "rejected"."""
+
+    uid: int
+    when: Time
+    why: str
+
+
+def tick_order(row: Row) -> tuple[Time, int, int, int, int]:
+    """Time first; inside a tick by content, so that arrival order plays no part."""
+    return (row.time, row.side, row.key, row.tie, row.uid)
+
+
+def in_force(value: Any, time: Time) -> Any:
+    """Give what a setting is at a time; one that changes is a list of (from then on, value)."""
+    if not isinstance(value, Sequence):
+        return value
+    found = value[0][1]
+    for start, later in value:
+        if start <= time:
+            found = later
+    return found
+
+
+def joined(lefts: Sequence[Row], rights: Sequence[Row], windows: Windows) -> Pairs:
+    """Pairs of a left row of the one list and a right row of the other that join."""
+    return [
+        (x.uid, y.uid)
+        for x in lefts
+        for y in rights
+        if x.side == LEFT and y.side == RIGHT and x.key == y.key
+        if y.time < x.time + in_force(windows[LEFT], x.time)
+        if y.time > x.time - in_force(windows[RIGHT], y.time)
+    ]
+
+
+def exact(rows: Sequence[Row], windows: Windows) -> Counter[tuple[int, int]]:
+    """Give the multiset of all pairs, as an unlimited memory finds them."""
+    return Counter(joined(rows, rows, windows))
+
+
+class NaiveJoin:
+    """The bounded window join of two streams, as slow and plain as it can be.
+
+    `windows` are (left's, right's), `memory` counts tuples or, `in_bytes`, sizes (None keeps
+    everything), `split` is the left's share of it (None: one shared pool). Windows and memory may
+    be lists of (from this time on, value).
+    """
+
+    def __init__(
+        self,
+        *,
+        windows: Windows,
+        ranker: Ranker,
+        memory: int | Steps | None = None,
+        in_bytes: bool = False,
+        split: float | None = None,
+        moment: str = "probe-first",
+        lateness: Time = 0,
+    ) -> None:
+        if moment not in MOMENTS:
+            raise ValueError(f"moment must be one of {MOMENTS}, not {moment!r}")
+        self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
+        ranker.join = self
+        self.split, self.moment, self.lateness = split, moment, lateness
+        steps = memory if isinstance(memory, Sequence) else [(0, memory)]
+        self.budgets = self._budgets(steps[0][1])
+        self.changes = list(steps[1:])  # those of the memory that have not come yet
+        self.added: Row | None = None  # the newcomer that is being added
+        self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
+        self.heard: list[Time] = [-math.inf, -math.inf]  # the largest time seen of each stream
+        self.held: list[Held] = []
+        self.open: list[Row] = []
+        self.shed: list[Shed] = []
+        self.floors = [0.0, 0.0]  # one a pool
+        self.arrivals = 0
+
+    def _budgets(self, memory: int | None) -> list[int] | None:
+        """Say what each pool may hold; None if anything."""
+        if memory is not None and memory < (1 if self.split is None else 2):
+            raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
+        if memory is None or self.split is None:
+            return None if memory is None else [memory]
+        left = min(max(math.floor(memory * self.split), 1), memory - 1)
+        return [left, memory - left]
+
+    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
+        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        pairs: Pairs = []
+        for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
+            tick = list(group)
+            late = self.clock is not None and time < self.clock
+            pairs += self._advance([(row.side, time) for row in tick])
+            assert self.clock is not None
+            self.ranker.begin(self.clock)
+            if self.moment == "probe-first":
+                pairs += self._probe(tick, [h.row for h in self.held] + self.open)
+            if not late:
+                self.open += tick
+            elif self.moment == "probe-first":
+                self._admit(tick)
+            else:
+                pairs += self._admit_then_probe(tick)
+        return pairs + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
+
+    def finish(self) -> Pairs:
+        """No more input: close the open tick."""
+        tick, self.open = sorted(self.open, key=tick_order), []
+        if self.moment == "probe-first":  # it probed on arrival
+            self._admit(tick)
+            return []
+        return self._admit_then_probe(tick)
+
+    def _advance(self, heard: Sequence[tuple[int, Time]]) -> Pairs:
+        """Hear of times of the streams: close the open tick if they pass it, then expire."""
+        pairs: Pairs = []
+        for side, time in heard:
+            if self.clock is None or time > self.clock:
+                pairs += self.finish()
+                self.clock = time
+            self.heard[side] = max(self.heard[side], time)
+        self.held = [h for h in self.held if not self._dead(h.row)]
+        while self.changes and self.clock is not None and self.changes[0][0] < self.clock:
+            self._resize()
+        return pairs
+
+    def _dead(self, row: Row) -> bool:
+        """Whether no row of the other stream can join it any more, if that one is in order."""
+        return self._past(row, self.heard[1 - row.side])
+
+    def _overdue(self, row: Row) -> bool:
+        """Whether it would be dead if both streams had come as far as the clock."""
+        assert self.clock is not None
+        return self._past(row, self.clock)
+
+    def _past(self, row: Row, time: Time) -> bool:
+        window = in_force(self.windows[row.side], row.time)
+        if row.side == LEFT:
+            return bool(time >= row.time + window + self.lateness)
+        return bool(time - window - self.lateness >= row.time)
+
+    def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
+        """Newcomers against others, and newcomers of the two sides against each other."""
+        if not newcomers or self.clock is None:
+            return []
+        pairs = (
+            joined(newcomers, newcomers, self.windows)
+            + joined(newcomers, others, self.windows)
+            + joined(others, newcomers, self.windows)
+        )
+        held = {h.row.uid: h.row for h in self.held}
+        new = {row.uid for row in newcomers}
+        keys = {row.uid: row.key for row in [*newcomers, *others]}
+        for pair in pairs:
+            self.ranker.paired(keys[pair[0]])
+            for uid in pair:
+                if uid in held and uid not in new:
+                    self.ranker.matched(held[uid], self.clock)
+        return pairs
+
+    def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
+        """`evict-first`: all newcomers probe what is left; `shed-first`: not those shed."""
+        before = {h.row.uid for h in self.held}
+        self._admit(newcomers)
+        old = [h.row for h in self.held if h.row.uid in before]
+        if self.moment == "shed-first":
+            kept = {h.row.uid for h in self.held}
+            newcomers = [row for row in newcomers if row.uid in kept or self._dead(row)]
+        return self._probe(newcomers, old)
+
+    def _admit(self, newcomers: list[Row]) -> None:
+        """Admit a tick's newcomers one by one, in tick order."""
+        if not newcomers:
+            return
+        assert self.clock is not None
+        self.ranker.arrived(newcomers, self.arrivals, self.clock)
+        for row in newcomers:
+            self.ranker.observe(row, self.clock)
+        while self.changes and self.changes[0][0] <= self.clock:
+            self._resize()
+        for row in newcomers:
+            seq, self.arrivals = self.arrivals, self.arrivals + 1
+            if not self._dead(row):
+                self._add(row, seq)
+        self.ranker.settle({h.row.key for h in self.held})
+
+    def _resize(self) -> None:
+        """Take the next change of the memory; what does not fit any more leaves."""
+        self.budgets = self._budgets(self.changes.pop(0)[1])
+        for pool in range(len(self.budgets or ())):
+            self._shed(pool)
+
+    def _add(self, row: Row, seq: int) -> None:
+        """Add a newcomer; what does not fit leaves, be it the newcomer."""
+        assert self.clock is not None
+        now, pool = self.clock, self.pool_of(row)
+        if self.budgets is not None and self.size(row) > self.budgets[pool]:
+            if not self._overdue(row):
+                self.shed.append(Shed(row.uid, now, "rejected"))
+            return
+        self.held.append(Held(row, seq))
+        self.ranker.admitted(row, seq, self.floors[pool])
+        self.added = row
+        self._shed(pool)
+        self.added = None
+
+    def _shed(self, pool: int) -> None:
+        """While a pool is over its budget, one leaves.
+
+        The one of those overdue whose window ended first, which counts as expired; or the lowest
+        (rank, seq).
+        """
+        while self.budgets is not None and self.used(pool) > self.budgets[pool]:
+            assert self.clock is not None
+            now, floor = self.clock, self.floors[pool]
+            candidates = [h for h in self.held if self.pool_of(h.row) == pool]
+            overdue = [h for h in candidates if self._overdue(h.row)]
+            if overdue:
+                self.held.remove(min(overdue, key=lambda h: (self._end(h.row), h.seq)))
+                continue
+            self.ranker.choosing(pool, [h.row for h in candidates], now)
+            ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
+            rank, _, victim = min(ranked, key=lambda entry: entry[:2])
+            self.held.remove(victim)
+            self.ranker.evicted(victim.row, now)
+            self.floors[pool] = max(floor, rank)
+            why = "rejected" if victim.row is self.added else "evicted"
+            self.shed.append(Shed(victim.row.uid, now, why))
+
+    def _end(self, row: Row) -> Time:
+        """Say when a row leaves its window."""
+        end: Time = row.time + in_force(self.windows[row.side], row.time)
+        return end
+
+    def pool_of(self, row: Row) -> int:
+        """Shared: pool 0; split: a pool per side."""
+        return 0 if self.split is None else row.side
+
+    def size(self, row: Row) -> int:
+        """Say what a row takes of the budget."""
+        return row.size if self.in_bytes else 1
+
+    def used(self, pool: int) -> int:
+        """Say how much of a pool's budget is taken."""
+        return sum(self.size(h.row) for h in self.held if self.pool_of(h.row) == pool)
+
+
+class NaiveQueue:
+    """The slow CPU (Das et al., 2.3): `size` places before a join that takes `step` a tuple.
+
+    `counts` are the statistics; an `integrated` queue looks for partners in memory first. Times
+    are exact if `step` and they are.
+    """
+
+    def __init__(
+        self, join: NaiveJoin, *, step: Any, size: int, integrated: bool, counts: ByKey
+    ) -> None:
+        self.join, self.step, self.size = join, step, size
+        self.integrated, self.counts = integrated, counts
+        self.clock: Time | None = None
+        self.free: Any = -math.inf  # when the join is done with what it took last
+        self.open: list[Row] = []
+        self.waiting: list[tuple[Time, Row]] = []  # since when, in order
+        self.taken: list[Row] = []
+        self.shed: list[Shed] = []
+
+    def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
+        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        pairs: Pairs = []
+        for row in sorted(rows, key=tick_order):
+            pairs += self._advance(row.time)
+            self.open.append(row)
+        for clock in clocks:
+            pairs += self._advance(clock) if clock is not None else []
+        first = [row.time for _, row in self.waiting] + [row.time for row in self.open]
+        told = [None if c is None or self.integrated else min([c, *first]) for c in clocks]
+        return pairs + self._hand_over(told)
+
+    def finish(self) -> Pairs:
+        """No more input: close the open tick and take all that waits."""
+        pairs = self._close()
+        self.taken += [row for _, row in self.waiting]
+        self.waiting = []
+        return pairs + self._hand_over() + self.join.finish()
+
+    def _advance(self, time: Time) -> Pairs:
+        """If time goes on, close the open tick and take what there is time for before it."""
+        if self.clock is not None and time <= self.clock:
+            return []
+        pairs = self._close()
+        self.clock = time
+        self._take_until(time, inclusive=False)
+        return pairs
+
+    def _take_until(self, time: Time, inclusive: bool) -> None:
+        """Take the first in the queue, as long as the join is free before (or at) a time."""
+        while self.waiting:
+            since, row = self.waiting[0]
+            start = max(since, self.free)
+            if start > time or (start == time and not inclusive):
+                break
+            self.free = start + self.step
+            self.taken.append(row)
+            del self.waiting[0]
+
+    def _hand_over(self, clocks: Sequence[Time | None] = (None, None)) -> Pairs:
+        taken, self.taken = self.taken, []
+        return self.join.feed(taken, clocks)
+
+    def _close(self) -> Pairs:
+        """Let the open tick in, then drop what is too much: the least promising, then oldest."""
+        if not self.open:
+            return []
+        pairs: Pairs = []
+        assert self.clock is not None
+        for row in sorted(self.open, key=tick_order):
+            self.counts.observe(row, self.clock)
+            self.waiting.append((self.clock, row))
+        self.open = []
+        self._take_until(self.clock, inclusive=True)
+        if len(self.waiting) > self.size and self.integrated:
+            pairs = self._hand_over()
+        while len(self.waiting) > self.size:
+            worst = min(self.waiting, key=lambda entry: self._promise(entry[1]))
+            self.waiting.remove(worst)
+            self.shed.append(Shed(worst[1].uid, self.clock, "queue full"))
+        self.counts.settle({row.key for _, row in self.waiting})
+        return pairs
+
+    def _promise(self, row: Row) -> tuple[int, float]:
+        partners = [h for h in self.join.held if h.row.key == row.key and h.row.side != row.side]
+        assert self.clock is not None
+        rate = self.counts.rank(row, 0, self.clock, 0.0)
+        return (len(partners) if self.integrated else 0, rate)
+
+
+def check_bound(join: NaiveJoin) -> None:
+    """Fail if a pool holds more than its budget."""
+    for pool, budget in enumerate(join.budgets or []):
+        used = join.used(pool)
+        assert used <= budget, f"pool {pool} holds {used}, its budget is {budget}"
