@@ -25,7 +25,7 @@ def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(Path(found.submodule_search_locations[0]) / "data" / name)
 
 
-def _departures() -> pd.DataFrame:
+def _shed_log() -> pd.DataFrame:
     """Flights with the time that they left at, in order of it."""
     flights = _read("flights.csv.zip").dropna(subset=["tailnum", "dep_delay"])
     minutes = flights["sched_dep_time"] % 100 + flights["dep_delay"]
@@ -43,7 +43,7 @@ def weather(n: int, seed: int) -> Tables:
     """The readings of an airport's weather, and its departures: the first n, whatever the seed."""
     readings = _read("weather.csv")
     readings = readings.assign(time=pd.to_datetime(readings["time_hour"])).sort_values("time")
-    flights = _departures().head(n)
+    flights = _shed_log().head(n)
     readings = readings[readings["time"] <= flights["time"].max()]
     return (
         _table(flights, ["origin", "time", "flight"]),
@@ -53,7 +53,7 @@ def weather(n: int, seed: int) -> Tables:
 
 def planes(n: int, seed: int) -> Tables:
     """Landings, and the departures that follow: those of one plane belong together."""
-    flights = _departures().dropna(subset=["air_time"]).head(n)
+    flights = _shed_log().dropna(subset=["air_time"]).head(n)
     landed = flights["time"] + pd.to_timedelta(flights["air_time"], unit="min")
     landings = flights.assign(time=landed).sort_values(["time", "tailnum"], kind="stable")
     columns = ["tailnum", "time", "flight"]

@@ -12,14 +12,14 @@ import pyarrow as pa
 import tidegate as tg
 from tidegate.joins.sampled.engine import SampledEngine, SampledJob
 from tidegate.joins.sampled.spec import PROBABILITY, sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import ShardCopies
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import window_join
 from tidegate.pool.curves import Curve, of_points
-from tidegate.pool.shadow_joins import Copied, Miniature
+from tidegate.pool.shadow_joins import ShadowableJoin, ShadowJoins
 from tidegate.streams import cut_by_time, zipf
 
 SHARES = (0.05, 0.10, 0.25, 0.50)
@@ -63,9 +63,9 @@ def of_joins(spec: Any, tables: Sequence[pa.Table], batches: int) -> list[list[l
     return in_batches(WindowJob(spec), tables, [side.time for side in spec.sides], batches)
 
 
-def by_copies(copies: Copied, sizes: Sequence[int], feeds: list[list[list[Any]]]) -> Curve:
+def by_copies(copies: ShadowableJoin, sizes: Sequence[int], feeds: list[list[list[Any]]]) -> Curve:
     """Recall against memory by a miniature, over whole streams."""
-    small = Miniature(copies, sizes, settle=False)
+    small = ShadowJoins(copies, sizes, settle=False)
     while True:
         for inputs in feeds:
             small.feed(inputs, None)
@@ -114,7 +114,7 @@ def star(ticks: int, policy: str) -> Pairs:
     spec = star_join(
         {"s1": streams[0].schema, "s2": streams[1].schema}, facts.schema, **settings, memory=live
     )
-    job = StarJob(spec, InHand(*in_order(facts)))
+    job = StarJob(spec, LocalRelation(*in_order(facts)))
     feeds = in_batches(job, streams, ["time", "time"])
     curve = by_copies(ShardCopies(job, 0, 1), sizes_for(live), feeds)
     exact = tg.local.star_join(streams, facts, **settings).results

@@ -87,9 +87,9 @@ def measure(tables: Tables, memory: int, window: int, policy: IJoin) -> Kept:
     found, shed = engine.take_counters(), engine.take_shed()
     rows = [shed.column(side).combine_chunks().field("time") for side in ("left", "right")]
     came = np.where(rows[0].is_valid(), rows[0].fill_null(0), rows[1].fill_null(0))
-    early = shed.column("left_at").to_numpy() - came
+    early = shed.column("shed_at").to_numpy() - came
     stays = np.concatenate([early, np.full(2 * len(tables[0]) - len(early), window)])
-    drops = found["evicted"] + found["rejected"]
+    drops = found["shed"] + found["rejected"]
     anew = (
         engine._tables.core.quality[:, TIMES].sum() if policy.recompute != "successive" else drops
     )

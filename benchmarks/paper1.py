@@ -29,7 +29,7 @@ class Setting:
 
     streams: dict[str, Any] = field(default_factory=dict)
     split: str = "fixed"
-    moment: str = "probe-first"
+    shed_when: str = "after-probe"
     count_from: int = 2 * WINDOW
     #: Whether the optimum is that of all results, of which only the later ones are counted.
     best_of_all: bool = False
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Setting] = {
     "one memory for both": Setting(split="shared"),
     "the same keys frequent on both": Setting({"correlation": "same"}),
     "frequent on one, rare on the other": Setting({"correlation": "opposite"}),
-    "evict-first": Setting(moment="evict-first"),
+    "before-probe": Setting(shed_when="before-probe"),
     "OPT of all results": Setting(best_of_all=True),
     "counted from the first tuple": Setting(count_from=0),
     "frequencies of a tenfold stream": Setting(longer=10),
@@ -84,7 +84,7 @@ def ratios(setting: Setting, memory: int, seed: int) -> dict[str, float]:
     """PROB, RAND and LIFE over the optimum, and the optimum over the exact result."""
     tables = streams(setting, seed)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": WINDOW}
-    bounded = join | {"memory": memory, "split": setting.split, "moment": setting.moment}
+    bounded = join | {"memory": memory, "split": setting.split, "shed_when": setting.shed_when}
     start = None if setting.best_of_all else setting.count_from
     best = _late(tg.optimal(*tables, **bounded, count_from=start).table, setting)
     exact = _late(tg.local.join(*tables, **join).table, setting)

@@ -142,7 +142,7 @@ def _stays(data: Data, tables: Tables, result: tg.Result) -> Any:
     column = data.settings["time"]
     rows = [shed.column(side).combine_chunks().field(column) for side in ("left", "right")]
     came = pc.coalesce(*[pc.cast(row, pa.int64()) for row in rows]).to_numpy()
-    early = shed.column("left_at").to_numpy() - came
+    early = shed.column("shed_at").to_numpy() - came
     total = sum(map(len, tables))
     return np.concatenate([np.maximum(early, 0), np.full(total - len(early), data.window)])
 

@@ -33,11 +33,11 @@ from tidegate.joins.window.spec import window_join
 from tidegate.policies import Age, Policy, Prob
 from tidegate.pool.allocation import allocate, proportional
 from tidegate.pool.curves import Curve, of_earnings
-from tidegate.pool.member import Foresight, pooled
+from tidegate.pool.member import RecallEstimator, pooled
 from tidegate.pool.split import by_age, by_frequency
 from tidegate.settings.columns import decoded
 from tidegate.spark.budget_updates import latest
-from tidegate.spark.pool_controller import Place
+from tidegate.spark.pool_controller import PoolMembership
 from tidegate.spark.shards import shard_of
 from tidegate.streams import zipf
 
@@ -230,12 +230,12 @@ class PooledRun:
         self.enter(name, WindowJob(spec), WindowCopies(spec), shards, weight)
 
     def enter(
-        self, name: str, job: Any, foresight: Foresight, shards: int = 1, weight: float = 1.0
+        self, name: str, job: Any, estimator: RecallEstimator, shards: int = 1, weight: float = 1.0
     ) -> None:
         """Let any join in."""
-        place = Place(self._pool.share(name, weight), foresight)
+        place = PoolMembership(self._pool.share(name, weight), estimator)
         member, self._folders[name] = self._pool.admit(place, shards)
-        own = self._jobs[name] = pooled(job, foresight, member)
+        own = self._jobs[name] = pooled(job, estimator, member)
         self._engines[name] = [own.engine_at(shard, shards) for shard in range(shards)]
         self.allowed[name], self.results[name] = [], []
 
@@ -246,14 +246,14 @@ class PooledRun:
         every: list[str] = []
         for name, inputs in batches.items():
             engines = self._engines[name]
-            order = latest(self._folders[name], self._pool.size)
+            update = latest(self._folders[name], self._pool.size)
             clocks = [
                 max((b["time"].to_numpy().max() for b in i if len(b)), default=None) for i in inputs
             ]
             said, found, allowed = [], 0, []
             for shard, engine in enumerate(engines):
-                if order is not None:
-                    engine.follow(*order)
+                if update is not None:
+                    engine.apply_budget(*update)
                 own = self._of_shard(name, inputs, shard)
                 found += sum(b.num_rows for b in engine.feed(own, clocks))
                 counters = engine.take_counters()
@@ -272,7 +272,7 @@ class PooledRun:
         """Have the pool hear of a batch."""
         metrics = {"tidegate": {"report": "\n".join(said)}}
         batch = {"id": run, "runId": run, "batchId": self._batch}
-        self._pool.hear(batch | {"observedMetrics": metrics})
+        self._pool.on_progress(batch | {"observedMetrics": metrics})
 
     def _of_shard(
         self, name: str, inputs: list[list[pa.RecordBatch]], shard: int

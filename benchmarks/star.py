@@ -72,7 +72,7 @@ def offline(length: int, seed: int, memory: int) -> dict[str, tuple[float, int]]
     """Figure 4: importance and results of OSSJ, SJA-S and RAND-S, m = 10."""
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 10, "memory": memory}
-    bounded |= {"split": "fixed", "moment": "evict-first"}
+    bounded |= {"split": "fixed", "shed_when": "before-probe"}
     best = tg.ossj(tables, facts, **bounded, importance="w")
     largest = tg.ossj(tables, facts, **bounded)
     weights = (largest.table[f"w_{name}"].to_numpy() for name in ON)
@@ -256,7 +256,7 @@ def run(scale: Scale, step: Step) -> Section:
         tables=(
             Table("The paper's claims", ("the paper", "here"), claims(four, five, six)),
             Table(
-                "Figure 4: importance (and results) offline, m = 10, evict-first",
+                "Figure 4: importance (and results) offline, m = 10, before-probe",
                 ("M", *four[4]),
                 tuple(
                     (str(m), *(f"{mean[0]:,.0f} ({mean[1]:,.0f})" for mean in one.values()))
@@ -283,7 +283,7 @@ def run(scale: Scale, step: Step) -> Section:
                 "time as that is less.",
             ),
             Table(
-                "Figure 6: importance over the optimum's, m = 50, probe-first",
+                "Figure 6: importance over the optimum's, m = 50, after-probe",
                 ("M", *six[4]),
                 tuple(
                     (str(m), *(f"{ratio:.3f}" for ratio in one.values())) for m, one in six.items()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import Table
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 
 #: How long tuples wait: so many of each stream are in a window.
@@ -29,7 +29,7 @@ class Sharded:
 def sharded(tables: dict[str, pa.Table], facts: pa.Table, shards: int, **settings: Any) -> Sharded:
     """Run a star join as Spark would, one shard after the other."""
     spec = star_join({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
-    job = StarJob(spec, InHand(*in_order(facts)))
+    job = StarJob(spec, LocalRelation(*in_order(facts)))
     streams = [
         job.prepare(s, table.combine_chunks().to_batches()[0])[0]
         for s, table in enumerate(tables.values())

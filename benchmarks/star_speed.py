@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 import tidegate as tg
 from benchmarks import queries
 from benchmarks.report import Table
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.spark.operator import PROVIDER
 
@@ -51,7 +51,7 @@ def alone(rows: int, facts: int, memory: int) -> tuple[float, float, float]:
         memory=memory,
     )
     start = time.process_time()
-    job = StarJob(spec, InHand(*in_order(relation)))
+    job = StarJob(spec, LocalRelation(*in_order(relation)))
     job.check()
     indexed = time.process_time() - start
     inputs = [

@@ -54,7 +54,7 @@ def written(feeder: Feeder, tables: tuple[pa.Table, pa.Table], scale: Scale) -> 
         else:
             sizes.append(len(engine.changes()))
         counters = engine.take_counters()
-        moved.append(int(counters["admitted"] + counters["evicted"]))
+        moved.append(int(counters["admitted"] + counters["shed"]))
     return Written(tuple(sizes[1:]), tuple(moved[1:]))
 
 

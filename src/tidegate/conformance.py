@@ -47,18 +47,20 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
     streams = _streams(seed)
     exact = _exact(streams)
     for weighed in (False, True):
-        for moment in ("probe-first", "evict-first", "shed-first"):
-            spec = _spec(chosen, moment, weighed, _MEMORY)
+        for shed_when in ("after-probe", "before-probe", "before-arrival"):
+            spec = _spec(chosen, shed_when, weighed, _MEMORY)
             whole = _run(spec, streams, [_TICKS])
-            _demand(whole <= exact, chosen, f"results that are none, with moment {moment}")
+            _demand(whole <= exact, chosen, f"results that are none, with moment {shed_when}")
             ticks = _run(spec, streams, range(1, _TICKS + 1))
             cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], hand_on=True)
-            _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {moment}")
-            _demand(whole == cuts, chosen, f"another answer after restarts, with {moment}")
+            _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
+            _demand(whole == cuts, chosen, f"another answer after restarts, with {shed_when}")
             _demand(whole == _run(spec, streams, [_TICKS]), chosen, "another answer each time")
-            ample = _spec(chosen, moment, weighed, 4 * _WINDOW)
+            ample = _spec(chosen, shed_when, weighed, 4 * _WINDOW)
             everything = _run(ample, streams, [_TICKS])
-            _demand(everything == exact, chosen, f"less than all with ample memory, with {moment}")
+            _demand(
+                everything == exact, chosen, f"less than all with ample memory, with {shed_when}"
+            )
 
 
 def _demand(holds: bool, policy: Policy, what: str) -> None:
@@ -77,7 +79,7 @@ def _streams(seed: int) -> Streams:
     return sides[0], sides[1]
 
 
-def _spec(policy: Policy, moment: str, weighed: bool, memory: int) -> WindowJoin:
+def _spec(policy: Policy, shed_when: str, weighed: bool, memory: int) -> WindowJoin:
     return window_join(
         _SCHEMA,
         _SCHEMA,
@@ -86,7 +88,7 @@ def _spec(policy: Policy, moment: str, weighed: bool, memory: int) -> WindowJoin
         within=_WINDOW,
         memory=memory,
         policy=policy,
-        moment=moment,
+        shed_when=shed_when,
         importance="weight" if weighed else None,
     )
 

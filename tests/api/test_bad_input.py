@@ -109,7 +109,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"split": 1}, ["the left's share between 0 and 1", "not 1"]),
     ({"split": 1.5}, ["the left's share between 0 and 1", "not 1.5"]),
-    ({"moment": "later"}, ['"probe-first", "evict-first", "shed-first"', "not 'later'"]),
+    ({"shed_when": "later"}, ['"after-probe", "before-probe", "before-arrival"', "not 'later'"]),
     ({"combine": "mean", "importance": "x"}, ['"min", "max", "sum", "product"', "not 'mean'"]),
     ({"combine": "sum"}, ["combine='sum'", "give importance, or leave combine out"]),
     ({"importance": "weight"}, ['the left input has no column "weight"', '"x"']),

@@ -64,7 +64,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"importance_limit": 3}, ["none is given"]),
     ({"importance": ["x", "w"]}, ['s1 "x" is string', "cast it"]),
     ({"suffixes": ("_x", "_y")}, ["3 strings, one for each input"]),
-    ({"moment": "later"}, ["moment must be one of", "not 'later'"]),
+    ({"shed_when": "later"}, ["moment must be one of", "not 'later'"]),
     ({"importance": "w", "combine": "mean"}, ["combine must be one of"]),
     ({"combine": "min"}, ["combine='min'", "give importance, or leave combine out"]),
     ({"colour": 1}, ["there is no setting 'colour'"]),

@@ -20,7 +20,7 @@ from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.spec import constrained_join
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.spec import sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.truncated import engine as truncation
 from tidegate.joins.truncated.spec import truncated_join
@@ -49,7 +49,7 @@ def _star(*schemas: pa.Schema) -> Job:
     on = [{"k": f"k{i}"} for i in range(len(schemas))]
     settings: dict[str, Any] = {"on": on, "time": "t", "within": 10**6}
     spec = star_join(streams, facts.schema, **settings, interval=("begin", "end"))
-    return StarJob(spec, InHand(*in_order(facts)))
+    return StarJob(spec, LocalRelation(*in_order(facts)))
 
 
 def _constrained(*schemas: pa.Schema) -> Job:

@@ -22,8 +22,8 @@ def test_tick_order_is_a_sort(cells: list[tuple[int, int, int, int]], ascending:
         rights.sort()
     table = np.array(lefts + rights, np.int64).reshape(-1, 4)
     time, side = table[:, 0].copy(), table[:, 1].astype(np.int8)
-    key, tie = table[:, 2].astype(np.uint64), table[:, 3].astype(np.uint64)
-    order = tick_order(time, len(lefts), side, key, tie)
+    key, row_hash = table[:, 2].astype(np.uint64), table[:, 3].astype(np.uint64)
+    order = tick_order(time, len(lefts), side, key, row_hash)
     assert [tuple(r) for r in table[order].tolist()] == sorted(cells)
 
 
@@ -33,9 +33,9 @@ def test_a_long_tick_is_sorted_too() -> None:
     time = np.concatenate([np.zeros(n, np.int64), np.ones(n, np.int64)])
     side = np.zeros(2 * n, np.int8)
     key = rng.integers(0, 5, 2 * n).astype(np.uint64)
-    tie = rng.integers(0, 9, 2 * n).astype(np.uint64)
-    order = tick_order(time, 2 * n, side, key, tie)
-    sorted_rows = list(zip(time[order], key[order], tie[order], strict=True))
+    row_hash = rng.integers(0, 9, 2 * n).astype(np.uint64)
+    order = tick_order(time, 2 * n, side, key, row_hash)
+    sorted_rows = list(zip(time[order], key[order], row_hash[order], strict=True))
     assert sorted_rows == sorted(sorted_rows)
 
 

@@ -56,7 +56,7 @@ class Case:
     within: tuple[Steps, Steps]
     memory: Steps
     split: float | None = None
-    moment: str = "probe-first"
+    shed_when: str = "after-probe"
     combine: str | None = None
     where: Callable[[Row, Row], bool] = always
     count_from: Time = -math.inf
@@ -96,10 +96,10 @@ class Case:
         self, old: Sequence[Row], new: Sequence[Row], kept: Sequence[Row], time: Time
     ) -> float:
         """What a tick brings, given what was held, who comes and what is held then."""
-        if self.moment == "probe-first":
+        if self.shed_when == "after-probe":
             return self.worth(new, old, time) + self.worth(new, new, time) / 2
         stay = [row for row in old if row in kept]
-        if self.moment == "shed-first":
+        if self.shed_when == "before-arrival":
             new = [row for row in new if row in kept]
         return self.worth(new, stay, time) + self.worth(new, new, time) / 2
 

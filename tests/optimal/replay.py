@@ -35,7 +35,7 @@ def delivered(case: Case, until: Mapping[tuple[int, int], Any]) -> set[tuple[int
                 if now < case.count_from:
                     continue
                 there = until.get((earlier.side, earlier.uid), -1) >= now
-                if case.moment == "shed-first":
+                if case.shed_when == "before-arrival":
                     there = there and until.get((later.side, later.uid), -1) >= now
                 elif a.time == b.time:
                     there = True
@@ -50,7 +50,7 @@ def check_bound(case: Case, until: Mapping[tuple[int, int], Any]) -> None:
     for time in {row.time for row in case.rows} | {start for start, _ in case.memory}:
         held: list[Row] = []
         for at, last in until.items():
-            if case.moment == "probe-first":
+            if case.shed_when == "after-probe":
                 stays = rows[at].time <= time < last
             else:
                 stays = rows[at].time <= time <= last
@@ -71,13 +71,16 @@ class Planned(Policy):
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         """The time, or one before all others."""
-        known = zip(arrivals.side.tolist(), arrivals.tie.tolist(), strict=True)
+        known = zip(arrivals.side.tolist(), arrivals.row_hash.tolist(), strict=True)
         return np.array([self.until.get(one, -1e6) for one in known])
 
 
 def planned(found: tg.Optimal, tables: tuple[pa.Table, pa.Table]) -> Planned:
     """The policy of a plan; every row of an input must differ from the others."""
-    ties = [hash_columns([c.chunk(0) for c in t.columns], len(t), exact=True) for t in tables]
+    row_hashes = [hash_columns([c.chunk(0) for c in t.columns], len(t), exact=True) for t in tables]
     return Planned(
-        {(side, int(ties[side][row])): float(t) for (side, row), t in kept_until(found).items()}
+        {
+            (side, int(row_hashes[side][row])): float(t)
+            for (side, row), t in kept_until(found).items()
+        }
     )

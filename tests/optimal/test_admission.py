@@ -1,4 +1,4 @@
-"""`shed-first` beyond small cases: how near plan and bound are, and that they are what they say."""
+"""`before-arrival` beyond small cases: how near plan and bound are, and that both hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.optimal import shedding
 from tidegate.policies import POLICIES
 from tidegate.streams import zipf
 
-JOIN: dict[str, Any] = {"on": "key", "time": "time", "moment": "shed-first"}
+JOIN: dict[str, Any] = {"on": "key", "time": "time", "shed_when": "before-arrival"}
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_against_trying_everything(monkeypatch: pytest.MonkeyPatch, crowded: boo
     monkeypatch.setattr(shedding, "MOST_PAIRS", -1)
     value = optimum = 0.0
     for seed in range(80):
-        case = random_case(7_000 + seed, moment="shed-first", crowded=crowded)
+        case = random_case(7_000 + seed, shed_when="before-arrival", crowded=crowded)
         found = tg.optimal(*tables(case.rows), **settings(case))
         best = case.optimum()
         assert found.importance <= best + 1e-9 <= found.upper_bound + 2e-9
         until = kept_until(found)
         check_bound(case, until)
         assert found.results == len(delivered(case, until))
-        loose = tg.optimal(*tables(case.rows), **settings(replace(case, moment="evict-first")))
+        loose = tg.optimal(*tables(case.rows), **settings(replace(case, shed_when="before-probe")))
         assert found.upper_bound <= loose.importance + 1e-9
         value, optimum = value + found.importance, optimum + best
     assert value >= 0.95 * optimum

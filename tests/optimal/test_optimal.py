@@ -17,7 +17,7 @@ from optimal.replay import check_bound, delivered, kept_until, planned
 import tidegate as tg
 from tidegate.streams import zipf
 
-MOMENTS = ("probe-first", "evict-first", "shed-first")
+SHED_WHEN = ("after-probe", "before-probe", "before-arrival")
 SPLITS: dict[float | None, Any] = {None: "shared", 0.5: "fixed", 0.3: 0.3}
 
 
@@ -56,7 +56,7 @@ def settings(case: Case) -> dict[str, Any]:
         "within": (plain(case.within[0]), plain(case.within[1])),
         "memory": memory,
         "split": SPLITS[case.split],
-        "moment": case.moment,
+        "shed_when": case.shed_when,
     }
     if case.combine is not None:
         found |= {"importance": "imp", "combine": case.combine}
@@ -112,7 +112,7 @@ def random_case(seed: int, **changes: Any) -> Case:
         within=([(0, window())], [(0, window())]),
         memory=[(0, int(draw.integers(low, low + 3)))],
         split=split,
-        moment=MOMENTS[int(draw.integers(2))],
+        shed_when=SHED_WHEN[int(draw.integers(2))],
     )
     if changes.pop("memory_changes", draw.random() < 0.2):
         case.memory = [(t, int(draw.integers(low, low + 3))) for t in starts(4)]
@@ -161,10 +161,10 @@ def test_anything(part: int) -> None:
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
-@pytest.mark.parametrize("moment", MOMENTS[:2])
-def test_splits_and_moments(split: float | None, moment: str) -> None:
+@pytest.mark.parametrize("shed_when", SHED_WHEN[:2])
+def test_splits_and_moments(split: float | None, shed_when: str) -> None:
     for seed in range(30):
-        case = random_case(1_000 + seed, split=split, moment=moment)
+        case = random_case(1_000 + seed, split=split, shed_when=shed_when)
         case.memory = [(t, max(m, 2)) for t, m in case.memory]
         check(case)
 
@@ -204,7 +204,7 @@ def test_unbounded_windows() -> None:
 
 def test_shed_first_small_cases_are_exact() -> None:
     for seed in range(80):
-        check(random_case(6_000 + seed, moment="shed-first"))
+        check(random_case(6_000 + seed, shed_when="before-arrival"))
 
 
 def test_the_plan_on_the_engine() -> None:
@@ -226,18 +226,20 @@ def test_the_plan_on_the_engine() -> None:
     policy=st.sampled_from(["rand", "fifo", "prob", "life"]),
     memory=st.integers(2, 40),
     split=st.sampled_from(["shared", "fixed", 0.25]),
-    moment=st.sampled_from(MOMENTS),
+    shed_when=st.sampled_from(SHED_WHEN),
     rate=st.sampled_from([0.5, 1.0, 3.0]),
 )
 def test_no_policy_is_better(
-    seed: int, policy: str, memory: int, split: Any, moment: str, rate: float
+    seed: int, policy: str, memory: int, split: Any, shed_when: str, rate: float
 ) -> None:
     streams = zipf(100, domain=8, skew=1.0, rate=rate, seed=seed)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": 25, "split": split}
-    online = tg.local.join(*streams, **join, memory=memory, moment=moment, policy=policy, seed=seed)
-    best = tg.optimal(*streams, **join, memory=memory, moment=moment)
+    online = tg.local.join(
+        *streams, **join, memory=memory, shed_when=shed_when, policy=policy, seed=seed
+    )
+    best = tg.optimal(*streams, **join, memory=memory, shed_when=shed_when)
     assert online.results <= best.upper_bound
-    if moment != "shed-first":
+    if shed_when != "before-arrival":
         assert best.upper_bound == best.importance
         assert best.results == best.table.num_rows
     exact = tg.local.join(*streams, **join)

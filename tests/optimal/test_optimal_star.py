@@ -48,10 +48,10 @@ def test_the_example_of_the_paper() -> None:
     streams = {"r": R, "s": S}
     exact = tg.local.star_join(streams, F, **EXAMPLE, importance="w")
     assert (exact.results, exact.importance) == (15, 43)
-    best = tg.ossj(streams, F, **EXAMPLE, **HALVES, importance="w", moment="evict-first")
+    best = tg.ossj(streams, F, **EXAMPLE, **HALVES, importance="w", shed_when="before-probe")
     assert (best.results, best.importance, best.upper_bound) == (11, 38, 38)
     assert earned(best.table) == (18, 11, 9)
-    largest = tg.ossj(streams, F, **EXAMPLE, **HALVES, moment="evict-first")
+    largest = tg.ossj(streams, F, **EXAMPLE, **HALVES, shed_when="before-probe")
     assert (largest.results, largest.upper_bound) == (12, 12)
     later = tg.ossj(streams, F, **EXAMPLE, **HALVES, importance="w")
     assert (later.importance, later.upper_bound) == (42, 42)
@@ -174,7 +174,7 @@ def test_the_flow_is_the_state_graph(
         memory=2 * places,
         split="fixed",
         importance="w",
-        moment="evict-first" if evict_first else "probe-first",
+        shed_when="before-probe" if evict_first else "after-probe",
     )
     assert best.importance == best.upper_bound == expected
     assert best.results == len(best.table)
@@ -197,8 +197,8 @@ def paper_streams(n: int, seed: int) -> tuple[dict[str, pa.Table], pa.Table]:
     return streams, pa.table({"a": pairs // 50, "b": pairs % 50})
 
 
-@pytest.mark.parametrize("moment", ["probe-first", "evict-first"])
-def test_no_policy_passes_the_optimum(moment: str) -> None:
+@pytest.mark.parametrize("shed_when", ["after-probe", "before-probe"])
+def test_no_policy_passes_the_optimum(shed_when: str) -> None:
     streams, facts = paper_streams(600, 3)
     settings: dict[str, Any] = {
         "on": {"r": "a", "s": "b"},
@@ -207,7 +207,7 @@ def test_no_policy_passes_the_optimum(moment: str) -> None:
         "importance": "w",
         "memory": 8,
         "split": "fixed",
-        "moment": moment,
+        "shed_when": shed_when,
     }
     best = tg.ossj(streams, facts, **settings)
     assert best.importance == best.upper_bound
@@ -227,7 +227,7 @@ def test_what_it_does_not_know() -> None:
     settings = {**EXAMPLE, **HALVES}
     with pytest.raises(TidegateError, match="leave policy out"):
         tg.ossj({"r": R, "s": S}, F, **settings, policy="simp")
-    with pytest.raises(TidegateError, match="shed-first"):
-        tg.ossj({"r": R, "s": S}, F, **settings, moment="shed-first")
+    with pytest.raises(TidegateError, match="before-arrival"):
+        tg.ossj({"r": R, "s": S}, F, **settings, shed_when="before-arrival")
     with pytest.raises(TidegateError, match="two streams"):
         tg.ossj({"r": R}, F, on=["a"], time="t")

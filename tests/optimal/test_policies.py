@@ -23,7 +23,7 @@ def compare(name: str, **settings: Any) -> None:
     memory = max(2, round(MEMORY * data.live(streams)))
     join: dict[str, Any] = data.settings | {"within": data.within, "memory": memory} | settings
     best = tg.optimal(*streams, **join)
-    if settings.get("moment") != "shed-first":
+    if settings.get("shed_when") != "before-arrival":
         assert best.upper_bound == best.importance
     assert best.results > 0
     online = {policy: tg.local.join(*streams, **join, policy=policy) for policy in POLICIES}
@@ -49,7 +49,7 @@ def test_no_policy_is_better(name: str, split: str) -> None:
     compare(name, split=split)
 
 
-@pytest.mark.parametrize("moment", ["evict-first", "shed-first"])
+@pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 @pytest.mark.parametrize("name", ["Zipf(1)", "importance"])
-def test_nor_at_another_moment(name: str, moment: str) -> None:
-    compare(name, moment=moment)
+def test_nor_at_another_moment(name: str, shed_when: str) -> None:
+    compare(name, shed_when=shed_when)

@@ -16,9 +16,9 @@ from tidegate.streams import uniform, zipf
 
 def arrivals(n: int, seed: int) -> Arrivals:
     rng = np.random.default_rng(7)
-    ties = rng.integers(0, 2**63, n).astype(np.uint64)
+    row_hashes = rng.integers(0, 2**63, n).astype(np.uint64)
     side, key = np.zeros(n, np.int8), np.zeros(n, np.uint64)
-    return Arrivals(np.arange(n), side, key, ties, np.ones(n), seed)
+    return Arrivals(np.arange(n), side, key, row_hashes, np.ones(n), seed)
 
 
 def test_every_policy_is_known_by_its_name() -> None:
@@ -70,7 +70,7 @@ def test_rand_evicts_uniformly() -> None:
     lives = np.array(
         [
             at - row["t"]
-            for at, row in zip(shed["left_at"].to_pylist(), shed["left"].to_pylist(), strict=True)
+            for at, row in zip(shed["shed_at"].to_pylist(), shed["left"].to_pylist(), strict=True)
         ]
     )
     # Each candidate of memory + 1 leaves with chance 1 / (memory + 1): the mean life is `memory`.
@@ -138,7 +138,7 @@ def test_a_given_table_is_followed() -> None:
         found = tg.local.join(left, right, **join, policy=tg.Prob(frequencies), keep_shed=True)
         assert found.results == 1
         assert found.shed["left"][0].as_py() == {"k": 1, "t": 0}
-        assert found.shed["why"][0].as_py() == "evicted"
+        assert found.shed["why"][0].as_py() == "shed"
 
 
 def test_counts_decay_so_that_drift_is_followed() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate as tg
-from tidegate.pool.ledger import Books, Shares
+from tidegate.pool.ledger import AllocationLedger, Shares
 
 MEMORY = 40
 NAMES = "abc"
@@ -45,9 +45,9 @@ class Joins:
         """Follow all orders before anything else."""
         self.resting.discard(name)
         for _, shard in [at for at in self.now if at[0] == name]:
-            self.follow(name, shard, len(self.sent[name]))
+            self.apply_budget(name, shard, len(self.sent[name]))
 
-    def follow(self, name: str, shard: int, upto: int) -> None:
+    def apply_budget(self, name: str, shard: int, upto: int) -> None:
         """Follow the latest of the first orders that were sent, unless a later one was."""
         if name in self.resting:
             return
@@ -74,7 +74,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
-    books, joins = Books(MEMORY), Joins()
+    ledger, joins = AllocationLedger(MEMORY), Joins()
     target: list[int] = [13] * 9
     for what, value in script:
         shards = sorted(joins.now)
@@ -82,7 +82,7 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
             scale = min(MEMORY / max(sum(value), 1), 1)
             target = [int(v * scale) for v in value]
         elif what == "follow" and isinstance(value, tuple) and value[0] < len(shards):
-            joins.follow(*shards[value[0]], value[1])
+            joins.apply_budget(*shards[value[0]], value[1])
         elif what == "rest" and isinstance(value, str) and value in joins.sent:
             joins.rest(value)
         elif what == "wake" and isinstance(value, str) and value in joins.resting:
@@ -91,110 +91,110 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
             if shards[value][0] in joins.resting:
                 continue
             joins.said[shards[value]] = joins.now[shards[value]]
-            books.confirm(*shards[value], *joins.now[shards[value]])
+            ledger.confirm(*shards[value], *joins.now[shards[value]])
         elif what == "start" and isinstance(value, tuple) and value[0] not in joins.sent:
-            books.open(value[0], value[1], 1.0, 1)
+            ledger.open(value[0], value[1], 1.0, 1)
             joins.start(*value)
-            joins.sent[value[0]].append(books.begin(value[0]))
-        elif what == "leave" and isinstance(value, str) and value in books.names:
-            books.leave(value)
+            joins.sent[value[0]].append(ledger.begin(value[0]))
+        elif what == "leave" and isinstance(value, str) and value in ledger.names:
+            ledger.leave(value)
         elif what == "stop" and isinstance(value, str) and value in joins.sent:
-            if value in books.names:
-                books.leave(value)
-            books.close(value)
+            if value in ledger.names:
+                ledger.leave(value)
+            ledger.close(value)
             joins.stop(value)
         targets = {}
-        for at, name in enumerate(books.names):
-            n = len(books.allowed(name))
-            targets[name] = [t // len(books.names) for t in target[3 * at : 3 * at + n]]
-        for name, order in books.orders(targets).items():
-            joins.sent[name].append(order)
-        for name in [name for name in books.names if name in joins.resting]:
-            books.settle(name)
-        assert joins.held <= books.granted <= MEMORY
+        for at, name in enumerate(ledger.names):
+            n = len(ledger.allowed(name))
+            targets[name] = [t // len(ledger.names) for t in target[3 * at : 3 * at + n]]
+        for name, update in ledger.updates(targets).items():
+            joins.sent[name].append(update)
+        for name in [name for name in ledger.names if name in joins.resting]:
+            ledger.settle(name)
+        assert joins.held <= ledger.granted <= MEMORY
 
 
 def test_memory_moves_once_it_is_free() -> None:
-    books = Books(100)
-    books.open("a", 2, 1.0, 1)
-    assert books.orders({"a": [60, 40]}) == {"a": (1, (60, 40))}
-    books.open("b", 1, 1.0, 1)
+    ledger = AllocationLedger(100)
+    ledger.open("a", 2, 1.0, 1)
+    assert ledger.updates({"a": [60, 40]}) == {"a": (1, (60, 40))}
+    ledger.open("b", 1, 1.0, 1)
     targets = {"a": [20, 30], "b": [50]}
     # Nobody has said that anything is free: one is told to shrink, the other gets nothing yet.
-    assert books.orders(targets) == {"a": (2, (20, 30))}
-    assert books.orders(targets) == {}
-    books.confirm("a", 0, 2, 20)
-    assert books.orders(targets) == {"b": (1, (40,))}
-    books.confirm("a", 1, 2, 30)
-    assert books.orders(targets) == {"b": (2, (50,))}
-    books.confirm("b", 0, 2, 50)
-    assert (books.granted, books.allowed("a"), books.ordered("b")) == (100, [20, 30], (50,))
+    assert ledger.updates(targets) == {"a": (2, (20, 30))}
+    assert ledger.updates(targets) == {}
+    ledger.confirm("a", 0, 2, 20)
+    assert ledger.updates(targets) == {"b": (1, (40,))}
+    ledger.confirm("a", 1, 2, 30)
+    assert ledger.updates(targets) == {"b": (2, (50,))}
+    ledger.confirm("b", 0, 2, 50)
+    assert (ledger.granted, ledger.allowed("a"), ledger.ordered("b")) == (100, [20, 30], (50,))
     # A report that comes late changes nothing.
-    books.confirm("a", 0, 1, 60)
-    assert books.granted == 100
-    books.leave("a")
-    assert books.orders({"b": [100]}) == {"a": (3, (0, 0))}
+    ledger.confirm("a", 0, 1, 60)
+    assert ledger.granted == 100
+    ledger.leave("a")
+    assert ledger.updates({"b": [100]}) == {"a": (3, (0, 0))}
     # With the last shard it has left: what it followed then is what it would begin with.
-    assert [books.confirm("a", shard, 3, 0) for shard in range(2)] == [(), ((3, 0), (3, 0))]
-    assert books.orders({"b": [100]}) == {"b": (3, (100,))}
-    assert books.names == ["b"]
+    assert [ledger.confirm("a", shard, 3, 0) for shard in range(2)] == [(), ((3, 0), (3, 0))]
+    assert ledger.updates({"b": [100]}) == {"b": (3, (100,))}
+    assert ledger.names == ["b"]
 
 
 def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
-    books = Books(100)
-    books.open("a", 1, 1.0, 1, {1: (90,), 2: (30,)})
-    books.open("b", 1, 1.0, 1, {1: (10,), 2: (70,)})
-    assert (books.ordered("a"), books.ordered("b")) == ((30,), (70,))
-    assert books.orders({"a": [30], "b": [70]}) == {}
-    assert books.orders({"a": [40], "b": [60]}) == {"b": (3, (60,))}
-    books.confirm("a", 0, 2, 30)
-    assert books.orders({"a": [40], "b": [60]}) == {}
-    books.confirm("b", 0, 3, 60)
-    assert books.orders({"a": [40], "b": [60]}) == {"a": (3, (40,))}
-    assert books.granted == 100
+    ledger = AllocationLedger(100)
+    ledger.open("a", 1, 1.0, 1, {1: (90,), 2: (30,)})
+    ledger.open("b", 1, 1.0, 1, {1: (10,), 2: (70,)})
+    assert (ledger.ordered("a"), ledger.ordered("b")) == ((30,), (70,))
+    assert ledger.updates({"a": [30], "b": [70]}) == {}
+    assert ledger.updates({"a": [40], "b": [60]}) == {"b": (3, (60,))}
+    ledger.confirm("a", 0, 2, 30)
+    assert ledger.updates({"a": [40], "b": [60]}) == {}
+    ledger.confirm("b", 0, 3, 60)
+    assert ledger.updates({"a": [40], "b": [60]}) == {"a": (3, (40,))}
+    assert ledger.granted == 100
 
 
 def test_who_does_not_run_follows_its_last_order_first() -> None:
-    books = Books(100)
-    books.open("a", 1, 1.0, 1)
-    books.open("b", 1, 1.0, 1)
-    assert books.begin("a") == (1, (0,))
-    assert books.orders({"a": [60], "b": [40]}) == {"a": (2, (60,)), "b": (1, (40,))}
-    assert books.orders({"a": [0], "b": [100]}) == {"a": (3, (0,))}
-    books.settle("a")
-    assert (books.most("a"), books.followed("a"), books.granted) == (0, ((2, 0),), 40)
-    assert books.orders({"a": [0], "b": [100]}) == {"b": (2, (100,))}
-    books.confirm("a", 0, 2, 60)
-    books.confirm("a", 0, 3, 0)
-    assert books.granted == 100
+    ledger = AllocationLedger(100)
+    ledger.open("a", 1, 1.0, 1)
+    ledger.open("b", 1, 1.0, 1)
+    assert ledger.begin("a") == (1, (0,))
+    assert ledger.updates({"a": [60], "b": [40]}) == {"a": (2, (60,)), "b": (1, (40,))}
+    assert ledger.updates({"a": [0], "b": [100]}) == {"a": (3, (0,))}
+    ledger.settle("a")
+    assert (ledger.most("a"), ledger.followed("a"), ledger.granted) == (0, ((2, 0),), 40)
+    assert ledger.updates({"a": [0], "b": [100]}) == {"b": (2, (100,))}
+    ledger.confirm("a", 0, 2, 60)
+    ledger.confirm("a", 0, 3, 0)
+    assert ledger.granted == 100
 
 
 def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
-    books = Books(10)
-    books.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
-    assert (books.most("a"), books.ordered("a")) == (7, (4, 3))
-    books.renew("a", 2, 2.0, 4)
-    assert (books.weight("a"), books.least("a")) == (2.0, [4, 4])
+    ledger = AllocationLedger(10)
+    ledger.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
+    assert (ledger.most("a"), ledger.ordered("a")) == (7, (4, 3))
+    ledger.renew("a", 2, 2.0, 4)
+    assert (ledger.weight("a"), ledger.least("a")) == (2.0, [4, 4])
     with pytest.raises(tg.TidegateError, match='"a" had 2 shards when it last ran'):
-        books.renew("a", 1, 1.0, 1)
+        ledger.renew("a", 1, 1.0, 1)
     with pytest.raises(tg.TidegateError, match="a pool of 10 is too small for 1 joins"):
-        books.renew("a", 2, 1.0, 6)
+        ledger.renew("a", 2, 1.0, 6)
 
 
 def test_who_is_not_let_in() -> None:
-    books = Books(5)
-    books.open("a", 2, 1.0, 2)
+    ledger = AllocationLedger(5)
+    ledger.open("a", 2, 1.0, 2)
     with pytest.raises(tg.TidegateError, match='has a join "a" already; each needs a name'):
-        books.open("a", 1, 1.0, 1)
+        ledger.open("a", 1, 1.0, 1)
     with pytest.raises(tg.TidegateError, match="a pool of 5 is too small for 2 joins.* need 6"):
-        books.open("b", 2, 1.0, 1)
+        ledger.open("b", 2, 1.0, 1)
     with pytest.raises(tg.TidegateError, match='no join "b"; it has "a"'):
-        books.leave("b")
+        ledger.leave("b")
     with pytest.raises(tg.TidegateError, match='"b" had 3 shards when it last ran'):
-        books.open("b", 1, 1.0, 1, {1: (1, 1, 1)})
-    books.orders({"a": [2, 3]})
-    books.leave("a")
+        ledger.open("b", 1, 1.0, 1, {1: (1, 1, 1)})
+    ledger.updates({"a": [2, 3]})
+    ledger.leave("a")
     with pytest.raises(tg.TidegateError, match=r"it has none \(it is leaving already\)"):
-        books.leave("a")
+        ledger.leave("a")
     with pytest.raises(tg.TidegateError, match="still leaving: stop its query first"):
-        books.open("a", 1, 1.0, 1)
+        ledger.open("a", 1, 1.0, 1)

@@ -20,7 +20,7 @@ from tidegate.joins.window.spec import WindowJoin, window_join
 from tidegate.policies import POLICIES
 from tidegate.pool.curves import of_points
 from tidegate.pool.member import Member, PooledEngine, pooled
-from tidegate.pool.shadow_joins import OF_HELD, Miniature, Sample, lot
+from tidegate.pool.shadow_joins import OF_HELD, Sample, ShadowJoins, random_share
 from tidegate.streams import auctions, cut_by_time, uniform, zipf
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("value", pa.float64())])
@@ -79,12 +79,12 @@ def test_an_engine_holds_what_it_is_told(
         found += list(one.feed(inputs))
         again += list(other.feed(inputs))
         assert one.take_counters()["held"] <= memory
-        assert one.order == (number + 1, memory)
+        assert one.budget_update == (number + 1, memory)
         log.append(other.changes())
         if number == restart:
             other = WindowEngine(spec)
             other.restore(log)
-            assert other.order == (number + 1, memory)
+            assert other.budget_update == (number + 1, memory)
     assert rows(found) == rows(again)
     exact = WindowEngine(spec_of(within=30))
     assert rows(found) <= rows([b for i in feeds_of(spec, tables, 4) for b in exact.feed(i)])
@@ -174,7 +174,7 @@ def test_copies_foresee_what_a_join_finds(name: str, policy: str) -> None:
     exact = tg.local.join(left, right, **settings).results
     spec = window_join(left.schema, right.schema, **settings, memory=live, policy=policy)
     sizes = [round(live * 2 ** (-step / 2)) for step in range(7, -1, -1)]
-    small = Miniature(WindowCopies(spec), sizes, settle=False)
+    small = ShadowJoins(WindowCopies(spec), sizes, settle=False)
     for inputs in feeds_of(spec, tables, 5):
         small.feed(inputs, None)
     found = small.take()
@@ -192,17 +192,17 @@ def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
     spec = window_join(
         *(t.schema for t in DATA["auctions"][0]), **DATA["auctions"][1], memory=100, policy="age"
     )
-    small = Miniature(WindowCopies(spec), [200], settle=False, held=200)
+    small = ShadowJoins(WindowCopies(spec), [200], settle=False, held=200)
     for inputs in feeds_of(spec, auctions(6_000, bids=3.0, seed=2), 4):
         small.feed(inputs, None)
-    assert small.sample.kin < 1
+    assert small.sample.key_group < 1
     assert small.take().hits[0] > 0
     few = spec_of(within=500, memory=100, policy="prob")
-    small = Miniature(WindowCopies(few), [400], settle=False, held=200)
+    small = ShadowJoins(WindowCopies(few), [400], settle=False, held=200)
     tables = zipf(5_000, domain=8, seed=2)
     for inputs in feeds_of(few, tables, 20):
         small.feed(inputs, None)
-    assert (small.sample.kin, small.sample.seen) == (1.0, 1.0)
+    assert (small.sample.key_group, small.sample.seen) == (1.0, 1.0)
     assert 0.05 < small.sample.held < 0.2
     found = small.take()
     exact = tg.local.join(*tables, on="key", time="time", within=500).results
@@ -230,7 +230,7 @@ def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
     sure: list[set[int]] = [set(), set()]
     for inputs in feeds:
         for side, batch in [(s, b) for s in range(2) for b in inputs[s]]:
-            drawn = lot(batch.column("tie").to_numpy(), OF_HELD) < share
+            drawn = random_share(batch.column("row_hash").to_numpy(), OF_HELD) < share
             rows = zip(*(batch.column(n).to_pylist() for n in ("key", "time", "c0")), strict=True)
             for (name, time, key), kept in zip(rows, drawn, strict=True):
                 stands[side][time] = 1.0 if key in always[side] else kept / share
@@ -261,7 +261,7 @@ def test_a_sample_has_all_the_rare_tuples_that_find_much(seed: int) -> None:
     tables = zipf(12_000, domain=1_000, skew=1.0, correlation="opposite", seed=seed)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 2_000, "policy": "prob"}
     spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
-    small = Miniature(WindowCopies(spec), [500, 1_000, 2_000], settle=False, held=1_600)
+    small = ShadowJoins(WindowCopies(spec), [500, 1_000, 2_000], settle=False, held=1_600)
     for inputs in feeds_of(spec, tables, 24):
         small.feed(inputs, None)
     assert small.sample.held < 0.5
@@ -277,7 +277,7 @@ def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:
     tables = zipf(8_000, domain=1_000, skew=1.0, seed=3)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 1_000, "policy": "prob"}
     spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
-    small = Miniature(WindowCopies(spec), [500, 1_000], settle=False, held=800)
+    small = ShadowJoins(WindowCopies(spec), [500, 1_000], settle=False, held=800)
     for inputs in feeds_of(spec, tables, 16):
         small.feed(inputs, None)
     assert small.sample.held < 0.3
@@ -290,7 +290,7 @@ def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:
 
 def test_of_large_batches_with_long_windows_fewer_tuples_are_seen() -> None:
     spec = spec_of(within=300, memory=50, policy="prob")
-    small = Miniature(WindowCopies(spec), [50, 100], rows=200)
+    small = ShadowJoins(WindowCopies(spec), [50, 100], rows=200)
     found = 0.0
     for inputs in feeds_of(spec, zipf(8_000, domain=10, seed=2), 8):
         small.feed(inputs, None)
@@ -302,7 +302,7 @@ def test_of_large_batches_with_long_windows_fewer_tuples_are_seen() -> None:
 def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     spec = spec_of(within=100, memory=50, policy="prob")
     tables = zipf(1_000, domain=10, seed=2)
-    small = Miniature(WindowCopies(spec), [50, 200])
+    small = ShadowJoins(WindowCopies(spec), [50, 200])
     totals = []
     for inputs in feeds_of(spec, tables, 10):
         small.feed(inputs, None)
@@ -311,7 +311,7 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     assert [each.advance for each in totals[1:]] == pytest.approx([100] * 9, abs=2)
     assert totals[2].hits[0] < totals[2].hits[1] == totals[2].total
     # The window of 200 tuples passes within the latest 800 rows of a batch.
-    small = Miniature(WindowCopies(spec), [50, 200], rows=800)
+    small = ShadowJoins(WindowCopies(spec), [50, 200], rows=800)
     [inputs] = feeds_of(spec, tables, 1)
     small.feed(inputs, None)
     part = small.take()
@@ -326,7 +326,7 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
 def test_more_is_tried_out_where_recall_rises_much() -> None:
     """In two rounds; copies begin anew for each, and have to settle again."""
     spec = spec_of(within=100, memory=50, policy="prob")
-    small = Miniature(WindowCopies(spec), [20, 50, 200])
+    small = ShadowJoins(WindowCopies(spec), [20, 50, 200])
     seen = []
     for inputs in feeds_of(spec, zipf(1_500, domain=10, seed=2), 15):
         small.feed(inputs, None)
@@ -350,8 +350,8 @@ def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:
     feeds = feeds_of(spec, zipf(120, domain=4, seed=1), 3)
     assert list(engine.feed(feeds[0])) != []
     assert engine.take_counters()["held"] == 0
-    engine.follow(2, (3, 5))
-    engine.follow(1, (9, 9))
+    engine.apply_budget(2, (3, 5))
+    engine.apply_budget(1, (9, 9))
     list(engine.feed(feeds[1]))
     counters, report = engine.take_counters(), json.loads(engine.report())
     assert (counters["held"], counters["allowed"]) == (5, 5)

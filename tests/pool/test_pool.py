@@ -16,7 +16,7 @@ from benchmarks.pools import PooledRun, sharded
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.expected_error import Expectations
 from tidegate.joins.sampled.spec import sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import StarCopies
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
@@ -24,7 +24,7 @@ from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import WindowJoin, window_join
 from tidegate.pool.member import Member, pooled
 from tidegate.report.plots import available
-from tidegate.spark.pool_controller import Place
+from tidegate.spark.pool_controller import PoolMembership
 from tidegate.streams import zipf
 
 MEMORY, WINDOW, BATCHES = 60, 60, 16
@@ -97,7 +97,7 @@ def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
         within=WINDOW,
         memory=MEMORY,
     )
-    job = StarJob(star, InHand(*in_order(facts)))
+    job = StarJob(star, LocalRelation(*in_order(facts)))
     sample = sampled_join(left, left, on="key", time="time", within=WINDOW, memory=MEMORY)
     run.add("join", spec)
     run.enter("star", job, StarCopies(job), shards=2)
@@ -384,7 +384,7 @@ def test_bad_settings(tmp_path: Path) -> None:
     in_bytes = pool_of(tmp_path, memory="1 MB")
     spec = turning(1.0, 1.0)[0]
     with pytest.raises(tg.TidegateError, match='holds a number of tuples, and the pool has "1 MB"'):
-        in_bytes.admit(Place(in_bytes.share("a"), WindowCopies(spec)), 1)
+        in_bytes.admit(PoolMembership(in_bytes.share("a"), WindowCopies(spec)), 1)
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', '{"number": 1, "sha', "[]"])
@@ -431,8 +431,8 @@ def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
 def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
     """Its orders say how much there was to divide when they were sent."""
     (tmp_path / "a").mkdir()
-    order = {"number": 1, "shares": [10 * MEMORY], "memory": 10 * MEMORY}
-    (tmp_path / "a" / "00000001.json").write_text(json.dumps(order))
+    update = {"number": 1, "shares": [10 * MEMORY], "memory": 10 * MEMORY}
+    (tmp_path / "a" / "00000001.json").write_text(json.dumps(update))
     assert pool_of(tmp_path).joins == ["a"]
 
 
@@ -440,20 +440,20 @@ def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
     spec = turning(1.0, 1.0)[0]
     member = Member("pool", "a", (2, MEMORY), 1.0)
     engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
-    engine.follow(1, (MEMORY - 1, 1))
+    engine.apply_budget(1, (MEMORY - 1, 1))
     with pytest.raises(tg.TidegateError, match="order 2 of a pool gives one join"):
-        engine.follow(2, (MEMORY, 1))
+        engine.apply_budget(2, (MEMORY, 1))
     with pytest.raises(tg.TidegateError, match="is for 1 shards, and the join has 2"):
-        engine.follow(3, (MEMORY,))
+        engine.apply_budget(3, (MEMORY,))
     assert engine.take_counters()["allowed"] == MEMORY - 1
-    engine.follow(4, (MEMORY, 1), memory=2 * MEMORY)
+    engine.apply_budget(4, (MEMORY, 1), memory=2 * MEMORY)
     assert engine.take_counters()["allowed"] == MEMORY
 
 
 def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
     pool = tg.MemoryPool(memory=100, objective="sum")
     spec, _ = turning(1.0, 1.0)
-    _, folder = pool.admit(Place(pool.share("a"), WindowCopies(spec)), 1)
+    _, folder = pool.admit(PoolMembership(pool.share("a"), WindowCopies(spec)), 1)
     pool.rebalance()
     assert sorted(path.name for path in folder.glob("*.json")) == ["00000001.json", "00000002.json"]
     del pool

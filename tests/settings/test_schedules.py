@@ -113,8 +113,8 @@ def test_memory_follows_its_schedule() -> None:
     most = tg.local.join(left, right, **join, memory=200)
     found = tg.local.join(left, right, **join, memory=[(0, 200), (500, 20)], keep_shed=True)
     assert least.results < found.results < most.results
-    at_once = found.shed.filter(pa.compute.equal(found.shed["left_at"], 500)).to_pylist()
-    assert sum(row["why"] == "evicted" for row in at_once) >= 180
+    at_once = found.shed.filter(pa.compute.equal(found.shed["shed_at"], 500)).to_pylist()
+    assert sum(row["why"] == "shed" for row in at_once) >= 180
     grown = tg.local.join(left, right, **join, memory=[(0, 20), (500, 200)])
     assert least.results < grown.results < most.results
     assert rows_of(tg.local.join(left, right, **join, memory=[(0, 20), (1_001, 9)]).table) == (

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import tidegate as tg
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.spec import sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
@@ -69,7 +69,7 @@ class Batch:
     """What a batch has read, as the checkpoint says."""
 
     rows: list[Path]
-    orders: dict[str, tuple[int, int]]
+    updates: dict[str, tuple[int, int]]
 
 
 def batches(home: Path) -> list[Batch]:
@@ -107,9 +107,9 @@ def _note(batch: Batch, log: Path, at: int) -> None:
         if path.suffix == ".parquet":
             batch.rows.append(path)
             continue
-        order = json.loads(path.read_text())
-        latest = batch.orders.get(path.parent.name, (0, 0))
-        batch.orders[path.parent.name] = max(latest, (order["number"], order["shares"][0]))
+        update = json.loads(path.read_text())
+        latest = batch.updates.get(path.parent.name, (0, 0))
+        batch.updates[path.parent.name] = max(latest, (update["number"], update["shares"][0]))
 
 
 def replayed(home: Path) -> dict[str, Bag]:
@@ -120,8 +120,8 @@ def replayed(home: Path) -> dict[str, Bag]:
         engine.resize(0, 0)
     found: dict[str, list[pa.RecordBatch]] = {name: [] for name in jobs}
     for batch in batches(home):
-        for name, order in batch.orders.items():
-            engines[name].resize(*order)
+        for name, update in batch.updates.items():
+            engines[name].resize(*update)
         read = [pq.read_table(path) for path in sorted(set(batch.rows))]
         rows = pa.concat_tables(read) if read else None
         for name, engine in engines.items():
@@ -135,7 +135,7 @@ def replayed(home: Path) -> dict[str, Bag]:
                     clocks[side] = pc.max(table["time"]).as_py()
             found[name] += list(engine.feed(inputs, clocks))
         held = {name: engine.take_counters()["held"] for name, engine in engines.items()}
-        allowed = {name: engine.order[1] for name, engine in engines.items()}
+        allowed = {name: engine.update[1] for name, engine in engines.items()}
         assert all(held[name] <= allowed[name] for name in NAMES)
         assert sum(allowed.values()) <= MEMORY
     return {name: bag(_rows(name, parts)) for name, parts in found.items()}
@@ -147,7 +147,7 @@ def _jobs() -> dict[str, Any]:
     sample = sampled_join(SCHEMA, SCHEMA, on="key", **SETTINGS, memory=MEMORY)
     return {
         "join": WindowJob(window),
-        "star": StarJob(star, InHand(*in_order(facts()))),
+        "star": StarJob(star, LocalRelation(*in_order(facts()))),
         "sample": SampledJob(sample),
     }
 

@@ -6,12 +6,12 @@ import itertools
 from collections import Counter
 from typing import Any
 
-from twins import constrained as naive
 import numpy as np
 import pyarrow as pa
 import pytest
-from twins.constrained import Join, Tup
 from pyspark.sql import SparkSession
+from twins import constrained as naive
+from twins.constrained import Join, Tup
 
 import tidegate as tg
 from tidegate.joins.constrained.constraints import Constraint

@@ -356,7 +356,7 @@ def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
     home = killed.home / "pool"
     found = pooling.by_join(delivered(spark, home))
     # Shares changed while the query ran, and not only at its start.
-    assert any(batch.orders for batch in pooling.batches(home)[1:])
+    assert any(batch.updates for batch in pooling.batches(home)[1:])
     expected = pooling.replayed(home)
     for name in pooling.NAMES:
         assert expected[name].total() > 300

@@ -229,8 +229,8 @@ def closed(case: Case) -> Case:
 BOUNDED: list[dict[str, Any]] = [
     {"memory": 40, "policy": "prob"},
     {"memory": 40},
-    {"memory": 40, "policy": tg.Life(), "moment": "shed-first", "split": 0.3},
-    {"memory": "16 kB", "policy": "rand", "moment": "evict-first", "seed": 9},
+    {"memory": 40, "policy": tg.Life(), "shed_when": "before-arrival", "split": 0.3},
+    {"memory": "16 kB", "policy": "rand", "shed_when": "before-probe", "seed": 9},
     {"memory": 40, "policy": tg.IJoin(tau=2, decay=0.1), "importance": "value"},
     {"memory": 40, "policy": "prob", "cpu": tg.SlowCPU(rate=1.7, queue=25)},
 ]
@@ -258,7 +258,7 @@ def test_bounded_mode_is_the_local_engines_answer(
     assert bag(delivered(spark, tmp_path)) == expected
     counts = counters(query)
     assert len(counts) == 4
-    for name in ("results", "arrived", "admitted", "evicted", "rejected", "queue_shed"):
+    for name in ("results", "arrived", "admitted", "shed", "rejected", "queue_shed"):
         # The last tick waits for what may still come in its time.
         waiting = 2 if name == "admitted" else 0
         assert total(counts, name) == local.counters[name] - waiting
@@ -426,7 +426,7 @@ def test_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     batches = [metrics.observed(p) for p in query.recentProgress if p["numInputRows"]]
     assert all(len(joins) == 3 for joins in batches)
     for joins in zip(*(joins.values() for joins in batches), strict=True):
-        assert [count["late"] for count in joins] == [0, 0, 3]
+        assert [count["out_of_order"] for count in joins] == [0, 0, 3]
 
 
 def test_empty_and_one_sided_streams(spark: SparkSession, tmp_path: Path) -> None:

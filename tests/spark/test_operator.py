@@ -29,7 +29,7 @@ from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing
 from tidegate.spark.operator import PROVIDER, PROVIDER_CONF, run
 from tidegate.spark.shards import labels, shard_of, spark_hash
-from tidegate.spark.state import VALUE_BYTES, LiveEngines
+from tidegate.spark.state import VALUE_BYTES, EngineCache
 
 # Workers cannot import this file, so its classes travel whole.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -153,7 +153,7 @@ class DictJob:
         first = [
             pa.field("key", pa.uint64()),
             pa.field("time", pa.int64()),
-            pa.field("tie", pa.uint64()),
+            pa.field("row_hash", pa.uint64()),
         ]
         return [pa.schema([*first, *schema]) for schema in self.inputs]
 
@@ -591,7 +591,7 @@ def test_rows_spread_over_shards(shards: int, seed: int) -> None:
 
 
 def test_a_live_engine_is_used_only_for_the_state_it_wrote() -> None:
-    live = LiveEngines()
+    live = EngineCache()
     engine = DictEngine(1, [SMALL, SMALL], SMALL)
     live.keep(("query", "operator", 0), b"one", engine)
     assert live.take(("query", "operator", 1), b"one") is None

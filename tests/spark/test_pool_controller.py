@@ -86,7 +86,7 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
             if batch:
                 write(tmp_path, batch)
             query.processAllAvailable()
-            pool.hear(query.lastProgress)
+            pool.on_progress(query.lastProgress)
             assert pool.granted <= MEMORY
         explained = pool.explain()
     finally:
@@ -124,10 +124,10 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
         query.stop()
         query.awaitTermination()
 
-    def orders(reports: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    def updates(reports: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
         return sorted((r["join"], r["shard"], r["number"], r["allowed"]) for r in reports)
 
-    assert orders(by_batch(query)[last]) == orders(seen[last])
+    assert updates(by_batch(query)[last]) == updates(seen[last])
 
 
 def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:

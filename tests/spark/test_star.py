@@ -173,8 +173,8 @@ def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files:
 
 BOUNDED: dict[str, dict[str, Any]] = {
     "auto": {"memory": 30},
-    "dgl": {"memory": 30, "policy": "dgl", "split": "fixed", "moment": "evict-first"},
-    "rand": {"memory": 30, "policy": "rand", "seed": 3, "moment": "shed-first"},
+    "dgl": {"memory": 30, "policy": "dgl", "split": "fixed", "shed_when": "before-probe"},
+    "rand": {"memory": 30, "policy": "rand", "seed": 3, "shed_when": "before-arrival"},
 }
 
 
@@ -220,7 +220,7 @@ def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, files: Fi
         assert bag(found) == bag(expected.table)
         assert len(counts[name]) == BATCHES
         assert total(counts[name], "importance") == expected.importance
-        for counter in ("evicted", "rejected", "filtered"):
+        for counter in ("shed", "rejected", "filtered"):
             assert total(counts[name], counter) == pytest.approx(expected.counters[counter], abs=2)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twins import constrained as naive
 import numpy as np
 import pyarrow as pa
 import pytest
+from twins import constrained as naive
 from twins.constrained import Join, Tup
 
 import tidegate as tg

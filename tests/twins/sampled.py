@@ -28,7 +28,7 @@ def mix(h: int) -> int:
     return h ^ (h >> 32)
 
 
-def lot_of(seed: int, words: Sequence[int]) -> int:
+def random_word_of(seed: int, words: Sequence[int]) -> int:
     """Hash a seed and what tells a tuple from others."""
     golden, state = 0x9E3779B97F4A7C15, seed % WORD
     for word in words:
@@ -36,17 +36,17 @@ def lot_of(seed: int, words: Sequence[int]) -> int:
     return state
 
 
-def split_mix(lot: int, number: int) -> int:
+def split_mix(random_word: int, number: int) -> int:
     """Give one of the hashes that follow from a lot."""
-    z = (lot + (number % WORD) * 0x9E3779B97F4A7C15) % WORD
+    z = (random_word + (number % WORD) * 0x9E3779B97F4A7C15) % WORD
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
     return z ^ (z >> 31)
 
 
-def drawn(lot: int, number: int) -> float:
+def drawn(random_word: int, number: int) -> float:
     """Give one of the numbers in (0, 1) that follow from a lot."""
-    return float(((split_mix(lot, number) >> 12) + 0.5) / 2**52)
+    return float(((split_mix(random_word, number) >> 12) + 0.5) / 2**52)
 
 
 def halved(low: float, high: float, is_low: Callable[[float], bool]) -> float:
@@ -68,7 +68,7 @@ class Held:
 
     row: Row
     seq: int
-    lot: int
+    random_word: int
     share: float
     most: int = 0
     passed: int = 0
@@ -126,7 +126,7 @@ class NaiveSample:
         self.in_bytes, self.lateness, self.cap, self.seed = in_bytes, lateness, cap, seed
         self.span = max(windows)
         self.clock: Time = -math.inf
-        self.heard: list[Time] = [-math.inf, -math.inf]
+        self.stream_clock: list[Time] = [-math.inf, -math.inf]
         self.open: list[Row] = []
         self.held: list[Held] = []
         self.seq = 0
@@ -177,7 +177,7 @@ class NaiveSample:
         self.open = []
         if order and not close and order[-1].time >= self.clock:
             self.open = [row for row in order if row.time == order[-1].time]
-        base, before = self.seq, list(self.heard)
+        base, before = self.seq, list(self.stream_clock)
         found: list[Drawn] = []
         done: list[Row] = []
         for _, group in groupby(order[: len(order) - len(self.open)], key=lambda row: row.time):
@@ -196,10 +196,10 @@ class NaiveSample:
                 number = sum(_alike(row, other) for other in done)
                 if row.time < before[row.side]:
                     number = base + len(done) + len(order)
-                lot = lot_of(self.seed, [row.side, row.key, row.tie, number])
+                random_word = random_word_of(self.seed, [row.side, row.key, row.row_hash, number])
                 found += self._probe(row)
                 self._meet(row)
-                self._admit(row, lot)
+                self._admit(row, random_word)
                 done.append(row)
             self._forget()
         return found
@@ -213,11 +213,13 @@ class NaiveSample:
             self.counted = [each for each in self.counted if each[0].key not in gone]
 
     def _hear(self, side: int, time: Time) -> None:
-        self.heard[side] = max(self.heard[side], time)
+        self.stream_clock[side] = max(self.stream_clock[side], time)
         self.clock = max(self.clock, time)
 
     def _expire(self) -> None:
-        self.held = [h for h in self.held if not self._past(h.row, self.heard[1 - h.row.side])]
+        self.held = [
+            h for h in self.held if not self._past(h.row, self.stream_clock[1 - h.row.side])
+        ]
 
     def _past(self, row: Row, time: Time) -> bool:
         window = self.windows[row.side]
@@ -241,16 +243,16 @@ class NaiveSample:
         for held in list(self.held):
             if not self._joins(row, held.row):
                 continue
-            unit = held.lot
+            unit = held.random_word
             if held.most:
                 held.passed += 1
                 if held.passed != held.next:
                     continue
-                unit = split_mix(held.lot, -held.passed)
+                unit = split_mix(held.random_word, -held.passed)
             left, right = (row, held.row) if row.side == LEFT else (held.row, row)
             found.append(Drawn(left.uid, right.uid, held.share, unit))
             if held.most:
-                u = drawn(held.lot, held.passed)
+                u = drawn(held.random_word, held.passed)
                 held.next = held.passed + self._skip(u, held.share, held.most - held.passed)
                 if held.next > held.most:
                     self.held.remove(held)
@@ -266,12 +268,12 @@ class NaiveSample:
                 return k
         return left + 1
 
-    def _admit(self, row: Row, lot: int) -> None:
+    def _admit(self, row: Row, random_word: int) -> None:
         seq, self.seq = self.seq, self.seq + 1
         size = self._size(row)
         self.arrived[row.side][0] += 1
         self.arrived[row.side][1] += size if size <= self.budget else 0
-        if self._past(row, self.heard[1 - row.side]):
+        if self._past(row, self.stream_clock[1 - row.side]):
             return
         n = self.foreseen(row)
         most = math.ceil(n + self.reach * math.sqrt(n))
@@ -289,14 +291,14 @@ class NaiveSample:
         fits = size <= self.free
         if fits and self.free < self.reserve:
             p *= self.free / self.reserve
-        u = drawn(lot, 0)
+        u = drawn(random_word, 0)
         first = self._skip(u, p, most)
         if not (first <= most if self.drawing == "uniform" else u < p):
             return
         if size > self.budget:
             self.rejected.append(row.uid)
             return
-        held = Held(row, seq, lot, p)
+        held = Held(row, seq, random_word, p)
         if self.drawing == "uniform":
             held.most, held.next = most, first
         self.held.append(held)
@@ -336,13 +338,13 @@ class NaiveSample:
             if self._stays_above(held) >= fits:
                 self.evicted.append(held.row.uid)
                 continue
-            lot = self._fate(held)
+            random_word = self._fate(held)
             held.share *= fits
-            if held.most and drawn(lot, 0) >= fits:
+            if held.most and drawn(random_word, 0) >= fits:
                 left = held.most - held.next
-                held.next += self._skip(drawn(lot, 1), held.share, left)
+                held.next += self._skip(drawn(random_word, 1), held.share, left)
             if held.most:
-                held.lot = split_mix(lot, 2)
+                held.random_word = split_mix(random_word, 2)
             else:
                 held.thinned += 1
             kept.append(held)
@@ -352,15 +354,15 @@ class NaiveSample:
     @staticmethod
     def _fate(held: Held) -> int:
         """Draw another lot, which decides whether a tuple stays."""
-        return split_mix(held.lot, THINNING + held.thinned)
+        return split_mix(held.random_word, THINNING + held.thinned)
 
     def _stays_above(self, held: Held) -> float:
         """Say to which share the sample must be thinned at the least for a tuple to go."""
-        lot = self._fate(held)
-        lowest = drawn(lot, 0)
+        random_word = self._fate(held)
+        lowest = drawn(random_word, 0)
         if held.most > held.next:
             # No coin of those that are left shows heads with a probability of (1 - p) ** left.
-            none = drawn(lot, 1) ** (1 / (held.most - held.next))
+            none = drawn(random_word, 1) ** (1 / (held.most - held.next))
             lowest = min(lowest, (1 - none) / held.share)
         return lowest
 
@@ -591,6 +593,6 @@ class NaiveSample:
 
 
 def _alike(one: Row, other: Row) -> bool:
-    of = ("time", "side", "key", "tie")
+    of = ("time", "side", "key", "row_hash")
     values: list[Any] = [getattr(one, name) == getattr(other, name) for name in of]
     return all(values)

@@ -27,7 +27,7 @@ class Row:
     stream: int
     key: int
     time: Time
-    tie: int
+    row_hash: int
     uid: int
     weight: float = 1.0
 
@@ -58,7 +58,7 @@ class Held:
 
 
 def tick_order(row: Row) -> tuple[Any, ...]:
-    return (row.time, row.stream, row.key, row.tie, row.uid)
+    return (row.time, row.stream, row.key, row.row_hash, row.uid)
 
 
 def combinations(
@@ -104,7 +104,7 @@ class NaiveStar:
         ranker: str = "nothing",
         memory: int | None = None,
         fixed_split: bool = False,
-        moment: str = "probe-first",
+        shed_when: str = "after-probe",
         lateness: Time = 0,
         dynamic: bool = False,
         combine: str | None = None,
@@ -115,14 +115,14 @@ class NaiveStar:
         order_weight: float = 0.0,
     ) -> None:
         self.windows, self.facts, self.ranker = windows, facts, ranker
-        self.memory, self.fixed_split, self.moment = memory, fixed_split, moment
+        self.memory, self.fixed_split, self.shed_when = memory, fixed_split, shed_when
         self.lateness, self.combine, self.params = lateness, combine, params
         self.halflife, self.ranks = halflife, ranks or {}
         self.floor_weight, self.order_weight = floor_weight, order_weight
-        self.deferred = dynamic or moment != "probe-first"
+        self.deferred = dynamic or shed_when != "after-probe"
         n = len(windows)
         self.clock: Time = -math.inf
-        self.heard: list[Time] = [-math.inf] * n
+        self.stream_clock: list[Time] = [-math.inf] * n
         self.held: list[Held] = []
         self.open: list[Row] = []
         self.counts: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
@@ -152,13 +152,13 @@ class NaiveStar:
         tick, self.open = sorted(self.open, key=tick_order), []
         return self._close(tick)
 
-    def _advance(self, heard: Sequence[tuple[int, Time]]) -> list[Found]:
+    def _advance(self, stream_clock: Sequence[tuple[int, Time]]) -> list[Found]:
         found: list[Found] = []
-        for stream, time in heard:
+        for stream, time in stream_clock:
             if time > self.clock:
                 found += self.finish()
                 self.clock = time
-            self.heard[stream] = max(self.heard[stream], time)
+            self.stream_clock[stream] = max(self.stream_clock[stream], time)
         dead = [h for h in self.held if self._dead(h.row)]
         self.expired += len(dead)
         self.held = [h for h in self.held if h not in dead]
@@ -177,13 +177,13 @@ class NaiveStar:
         return min(row.time + self.windows[row.stream], max(f.end for f in self._facts(row)))
 
     def _dead(self, row: Row) -> bool:
-        others = [t for s, t in enumerate(self.heard) if s != row.stream]
+        others = [t for s, t in enumerate(self.stream_clock) if s != row.stream]
         return all(t >= self.until(row) + self.lateness for t in others)
 
     def _close(self, tick: list[Row]) -> list[Found]:
         if not tick:
             return []
-        if self.moment == "probe-first":
+        if self.shed_when == "after-probe":
             found: list[Found] = []
             if self.deferred:
                 tick = self._filtered(tick)
@@ -194,7 +194,7 @@ class NaiveStar:
         before = {h.row.uid for h in self.held}
         self._admit(tick)
         old = [h.row for h in self.held if h.row.uid in before]
-        if self.moment == "shed-first":
+        if self.shed_when == "before-arrival":
             kept = {h.row.uid for h in self.held}
             tick = [u for u in tick if u.uid in kept or self._dead(u)]
         return self._probe(tick, old)
@@ -252,7 +252,7 @@ class NaiveStar:
             victim = min(mine, key=self.rank)
             self.floors[pool] = max(self.floors[pool], float(self.rank(victim)[0]))
             self.held.remove(victim)
-            why = "rejected" if victim.row is newcomer else "evicted"
+            why = "rejected" if victim.row is newcomer else "shed"
             self.shed.append((victim.row.uid, self.clock, why))
 
     def pool(self, row: Row) -> int:

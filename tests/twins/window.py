@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twins.rankers import ByKey, Ranker
 
 LEFT, RIGHT = 0, 1
-MOMENTS = ("probe-first", "evict-first", "shed-first")
+SHED_WHEN = ("after-probe", "before-probe", "before-arrival")
 
 Time = int | float
 Steps = Sequence[tuple[Time, Any]]
@@ -34,7 +34,7 @@ class Row:
     side: int
     key: int
     time: Time
-    tie: int
+    row_hash: int
     uid: int
     size: int = 1
     importance: float = 1.0
@@ -57,7 +57,7 @@ class Shed(NamedTuple):
 
 def tick_order(row: Row) -> tuple[Time, int, int, int, int]:
     """Time first; inside a tick by content, so that arrival order plays no part."""
-    return (row.time, row.side, row.key, row.tie, row.uid)
+    return (row.time, row.side, row.key, row.row_hash, row.uid)
 
 
 def in_force(value: Any, time: Time) -> Any:
@@ -104,20 +104,23 @@ class NaiveJoin:
         memory: int | Steps | None = None,
         in_bytes: bool = False,
         split: float | None = None,
-        moment: str = "probe-first",
+        shed_when: str = "after-probe",
         lateness: Time = 0,
     ) -> None:
-        if moment not in MOMENTS:
-            raise ValueError(f"moment must be one of {MOMENTS}, not {moment!r}")
+        if shed_when not in SHED_WHEN:
+            raise ValueError(f"moment must be one of {SHED_WHEN}, not {shed_when!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
         ranker.join = self
-        self.split, self.moment, self.lateness = split, moment, lateness
+        self.split, self.shed_when, self.lateness = split, shed_when, lateness
         steps = memory if isinstance(memory, Sequence) else [(0, memory)]
         self.budgets = self._budgets(steps[0][1])
         self.changes = list(steps[1:])  # those of the memory that have not come yet
         self.added: Row | None = None  # the newcomer that is being added
         self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
-        self.heard: list[Time] = [-math.inf, -math.inf]  # the largest time seen of each stream
+        self.stream_clock: list[Time] = [
+            -math.inf,
+            -math.inf,
+        ]  # the largest time seen of each stream
         self.held: list[Held] = []
         self.open: list[Row] = []
         self.shed: list[Shed] = []
@@ -142,11 +145,11 @@ class NaiveJoin:
             pairs += self._advance([(row.side, time) for row in tick])
             assert self.clock is not None
             self.ranker.begin(self.clock)
-            if self.moment == "probe-first":
+            if self.shed_when == "after-probe":
                 pairs += self._probe(tick, [h.row for h in self.held] + self.open)
             if not late:
                 self.open += tick
-            elif self.moment == "probe-first":
+            elif self.shed_when == "after-probe":
                 self._admit(tick)
             else:
                 pairs += self._admit_then_probe(tick)
@@ -155,19 +158,19 @@ class NaiveJoin:
     def finish(self) -> Pairs:
         """No more input: close the open tick."""
         tick, self.open = sorted(self.open, key=tick_order), []
-        if self.moment == "probe-first":  # it probed on arrival
+        if self.shed_when == "after-probe":  # it probed on arrival
             self._admit(tick)
             return []
         return self._admit_then_probe(tick)
 
-    def _advance(self, heard: Sequence[tuple[int, Time]]) -> Pairs:
+    def _advance(self, stream_clock: Sequence[tuple[int, Time]]) -> Pairs:
         """Hear of times of the streams: close the open tick if they pass it, then expire."""
         pairs: Pairs = []
-        for side, time in heard:
+        for side, time in stream_clock:
             if self.clock is None or time > self.clock:
                 pairs += self.finish()
                 self.clock = time
-            self.heard[side] = max(self.heard[side], time)
+            self.stream_clock[side] = max(self.stream_clock[side], time)
         self.held = [h for h in self.held if not self._dead(h.row)]
         while self.changes and self.clock is not None and self.changes[0][0] < self.clock:
             self._resize()
@@ -175,7 +178,7 @@ class NaiveJoin:
 
     def _dead(self, row: Row) -> bool:
         """Whether no row of the other stream can join it any more, if that one is in order."""
-        return self._past(row, self.heard[1 - row.side])
+        return self._past(row, self.stream_clock[1 - row.side])
 
     def _overdue(self, row: Row) -> bool:
         """Whether it would be dead if both streams had come as far as the clock."""
@@ -208,11 +211,11 @@ class NaiveJoin:
         return pairs
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
-        """`evict-first`: all newcomers probe what is left; `shed-first`: not those shed."""
+        """`before-probe`: all newcomers probe what is left; `before-arrival`: not those shed."""
         before = {h.row.uid for h in self.held}
         self._admit(newcomers)
         old = [h.row for h in self.held if h.row.uid in before]
-        if self.moment == "shed-first":
+        if self.shed_when == "before-arrival":
             kept = {h.row.uid for h in self.held}
             newcomers = [row for row in newcomers if row.uid in kept or self._dead(row)]
         return self._probe(newcomers, old)
@@ -273,7 +276,7 @@ class NaiveJoin:
             self.held.remove(victim)
             self.ranker.evicted(victim.row, now)
             self.floors[pool] = max(floor, rank)
-            why = "rejected" if victim.row is self.added else "evicted"
+            why = "rejected" if victim.row is self.added else "shed"
             self.shed.append(Shed(victim.row.uid, now, why))
 
     def _end(self, row: Row) -> Time:

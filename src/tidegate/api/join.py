@@ -39,7 +39,7 @@ def join(
     memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
-    moment: str = "probe-first",
+    shed_when: str = "after-probe",
     importance: str | tuple[str, str] | None = None,
     combine: str | None = None,
     lateness: Any = None,
@@ -81,7 +81,7 @@ def join(
         that is known beforehand: ``Age(curve, rates=...)``, or ``Prob``, ``Life`` and ``Heeb``
         with frequencies that are counted (``"whole"``) or given (arrivals in a unit of time).
     moment
-        When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
+        When a victim leaves: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
     importance, combine
         The column or columns that say how important a tuple is, and how the importance of a
         result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Policies weigh by it, and
@@ -107,7 +107,7 @@ def join(
         second join that a program makes, and so on); `tidegate.spark.metrics.observed` reads them.
     """
     from tidegate.spark import operator, packing, watermarks
-    from tidegate.spark.pool_controller import Place, shared
+    from tidegate.spark.pool_controller import PoolMembership, shared
 
     share, memory = shared(memory)
     for frame, side in ((left, "left"), (right, "right")):
@@ -126,7 +126,7 @@ def join(
         memory=memory,
         policy=policy,
         split=split,
-        moment=moment,
+        shed_when=shed_when,
         importance=importance,
         combine=combine,
         lateness=lateness,
@@ -150,7 +150,7 @@ def join(
         shards=shards,
         most=spec.most_shards,
         schema=marked.schema(spec.names, marked.columns),
-        share=None if share is None else Place(share, WindowCopies(job.spec, split)),
+        share=None if share is None else PoolMembership(share, WindowCopies(job.spec, split)),
     )
 
 

@@ -25,7 +25,7 @@ from tidegate.joins.constrained.spec import flag
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.estimates import estimated, estimation
 from tidegate.joins.sampled.spec import sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import named
 from tidegate.joins.star.spec import star_join as spec_of_star
 from tidegate.joins.truncated import engine as truncation
@@ -145,7 +145,7 @@ def star_join(
         job = StarJob(spec, None)
         inputs.append(facts)
     else:
-        job = StarJob(spec, InHand(*in_order(facts)))
+        job = StarJob(spec, LocalRelation(*in_order(facts)))
     return _run(job, inputs, batch_rows, keep_shed)
 
 
@@ -415,7 +415,7 @@ def _departed(
     count = len(rows)
     columns = {
         "side": pa.array([spec.relations[at].name] * count, pa.string()),
-        "left_at": pa.nulls(count, pa.int64()),
+        "shed_at": pa.nulls(count, pa.int64()),
         "why": pa.array([why] * count, pa.string()),
     }
     for i, relation in enumerate(spec.relations):

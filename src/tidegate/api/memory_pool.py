@@ -11,14 +11,14 @@ from tidegate.errors import TidegateError
 from tidegate.pool.reports import ACCURACY
 from tidegate.report.plots import recall_against_memory
 from tidegate.report.tables import percent, whole
-from tidegate.spark.pool_controller import Governor, Standing
+from tidegate.spark.pool_controller import PoolController, Standing
 
 _MEGABYTE = 1_000_000
 #: Points of a curve that are shown.
 _POINTS = 8
 
 
-class MemoryPool(Governor):
+class MemoryPool(PoolController):
     """One memory for several joins of a Spark application, divided as their streams change.
 
     ::

@@ -22,7 +22,7 @@ from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.policies.base import as_table
 from tidegate.settings.checks import check_names
 from tidegate.settings.columns import decoded
-from tidegate.settings.schedules import moment
+from tidegate.settings.schedules import time_of
 from tidegate.settings.values import quoted
 
 
@@ -81,10 +81,10 @@ def optimal(
     there is an `importance`, the total importance is maximised, and otherwise the number of
     results.
 
-    With ``moment="shed-first"`` a result needs places for two tuples, which is not a flow. Cases of
-    a few hundred pairs are solved exactly, mostly. Otherwise there are a plan and a certified
+    With ``shed_when="before-arrival"`` a result needs places for two rows, which is not a flow.
+    Cases of a few hundred pairs are solved exactly, mostly. Otherwise there are a plan and a certified
     `upper_bound`: mostly within a percent of each other up to three million pairs, further apart
-    where memory holds fewer tuples than come at one time, and no closer than ``"evict-first"`` is
+    where memory holds fewer tuples than come at one time, and no closer than ``"before-probe"`` is
     with more pairs than that.
 
     Parameters
@@ -132,7 +132,7 @@ def optimal(
         if type(data).__module__.startswith("pyspark."):
             check_collations(data, keys)
     kind = spec.left.schema.field(spec.left.time).type
-    start = None if count_from is None else moment(count_from, "count_from", spec.unit, kind)
+    start = None if count_from is None else time_of(count_from, "count_from", spec.unit, kind)
     sides = read(
         spec,
         [one_batch(left_table()), one_batch(right_table())],
@@ -144,7 +144,7 @@ def optimal(
 
 def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
     """The best plan, as a result."""
-    late = 0 if sides.spec.moment == "probe-first" else 1
+    late = 0 if sides.spec.shed_when == "after-probe" else 1
     until = [np.full(len(s), -1, np.int64) for s in sides.streams]
     above = 0.0
     for pool in pools(sides, memory, late):
@@ -156,7 +156,7 @@ def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
     delivered = Delivered(sides, until)
     _, importance = delivered.totals()
     upper = importance + above
-    if sides.spec.moment == "shed-first":
+    if sides.spec.shed_when == "before-arrival":
         return _shed_first(sides, memory, until, upper)
     return _result(delivered, upper)
 
@@ -203,7 +203,7 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
         **sides.dropped,
         "admitted": admitted,
         "rejected": sum(int((m & ~k).sum()) for m, k in zip(missed, kept, strict=True)),
-        "evicted": evicted,
+        "shed": evicted,
         "expired": admitted - evicted,
         "results": results,
         "importance": importance,

@@ -93,7 +93,7 @@ def sample_join(
     Srivastava, Widom, *Memory-Limited Execution of Windowed Stream Joins*, section 4.
     """
     from tidegate.spark import operator, packing, watermarks
-    from tidegate.spark.pool_controller import Place, shared
+    from tidegate.spark.pool_controller import PoolMembership, shared
 
     share, memory = shared(memory)
     for frame, side in ((left, "left"), (right, "right")):
@@ -133,7 +133,7 @@ def sample_join(
         shards=shards,
         most=spec.most_shards,
         schema=schema,
-        share=None if share is None else Place(share, Expectations(spec)),
+        share=None if share is None else PoolMembership(share, Expectations(spec)),
     )
 
 

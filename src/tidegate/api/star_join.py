@@ -32,7 +32,7 @@ def star_join(
     memory: Any = None,
     split: str = "shared",
     policy: str | Policy = "auto",
-    moment: str = "probe-first",
+    shed_when: str = "after-probe",
     importance: Any = None,
     importance_limit: float | None = None,
     combine: str | None = None,
@@ -92,7 +92,7 @@ def star_join(
         ``"dimpprob"``, ``"dgl"``, ``"rand"``, ``"fifo"``, ``"until-expiry"``, ``"greedy"``, or a
         policy that ranks tuples.
     moment
-        When a victim leaves: ``"probe-first"``, ``"evict-first"`` or ``"shed-first"``.
+        When a victim leaves: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
     importance, importance_limit, combine
         For each stream, the column that says how important a tuple is: a finite number above 0,
         and at most the limit, if there is one. And how the importance of a result follows:
@@ -121,7 +121,7 @@ def star_join(
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*.
     """
     from tidegate.spark import operator, packing, watermarks
-    from tidegate.spark.pool_controller import Place, shared
+    from tidegate.spark.pool_controller import PoolMembership, shared
     from tidegate.spark.relation import ship
 
     share, memory = shared(memory)
@@ -144,7 +144,7 @@ def star_join(
         memory=memory,
         split=split,
         policy=policy,
-        moment=moment,
+        shed_when=shed_when,
         importance=importance,
         importance_limit=importance_limit,
         combine=combine,
@@ -173,7 +173,7 @@ def star_join(
     marked = watermarks.hold_back([*frames.values()], [side.time for side in spec.streams], spec)
     carried = [(None, f) for f in relation.schema if f.name in spec.relation.carried]
     schema = marked.schema(spec.names, [*marked.columns, *carried])
-    place = None if share is None else Place(share, StarCopies(job))
+    place = None if share is None else PoolMembership(share, StarCopies(job))
     inputs = [*marked.inputs, relation] if spec.dynamic else marked.inputs
     return operator.run(
         job, inputs, shards=shards, most=spec.most_shards, schema=schema, share=place

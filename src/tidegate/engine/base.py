@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 #: What happened since the counters were last taken.
 FLOWS = (
     "arrived",
-    "late",
+    "out_of_order",
     "null_keys",
     "null_times",
     "filtered",
     "copies",
     "admitted",
     "rejected",
-    "evicted",
+    "shed",
     "expired",
     "results",
     "queue_shed",
@@ -135,10 +135,10 @@ class Archiving(Protocol):
 
 
 @runtime_checkable
-class Governed(Protocol):
+class BudgetedEngine(Protocol):
     """What an engine has besides, if its memory is a share of a pool's."""
 
-    def follow(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
+    def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
         """Follow an order, unless a later one was followed: how much each shard may hold.
 
         `memory` is what the pool had when it sent the order.

@@ -15,7 +15,7 @@ from tidegate.settings.times import TimeUnit, times
 from tidegate.settings.values import quoted
 
 #: Columns that a prepared batch has before those of the input.
-KEY, TIME, TIE = "key", "time", "tie"
+KEY, TIME, ROW_HASH = "key", "time", "row_hash"
 PREPARED = 3
 
 
@@ -32,7 +32,7 @@ ANY_IMPORTANCE = Bounds()
 
 def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
     """The schema of a prepared batch: hashes and times, then the input's columns by number."""
-    head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (TIE, pa.uint64())]
+    head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (ROW_HASH, pa.uint64())]
     payload = [(f"c{i}", field.type) for i, field in enumerate(schema)]
     return pa.schema([pa.field(n, t) for n, t in head + payload])
 
@@ -58,8 +58,8 @@ def prepare(
     if side.importance is not None:
         check_importance(side.importance, batch.column(side.importance), bounds)
     keys = hash_columns([batch.column(n) for n in side.keys], batch.num_rows)
-    ties = hash_columns(batch.columns, batch.num_rows, exact=True)
-    head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(ties)]
+    row_hashes = hash_columns(batch.columns, batch.num_rows, exact=True)
+    head = [pa.array(keys), pa.array(times(batch.column(side.time), unit)), pa.array(row_hashes)]
     return (
         pa.RecordBatch.from_arrays(
             [*head, *batch.columns], schema=prepared_schema(batch.schema, unit)

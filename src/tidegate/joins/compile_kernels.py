@@ -19,7 +19,7 @@ from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.spec import constrained_join
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.spec import sampled_join
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
@@ -49,7 +49,7 @@ def others() -> None:
     streams = {"r": _SCHEMA, "s": _SCHEMA}
     settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}
     spec = star_join(streams, facts.schema, **settings, interval=("begin", "end"))
-    star = StarJob(spec, InHand(*in_order(facts)))
+    star = StarJob(spec, LocalRelation(*in_order(facts)))
     inputs = _try_out(star, (star.engine_at(0, 2), star.engine_at(0, 2)))
     star.route(0, inputs[0][0], 2)
 

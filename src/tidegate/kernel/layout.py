@@ -20,7 +20,7 @@ NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE = 0, 1, 2, 3, 4
 ARRIVALS, RESULTS = 1, 2
 #: When a victim leaves (ALGORITHMS section 0): after the tick's probes, before, or before and
 #: with the newcomers that were not admitted barred from probing.
-PROBE_FIRST, EVICT_FIRST, SHED_FIRST = 0, 1, 2
+AFTER_PROBE, BEFORE_PROBE, BEFORE_ARRIVAL = 0, 1, 2
 
 #: Candidates that a heap sorts within the processor's cache.
 SMALL_HEAP = 2048
@@ -49,7 +49,7 @@ REWRITTEN = 10  # whether rates were forgotten or rescaled
 FRESH = 11  # length of `Core.fresh`
 SHED = 12  # early departures noted in the output
 # Counters.
-LATE, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
+OUT_OF_ORDER, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
 LEARNED = 23  # length of `Core.learned`
@@ -153,7 +153,7 @@ class Core(NamedTuple):
 
     ints: Array
     clock: Array  # [1], of the time's type: the largest time seen
-    heard: Array  # the same of each side alone
+    stream_clock: Array  # the same of each side alone
     floor: Array  # the largest rank evicted, by pool
     slots: Array
     free: Array
@@ -194,7 +194,7 @@ class Rules(NamedTuple):
     """What does not change while a batch runs."""
 
     kind: int
-    moment: int
+    shed_when: int
     pools: int
     budgets: Array  # by change of the memory, and first before any: what each pool may hold
     changes: Array  # when each comes

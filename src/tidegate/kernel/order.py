@@ -8,17 +8,17 @@ from tidegate.kernel.compiling import Array, entry_point, inlined
 
 
 @inlined
-def _after(side: Array, key: Array, tie: Array, a: int, b: int) -> bool:
+def _after(side: Array, key: Array, row_hash: Array, a: int, b: int) -> bool:
     if side[a] != side[b]:
         return bool(side[a] > side[b])
     if key[a] != key[b]:
         return bool(key[a] > key[b])
-    return bool(tie[a] > tie[b])
+    return bool(row_hash[a] > row_hash[b])
 
 
 @entry_point
 def settle_ties(
-    order: Array, time: Array, side: Array, key: Array, tie: Array, start: int
+    order: Array, time: Array, side: Array, key: Array, row_hash: Array, start: int
 ) -> tuple[int, int]:
     """Given an order by time, put rows of one time in the order of a tick, from `start` on.
 
@@ -35,7 +35,7 @@ def settle_ties(
         for i in range(start + 1, stop):
             row = order[i]
             j = i
-            while j > start and _after(side, key, tie, order[j - 1], row):
+            while j > start and _after(side, key, row_hash, order[j - 1], row):
                 order[j] = order[j - 1]
                 j -= 1
             order[j] = row
@@ -61,7 +61,7 @@ def merge_halves(time: Array, left: int, order: Array) -> bool:
     return True
 
 
-def tick_order(time: Array, left: int, side: Array, key: Array, tie: Array) -> Array:
+def tick_order(time: Array, left: int, side: Array, key: Array, row_hash: Array) -> Array:
     """The order in which newcomers are taken; the first `left` rows are the left stream's.
 
     Streams mostly come in order of time, so that merging the two is enough.
@@ -70,9 +70,9 @@ def tick_order(time: Array, left: int, side: Array, key: Array, tie: Array) -> A
     order: Array = np.empty(n, np.int64)
     if not merge_halves(time, left, order):
         order = np.argsort(time, kind="stable")
-    start, stop = settle_ties(order, time, side, key, tie, 0)
+    start, stop = settle_ties(order, time, side, key, row_hash, 0)
     while start < n:
         tick = order[start:stop]
-        order[start:stop] = tick[np.lexsort((tie[tick], key[tick], side[tick]))]
-        start, stop = settle_ties(order, time, side, key, tie, stop)
+        order[start:stop] = tick[np.lexsort((row_hash[tick], key[tick], side[tick]))]
+        start, stop = settle_ties(order, time, side, key, row_hash, stop)
     return order

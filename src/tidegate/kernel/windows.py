@@ -56,7 +56,7 @@ def past(rules: Rules, side: int, time: Any, clock: Any) -> bool:
 @inlined
 def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
     """Whether the other stream, if it is in order, has no more partners for a tuple."""
-    return past(rules, side, time, core.heard[1 - side])
+    return past(rules, side, time, core.stream_clock[1 - side])
 
 
 @inlined

@@ -135,7 +135,7 @@ def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
 
 
 @inlined
-def meet(core: Core, rules: Rules, batch: Batch, i: int) -> None:
+def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
     """Have the ghosts that newcomer i would join count a result, before its key comes to more."""
     h, side, time = batch.hash[i], batch.side[i], batch.time[i]
     at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
@@ -234,7 +234,7 @@ def index_ghosts(core: Core) -> None:
 
 
 @inlined
-def haunt(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
+def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
     """Leave the ghost of a newcomer, if it is one to leave any."""
     ints = core.ints
     if past(rules, batch.side[i], batch.time[i], core.clock[0]):
@@ -277,7 +277,7 @@ def _is_early(core: Core, since: int) -> bool:
 
 
 @inner
-def census(core: Core, rules: Rules) -> bool:
+def refit(core: Core, rules: Rules) -> bool:
     """Count what was expected of the ghosts since the last census; now and then, fit.
 
     True if counts were forgotten, so that ranks may have fallen.

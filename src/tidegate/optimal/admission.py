@@ -1,4 +1,4 @@
-"""`shed-first` beyond small cases: a bound by sharing what pairs earn, and a plan made from it.
+"""`before-arrival` beyond small cases: a bound by sharing what pairs earn, and a plan made from it.
 
 A result needs two tuples in memory. If each of the two is given a share of what the result is
 worth, and has it whenever it is there itself, no plan earns less than before: an upper bound, and a

@@ -130,8 +130,8 @@ class Delivered:
             rows = stream.rows.take(pa.array(gone))
             columns = {
                 "side": pa.array([SIDES[s]] * len(gone), pa.string()),
-                "left_at": self.sides.ticks[np.where(until >= 0, until, stream.tick[gone])],
-                "why": pa.array(np.where(until >= 0, "evicted", "rejected"), pa.string()),
+                "shed_at": self.sides.ticks[np.where(until >= 0, until, stream.tick[gone])],
+                "why": pa.array(np.where(until >= 0, "shed", "rejected"), pa.string()),
             }
             tuples = [
                 pa.nulls(len(gone), pa.struct(list(side.schema)))

@@ -1,7 +1,7 @@
-"""`shed-first`: a newcomer that is not admitted does not probe, so a result needs two tuples.
+"""`before-arrival`: a newcomer that is not admitted does not probe, so a result needs two tuples.
 
 That is no flow any more. Small cases are solved as an integer programme; larger ones start from
-the optimum of `evict-first`, which no plan can beat, and `tidegate.optimal.admission` goes on.
+the optimum of `before-probe`, which no plan can beat, and `tidegate.optimal.admission` goes on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Who
 def fill(sides: Sides, memory: Sequence[Whole], until: Sequence[Whole]) -> list[Whole]:
     """Admit newcomers for their own tick where there is room, those with most results first.
 
-    `until` is a plan for `evict-first`.
+    `until` is a plan for `before-probe`.
     """
     kept = [u.copy() for u in until]
     ticks = len(sides.ticks)

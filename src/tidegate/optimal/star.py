@@ -76,7 +76,7 @@ def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
         deletes are begins and ends of intervals.
     **settings
         As `tidegate.star_join` takes them, except `policy`, `shards` and `changes`. The moment is
-        ``"probe-first"`` or ``"evict-first"``, which is the paper's.
+        ``"after-probe"`` or ``"before-probe"``, which is the paper's.
 
     References
     ----------
@@ -97,10 +97,10 @@ def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
             "the optimum is known for two streams, because a result of more needs several tuples "
             f"in memory at once; there are {len(spec.streams)}"
         )
-    if spec.moment == "shed-first":
+    if spec.shed_when == "before-arrival":
         raise TidegateError(
-            'the optimum of a star join is known for moment="probe-first" and "evict-first", not '
-            '"shed-first"'
+            'the optimum of a star join is known for moment="after-probe" and "before-probe", not '
+            '"before-arrival"'
         )
     sides = [_Stream(spec, s, table) for s, table in enumerate(tables.values())]
     return _solved(spec, sides, _Pairs(spec, sides, known(spec, facts)))
@@ -180,7 +180,7 @@ def _facts_of(side: _Stream, relation: Known, stream: int) -> tuple[Whole, Whole
 def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
     ticks = np.unique(np.concatenate([side.time for side in sides]))
     tick = [np.searchsorted(ticks, side.time) for side in sides]
-    late = 0 if spec.moment == "probe-first" else 1
+    late = 0 if spec.shed_when == "after-probe" else 1
     until = [np.full(len(side.time), -1, np.int64) for side in sides]
     now = [tick[s][pairs.tuples[s]] for s in range(2)]
     unit = unit_of(pairs.worth, 1)

@@ -33,13 +33,13 @@ class Arrivals(NamedTuple):
     time: NDArray[Any]
     side: NDArray[np.int8]
     key: NDArray[np.uint64]
-    tie: NDArray[np.uint64]
+    row_hash: NDArray[np.uint64]
     importance: NDArray[np.float64]
     seed: int
 
     def uniform(self) -> NDArray[np.float64]:
         """A number in (0, 1) for each newcomer that depends on its content and the seed only."""
-        mixed = self.tie ^ (self.key + np.uint64(0x9E3779B97F4A7C15))
+        mixed = self.row_hash ^ (self.key + np.uint64(0x9E3779B97F4A7C15))
         mixed = mixed + self.side.astype(np.uint64)
         mixed = mixed ^ np.uint64(self.seed * 0xBF58476D1CE4E5B9 % 2**64)
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
@@ -234,8 +234,8 @@ def ranking(policy: Policy) -> Policy:
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     """What a policy fixes as the ranks of newcomers, once it is clear that these are ranks."""
-    time, side, key, tie, importance = map(_lent, arrivals[:-1])
-    lent = Arrivals(time, side, key, tie, importance, arrivals.seed)
+    time, side, key, row_hash, importance = map(_lent, arrivals[:-1])
+    lent = Arrivals(time, side, key, row_hash, importance, arrivals.seed)
     try:
         given = np.ma.filled(policy.fixed_ranks(lent), np.nan)
         ranks = np.require(given, np.float64, "W")

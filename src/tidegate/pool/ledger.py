@@ -17,34 +17,36 @@ from tidegate.settings.values import is_whole, quoted
 
 Shares = tuple[int, ...]
 #: By shard, the number of the last order that it is known to have followed, and its part of it.
-Followed = tuple[tuple[int, int], ...]
+Acknowledged = tuple[tuple[int, int], ...]
 
 
-def check_order(order: Any, memory: int, shards: int | None = None) -> tuple[int, Shares]:
+def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[int, Shares]:
     """An order that was read, as its number and its shares, once it is clear that it is one.
 
     It may divide no more than the memory of the pool, or than the pool had when it was sent.
     """
-    known = isinstance(order, Mapping) and set(order) in ({"number", "shares"}, _ORDER)
-    shares: Any = order["shares"] if known else None
-    numbers = [order["number"], order.get("memory", 0), *shares] if isinstance(shares, list) else []
+    known = isinstance(update, Mapping) and set(update) in ({"number", "shares"}, _ORDER)
+    shares: Any = update["shares"] if known else None
+    numbers = (
+        [update["number"], update.get("memory", 0), *shares] if isinstance(shares, list) else []
+    )
     if not numbers or not all(is_whole(number) and 0 <= number < 2**63 for number in numbers):
         raise TidegateError(
             'an order of a pool must be {"number": n, "shares": [...], "memory": n} with whole '
-            f"numbers, not {quoted(order)}"
+            f"numbers, not {quoted(update)}"
         )
     if shards is not None and len(shares) != shards:
         raise TidegateError(
-            f"order {order['number']} of a pool is for {len(shares)} shards, and the join has "
-            f"{shards}: {quoted(order)}"
+            f"order {update['number']} of a pool is for {len(shares)} shards, and the join has "
+            f"{shards}: {quoted(update)}"
         )
-    most = max(memory, order.get("memory", 0))
+    most = max(memory, update.get("memory", 0))
     if sum(shares) > most:
         raise TidegateError(
-            f"order {order['number']} of a pool gives one join {sum(shares):,}, more than all of "
-            f"the pool's memory, {most:,}: {quoted(order)}"
+            f"order {update['number']} of a pool gives one join {sum(shares):,}, more than all of "
+            f"the pool's memory, {most:,}: {quoted(update)}"
         )
-    return order["number"], tuple(shares)
+    return update["number"], tuple(shares)
 
 
 #: What an order says.
@@ -57,7 +59,7 @@ class _Account:
 
     weight: float
     least: int
-    orders: dict[int, Shares]
+    updates: dict[int, Shares]
     followed: list[tuple[int, int]]
     leaving: bool = False
     #: Those that every shard has followed, or a later one, are gone from `orders`.
@@ -65,18 +67,18 @@ class _Account:
 
     @property
     def number(self) -> int:
-        return max([*self.orders, *(number for number, _ in self.followed)])
+        return max([*self.updates, *(number for number, _ in self.followed)])
 
     @property
     def most(self) -> list[int]:
         """What each shard may hold at the most, by all that is known."""
         return [
-            max([allowed, *(s[at] for number, s in self.orders.items() if number > done)])
+            max([allowed, *(s[at] for number, s in self.updates.items() if number > done)])
             for at, (done, allowed) in enumerate(self.followed)
         ]
 
 
-class Books:
+class AllocationLedger:
     """The accounts of a memory that several joins share, each in one or more shards."""
 
     def __init__(self, memory: int) -> None:
@@ -118,7 +120,7 @@ class Books:
         """What a join may hold at the most, by all that is known."""
         return sum(self._accounts[name].most)
 
-    def followed(self, name: str) -> Followed:
+    def followed(self, name: str) -> Acknowledged:
         """The last order that each shard is known to have followed, and what it says."""
         return tuple(self._accounts[name].followed)
 
@@ -128,8 +130,8 @@ class Books:
         shards: int,
         weight: float,
         least: int,
-        orders: Mapping[int, Shares] | None = None,
-        followed: Followed = (),
+        updates: Mapping[int, Shares] | None = None,
+        followed: Acknowledged = (),
     ) -> None:
         """Let a join in, whose shards hold nothing yet.
 
@@ -143,7 +145,7 @@ class Books:
                 + "; each needs a name of its own, under which its shares are kept"
                 + ("" if leaving else " (to build it anew, remove it first)")
             )
-        earlier = dict(orders or {})
+        earlier = dict(updates or {})
         for shares in earlier.values():
             self._check_shards(name, len(shares), shards)
         self._check_room(name, shards * least)
@@ -183,7 +185,7 @@ class Books:
         """One more order of what was ordered last, with its number: there is one to follow."""
         account = self._accounts[name]
         number = account.number + 1
-        account.orders[number] = account.last
+        account.updates[number] = account.last
         return number, account.last
 
     def settle(self, name: str) -> None:
@@ -191,7 +193,7 @@ class Books:
         account = self._accounts[name]
         number = account.number
         if number:
-            account.orders = {number: account.last}
+            account.updates = {number: account.last}
             account.followed = [(number - 1, 0)] * len(account.followed)
 
     def leave(self, name: str) -> None:
@@ -213,7 +215,7 @@ class Books:
         if name in self._accounts and self._accounts[name].leaving:
             del self._accounts[name]
 
-    def confirm(self, name: str, shard: int, number: int, allowed: int) -> Followed:
+    def confirm(self, name: str, shard: int, number: int, allowed: int) -> Acknowledged:
         """Hear from a shard which order it follows, and how much it may hold.
 
         Gives what was followed last, of a join that has left with this.
@@ -223,13 +225,13 @@ class Books:
             return ()
         account.followed[shard] = (number, allowed)
         done = min(number for number, _ in account.followed)
-        account.orders = {n: shares for n, shares in account.orders.items() if n > done}
+        account.updates = {n: shares for n, shares in account.updates.items() if n > done}
         if account.leaving and not any(account.most):
             del self._accounts[name]
             return tuple(account.followed)
         return ()
 
-    def orders(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:
+    def updates(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:
         """The orders, with their numbers, that bring joins as near to targets as is safe now."""
         most = {name: account.most for name, account in self._accounts.items()}
         wanted = {
@@ -254,6 +256,6 @@ class Books:
             )
             if now != account.last:
                 number = account.number + 1
-                account.orders[number] = account.last = now
+                account.updates[number] = account.last = now
                 found[name] = (number, now)
         return found

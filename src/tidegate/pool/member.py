@@ -17,14 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks, Engine, Job, RoutedJob
-from tidegate.pool.ledger import check_order
+from tidegate.pool.ledger import check_update
 from tidegate.pool.shadow_joins import Found
 
 
 class Resizable(Engine, Protocol):
     """An engine whose memory can change between batches."""
 
-    order: tuple[int, int] | None
+    budget_update: tuple[int, int] | None
 
     def resize(self, number: int, memory: int) -> None:
         """Follow an order, with a number, to hold no more than this."""
@@ -43,7 +43,7 @@ class Watch(Protocol):
         """What was foreseen since the last call."""
 
 
-class Foresight(Protocol):
+class RecallEstimator(Protocol):
     """How it is known what a join would find with other memories; settings, not data."""
 
     @property
@@ -108,26 +108,26 @@ class PooledEngine:
         """No more input will come."""
         yield from self._engine.finish()
 
-    def follow(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
+    def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
         """Follow an order, unless a later one was followed; one of too much is refused."""
-        if number > self._order[0]:
-            order = {"number": number, "shares": list(shares), "memory": memory}
-            check_order(order, self._member.sizes[-1], self._shards)
+        if number > self._update[0]:
+            update = {"number": number, "shares": list(shares), "memory": memory}
+            check_update(update, self._member.sizes[-1], self._shards)
             self._engine.resize(number, shares[self._shard])
 
     @property
-    def _order(self) -> tuple[int, int]:
-        assert self._engine.order is not None
-        return self._engine.order
+    def _update(self) -> tuple[int, int]:
+        assert self._engine.budget_update is not None
+        return self._engine.budget_update
 
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
-        self._counters = self._engine.take_counters() | {"allowed": self._order[1]}
+        self._counters = self._engine.take_counters() | {"allowed": self._update[1]}
         return self._counters
 
     def report(self) -> str:
         """What the pool needs to know, as JSON; after the counters were taken."""
-        number, allowed = self._order
+        number, allowed = self._update
         worth, found = self._watch.worth(self._counters), self._watch.take()
         return json.dumps(
             {
@@ -169,8 +169,8 @@ class PooledEngine:
 class PooledJob:
     """A job with a place in a pool."""
 
-    def __init__(self, job: Any, foresight: Foresight, member: Member) -> None:
-        self._job, self._foresight, self._member = job, foresight, member
+    def __init__(self, job: Any, estimator: RecallEstimator, member: Member) -> None:
+        self._job, self._estimator, self._member = job, estimator, member
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -191,7 +191,7 @@ class PooledJob:
         """The engine of one shard."""
         routed = isinstance(self._job, RoutedJob)
         engine = self._job.engine_at(shard, shards) if routed else self._job.engine(shards)
-        watch = self._foresight.watch(engine, self._member.sizes, shard, shards)
+        watch = self._estimator.watch(engine, self._member.sizes, shard, shards)
         return PooledEngine(engine, watch, self._member, shard, shards)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class PooledRoutedJob(PooledJob):
         return routed
 
 
-def pooled(job: Job, foresight: Foresight, member: Member) -> PooledJob:
+def pooled(job: Job, estimator: RecallEstimator, member: Member) -> PooledJob:
     """The job with a place in a pool."""
     kind = PooledRoutedJob if isinstance(job, RoutedJob) else PooledJob
-    return kind(job, foresight, member)
+    return kind(job, estimator, member)

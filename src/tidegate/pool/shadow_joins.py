@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks, Engine
-from tidegate.engine.prepare import TIE, TIME
+from tidegate.engine.prepare import ROW_HASH, TIME
 
 #: Tuples that the copy without a limit may hold, above which a sample is taken; and how many rows
 #: of a batch are taken, the latest. They come in so many parts, so that results count from the
@@ -41,7 +41,7 @@ _RISE, _ROUNDS, _MORE = 0.1, 2, 3
 _SURE = 0.25
 
 #: What draws which keys there are, which tuples are seen, and which of these may be held.
-OF_KIN, OF_SEEN, OF_HELD = (
+OF_KEY_GROUP, OF_SEEN, OF_HELD = (
     np.uint64(0xC2B2AE3D27D4EB4F),
     np.uint64(0x165667B19E3779F9),
     np.uint64(0x27D4EB2F165667C5),
@@ -56,7 +56,7 @@ class Sample:
     stand for more than themselves: they take the room of as many, and their results count as often.
     """
 
-    kin: float = 1.0
+    key_group: float = 1.0
     seen: float = 1.0
     held: float = 1.0
     sure: tuple[NDArray[np.uint64], ...] = field(default=(), compare=False)
@@ -64,14 +64,14 @@ class Sample:
     @property
     def memory(self) -> float:
         """How much smaller memories are."""
-        return self.kin * self.seen
+        return self.key_group * self.seen
 
     def results(self, streams: int) -> float:
         """How many of the results there are: of a combination all are seen."""
-        return self.kin * self.seen**streams
+        return self.key_group * self.seen**streams
 
 
-class Copied(Protocol):
+class ShadowableJoin(Protocol):
     """A join of which there can be copies."""
 
     @property
@@ -90,7 +90,7 @@ class Copied(Protocol):
     def sees_more(self) -> bool:
         """Whether a copy can see tuples that it never holds."""
 
-    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+    def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """What tuples have in common that may meet; None where all may."""
 
     def copy(self, memory: int | None, sample: Sample) -> Engine:
@@ -141,7 +141,7 @@ class Found:
         self.span += span
 
 
-class Miniature:
+class ShadowJoins:
     """Copies of a join with several memories, over a sample of its streams.
 
     Parameters
@@ -158,7 +158,7 @@ class Miniature:
 
     def __init__(
         self,
-        job: Copied,
+        job: ShadowableJoin,
         sizes: Sequence[int],
         *,
         settle: bool = True,
@@ -312,12 +312,12 @@ class Miniature:
 
     def _some(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = np.ones(batch.num_rows, np.bool_)
-        if self.sample.kin < 1:
-            kin = self._job.kin(stream, batch)
-            assert kin is not None
-            kept &= lot(kin, OF_KIN) < self.sample.kin
+        if self.sample.key_group < 1:
+            key_group = self._job.key_group(stream, batch)
+            assert key_group is not None
+            kept &= random_share(key_group, OF_KEY_GROUP) < self.sample.key_group
         if self.sample.seen < 1:
-            kept &= lot(batch.column(TIE).to_numpy(), OF_SEEN) < self.sample.seen
+            kept &= random_share(batch.column(ROW_HASH).to_numpy(), OF_SEEN) < self.sample.seen
         narrow = self._job.narrowed(stream, batch)
         return narrow if kept.all() else narrow.filter(pa.array(kept))
 
@@ -328,7 +328,7 @@ class Miniature:
         a key has, its results go with their square.
         """
         old, job = self.sample, self._job
-        names = [[job.kin(s, b) for b in stream] for s, stream in enumerate(inputs)]
+        names = [[job.key_group(s, b) for b in stream] for s, stream in enumerate(inputs)]
         of_streams = [
             np.concatenate([np.empty(0, np.uint64), *(own for own in each if own is not None)])
             for each in names
@@ -338,18 +338,20 @@ class Miniature:
             _, counts = np.unique(every, return_counts=True)
             squares = counts.astype(np.float64) ** 2
             # All kin were counted, and not only those of the sample.
-            matter = old.kin * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
+            matter = old.key_group * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
             of_kin = _power(min(max(KEYS / max(matter, 1.0), share), 1.0))
         rest = min(_power(share / of_kin), 1.0)
         if not job.sees_more:
-            self._restart(replace(old, kin=old.kin * of_kin, seen=old.seen * rest))
+            self._restart(replace(old, key_group=old.key_group * of_kin, seen=old.seen * rest))
             return
         sure: tuple[NDArray[np.uint64], ...] = ()
         if len(every):
             # How many tuples of the batch may be sure, if windows have so many of its kind.
             room = _SURE * self._held / len(inputs) * len(every) / max(self._need, 1.0) / of_kin
             sure = tuple(_finding_much(of_streams, s, room) for s in range(len(inputs)))
-        self._restart(replace(old, kin=old.kin * of_kin, held=old.held * rest, sure=sure))
+        self._restart(
+            replace(old, key_group=old.key_group * of_kin, held=old.held * rest, sure=sure)
+        )
 
 
 def _finding_much(
@@ -360,10 +362,10 @@ def _finding_much(
     names, partners = np.unique(others, return_counts=True)
     own = np.sort(of_streams[stream])
     mine = np.searchsorted(own, names, "right") - np.searchsorted(own, names)
-    order = np.argsort(-partners, kind="stable")
+    update = np.argsort(-partners, kind="stable")
     # Of a kin that is rare here, a batch may well have none.
-    taken = np.cumsum(mine[order] + 1) <= room
-    return np.sort(names[order[taken & (partners[order] > 1)]])
+    taken = np.cumsum(mine[update] + 1) <= room
+    return np.sort(names[update[taken & (partners[update] > 1)]])
 
 
 def _times(batch: pa.RecordBatch) -> NDArray[np.float64]:
@@ -396,7 +398,7 @@ def _fed(
     return engine.take_counters()
 
 
-def lot(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
+def random_share(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
     """A number from 0 to 1 for each hash, from other bits than tables and shards use."""
     mixed = hashes * mix
     mixed ^= mixed >> np.uint64(29)

@@ -145,7 +145,7 @@ def _division(left: Earnings, right: Earnings, memory: float) -> float:
 
 def _earnings(tuples: NDArray[np.float64], rates: NDArray[np.float64]) -> Earnings:
     """The best first, and without what earns nothing."""
-    order = np.argsort(-rates, kind="stable")
-    tuples, rates = tuples[order], rates[order]
+    update = np.argsort(-rates, kind="stable")
+    tuples, rates = tuples[update], rates[update]
     good = (tuples > 0) & (rates > 0)
     return Earnings(tuples[good], rates[good])

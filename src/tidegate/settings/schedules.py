@@ -59,7 +59,7 @@ def steps_of(
         return (Step(0, checked(value)),)
     found = []
     for time, each in value:
-        start = moment(time, f"the schedule of {name}", unit, kind)
+        start = time_of(time, f"the schedule of {name}", unit, kind)
         try:
             found.append(Step(start, checked(each)))
         except TidegateError as error:
@@ -76,7 +76,7 @@ def steps_of(
     return tuple(found)
 
 
-def moment(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
+def time_of(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
     """A time, given as the time columns have it, as a number."""
     written = str(value) if isinstance(value, float) and pa.types.is_decimal(kind) else value
     if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _COARSE:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.pool.ledger import Followed, Shares, check_order
+from tidegate.pool.ledger import Acknowledged, Shares, check_update
 from tidegate.settings.values import is_whole, quoted
 
 #: Where it is noted which orders were followed; hidden from the query that reads the folder.
@@ -20,22 +20,22 @@ _OWNER = ".owner"
 
 def latest(folder: Path, memory: int) -> tuple[int, Shares] | None:
     """The last order that was sent, and its number."""
-    orders = read(folder, memory)
-    return (max(orders), orders[max(orders)]) if orders else None
+    updates = read(folder, memory)
+    return (max(updates), updates[max(updates)]) if updates else None
 
 
 def write(folder: Path, number: int, shares: Shares, memory: int) -> None:
     """Send an order, whole or not at all, that divides so much memory of a pool."""
-    order = {"number": number, "shares": shares, "memory": memory}
-    _replace(folder / f"{number:08d}.json", order)
+    update = {"number": number, "shares": shares, "memory": memory}
+    _replace(folder / f"{number:08d}.json", update)
 
 
-def note(folder: Path, followed: Followed) -> None:
+def note(folder: Path, followed: Acknowledged) -> None:
     """Write down which orders shards have followed, so that earlier ones are done with."""
     _replace(folder / _NOTE, followed)
 
 
-def noted(folder: Path) -> Followed:
+def noted(folder: Path) -> Acknowledged:
     """Which orders shards have followed."""
     path = folder / _NOTE
     if not path.exists():
@@ -111,16 +111,16 @@ def owner(folder: Path) -> str:
 def joins(folder: Path, memory: int) -> dict[str, dict[int, Shares]]:
     """The joins that have orders in the folder of a pool, and these."""
     found = {path.name: read(path, memory) for path in sorted(folder.iterdir()) if path.is_dir()}
-    return {name: orders for name, orders in found.items() if orders}
+    return {name: updates for name, updates in found.items() if updates}
 
 
 def read(folder: Path, memory: int) -> dict[int, Shares]:
     """The orders that were ever sent, each of no more than the memory of a pool."""
     found = {}
     for path in sorted(folder.glob("[0-9]*.json")):
-        order = _loaded(path)
+        update = _loaded(path)
         try:
-            number, shares = check_order(order, memory)
+            number, shares = check_update(update, memory)
         except TidegateError as error:
             raise _damaged(path, f"is refused, as {error}") from None
         found[number] = shares

@@ -23,9 +23,9 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engine.base import Archiving, Engine, Governed, Job, PlacedJob
+from tidegate.engine.base import Archiving, BudgetedEngine, Engine, Job, PlacedJob
 from tidegate.errors import TidegateError
-from tidegate.pool.ledger import check_order
+from tidegate.pool.ledger import check_update
 from tidegate.settings.values import quoted
 from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
     from tidegate.spark.archive import Archive
-    from tidegate.spark.pool_controller import Place
+    from tidegate.spark.pool_controller import PoolMembership
 
 #: After a shard's batch of more bytes than this, unused memory is given back to the system.
 LARGE_BATCH = 8 << 20
@@ -52,7 +52,7 @@ def run(
     most: int | None = None,
     name: str | Observation = "tidegate",
     schema: StructType | None = None,
-    share: Place | None = None,
+    share: PoolMembership | None = None,
     archive: Archive | None = None,
 ) -> DataFrame:
     """Run a job over its input streams: all streaming, or all batch.
@@ -76,10 +76,10 @@ def run(
     partitions = int(str(conf.get("spark.sql.shuffle.partitions")))
     number = sharding.count(shards, partitions, most)
     labels = tuple(sharding.labels(number, partitions))
-    orders: list[DataFrame] = []
+    updates: list[DataFrame] = []
     if share is not None:
         job, control = share.take(job, inputs[0], number)
-        orders = [control.mapInArrow(packing.Orders(labels).__call__, packing.PACKED)]
+        updates = [control.mapInArrow(packing.Orders(labels).__call__, packing.PACKED)]
     packs = [
         packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
         for stream, frame in enumerate(inputs)
@@ -93,7 +93,7 @@ def run(
             )
             for frame, pack in zip(inputs, packs, strict=True)
         ]
-        + orders,
+        + updates,
     )
     groups = packed.groupBy("shard")
     shard = _Shard(job, len(inputs), labels, archive)
@@ -131,32 +131,32 @@ def _need_rocksdb(provider: str) -> None:
         )
 
 
-def _order(text: str) -> dict[str, Any]:
+def _update(text: str) -> dict[str, Any]:
     """An order of a pool, as it stands in the pool's folder; how much it gives is checked later."""
     try:
-        order: dict[str, Any] = json.loads(text)
-        check_order(order, memory=2**63)
+        update: dict[str, Any] = json.loads(text)
+        check_update(update, memory=2**63)
     except (ValueError, RecursionError) as error:
         raise TidegateError(
             f"the folder of a pool has a file that is no order of it, {quoted(text)}: {error}. "
             "Give the pool a folder of its own, without the files of others, and start the query "
             "again"
         ) from None
-    return order
+    return update
 
 
-class _Inbox:
+class _ShardInput:
     """One shard's share of one batch: its rows by stream, and what the pack tasks noted."""
 
     def __init__(self, streams: int) -> None:
         self._notes = [packing.Note() for _ in range(streams)]
         self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
-        self._orders: list[dict[str, Any]] = []
+        self._updates: list[dict[str, Any]] = []
         self.bytes = 0
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
-            self._orders.append(_order(note))
+            self._updates.append(_update(note))
             return
         if len(data):
             self.bytes += len(data)
@@ -164,8 +164,8 @@ class _Inbox:
         self._notes[stream].load(note)
 
     def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
-        if self._orders and isinstance(engine, Governed):
-            engine.follow(**max(self._orders, key=lambda order: order["number"]))
+        if self._updates and isinstance(engine, BudgetedEngine):
+            engine.apply_budget(**max(self._updates, key=lambda update: update["number"]))
         return engine.feed(self._streams, [note.clock for note in self._notes])
 
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
@@ -187,7 +187,7 @@ class _Shard:
     labels: tuple[int, ...]
     archive: Archive | None = None
 
-    def put_away(self, engine: Engine, label: int) -> None:
+    def archive_shed(self, engine: Engine, label: int) -> None:
         """Archive what an engine shed in this batch."""
         if self.archive is not None and isinstance(engine, Archiving):
             self.archive.write(engine.take_shed(), label)
@@ -201,7 +201,7 @@ class _Shard:
         return packing.pack_results(results, self.job.result_schema)
 
 
-class _Sealed:
+class _LazyPickle:
     """A shard that is sent as bytes and read when it is needed.
 
     Spark's driver starts a process to look at the state that a stateful operator declares, which
@@ -229,7 +229,7 @@ class _StreamingShard(StatefulProcessor):
     """The stateful operator: one call a shard and batch."""
 
     def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
-        self._sealed = _Sealed(shard)
+        self._sealed = _LazyPickle(shard)
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
         self._partitions: int = settings["shuffle partitions"]
@@ -246,7 +246,7 @@ class _StreamingShard(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Feed the shard's engine and write down what changed."""
         shard = self._sealed.open()
-        inbox = _Inbox(shard.streams)
+        inbox = _ShardInput(shard.streams)
         for frame in rows:
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
                 inbox.add(*row)
@@ -255,11 +255,11 @@ class _StreamingShard(StatefulProcessor):
         opened = self._log.open(self._settings, where, lambda: shard.engine(label))
         for data in shard.packed(inbox.feed(opened.engine)):
             yield _frame(data, {})
-        shard.put_away(opened.engine, label)
+        shard.archive_shed(opened.engine, label)
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
         counters = inbox.counters(opened.engine, carrier)
         engine = opened.engine
-        yield _frame(b"", counters, engine.report() if isinstance(engine, Governed) else "")
+        yield _frame(b"", counters, engine.report() if isinstance(engine, BudgetedEngine) else "")
         large = inbox.bytes > LARGE_BATCH
         del inbox
         if large:
@@ -283,7 +283,7 @@ def _batch_shard(
     """
 
     def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        inbox = _Inbox(shard.streams)
+        inbox = _ShardInput(shard.streams)
         label = 0
         for batch in rows:
             label = batch.column("shard")[0].as_py() if batch.num_rows else label
@@ -293,7 +293,7 @@ def _batch_shard(
         engine = shard.engine(label)
         for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
             yield _batch(data, {})
-        shard.put_away(engine, label)
+        shard.archive_shed(engine, label)
         yield _batch(b"", inbox.counters(engine, {"shards": 1}))
 
     return run_shard

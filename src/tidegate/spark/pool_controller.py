@@ -23,14 +23,14 @@ from tidegate.joins.window.spec import memory_of
 from tidegate.pool.allocation import OBJECTIVES, check_weight
 from tidegate.pool.curves import Curve
 from tidegate.pool.division import Claim, divide
-from tidegate.pool.ledger import Books, Followed
-from tidegate.pool.member import Foresight, Member, PooledJob, pooled
+from tidegate.pool.ledger import Acknowledged, AllocationLedger
+from tidegate.pool.member import Member, PooledJob, RecallEstimator, pooled
 from tidegate.pool.reports import Reports
 from tidegate.settings.checks import one_of
 from tidegate.settings.values import quoted
-from tidegate.spark import budget_updates as orders
+from tidegate.spark import budget_updates as updates
 from tidegate.spark import metrics
-from tidegate.spark.join_registry import Seats, State
+from tidegate.spark.join_registry import JoinRegistry, State
 from tidegate.spark.query_listener import listen
 
 if TYPE_CHECKING:
@@ -44,17 +44,17 @@ _SIZES, _STEP = 10, 2.0**-0.5
 class Share:
     """A join's share of a pool, to be given to the join as its memory."""
 
-    pool: Governor = field(repr=False)
+    pool: PoolController = field(repr=False)
     name: str
     weight: float
 
 
 @dataclass(frozen=True)
-class Place:
+class PoolMembership:
     """A share of a pool, and how it is known what the join that has it would do with others."""
 
     share: Share
-    foresight: Foresight
+    estimator: RecallEstimator
 
     def take(self, job: Job, frame: DataFrame, shards: int) -> tuple[PooledJob, DataFrame]:
         """Enter the pool: the job that follows its orders, and the stream of these."""
@@ -119,7 +119,7 @@ class Standing:
     tuple_bytes: float
 
 
-class Governor:
+class PoolController:
     """Divides a memory between joins while they run; `tidegate.MemoryPool` is one."""
 
     def __init__(
@@ -148,28 +148,28 @@ class Governor:
         if folder is None:
             self._passing = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
             folder = self._passing.name
-        self._folder = orders.home(folder)
-        self._books = Books(size)
-        self._seats = Seats()
+        self._folder = updates.home(folder)
+        self._ledger = AllocationLedger(size)
+        self._registry = JoinRegistry()
         self._reports: dict[str, Reports] = {}
         self._targets: dict[str, list[int]] = {}
-        self._noted: dict[str, Followed] = {}
+        self._noted: dict[str, Acknowledged] = {}
         self._heard: set[tuple[str, int]] = set()
         self._batches = 0
         self._id = uuid.uuid4().hex
         self._sessions: list[Any] = []
         self._lock = threading.RLock()
-        orders.own(self._folder, self._id)
+        updates.own(self._folder, self._id)
         self._remember()
 
     def _remember(self) -> None:
         """Keep for joins of an earlier time what they had, until they are built again."""
-        for name, known in orders.joins(self._folder, self.size).items():
+        for name, known in updates.joins(self._folder, self.size).items():
             last = known[max(known)]
             if any(last):
-                followed = orders.noted(self._folder / name)
-                self._books.open(name, len(last), 1.0, 0, known, followed)
-                self._seats.await_(name)
+                followed = updates.noted(self._folder / name)
+                self._ledger.open(name, len(last), 1.0, 0, known, followed)
+                self._registry.await_(name)
                 self._reports[name] = Reports(len(last))
 
     # ---- joins come and go --------------------------------------------------------------------
@@ -193,47 +193,47 @@ class Governor:
         return Share(self, name, check_weight(weight))
 
     def enter(
-        self, place: Place, job: Job, frame: DataFrame, shards: int
+        self, place: PoolMembership, job: Job, frame: DataFrame, shards: int
     ) -> tuple[PooledJob, DataFrame]:
         """Let a join in, when its query is built."""
         spark = frame.sparkSession
         member, folder = self.admit(place, shards)
         self._listen(spark)
-        return pooled(job, place.foresight, member), spark.readStream.text(f"file://{folder}")
+        return pooled(job, place.estimator, member), spark.readStream.text(f"file://{folder}")
 
-    def admit(self, place: Place, shards: int) -> tuple[Member, Path]:
+    def admit(self, place: PoolMembership, shards: int) -> tuple[Member, Path]:
         """Let a join in: what it must know, and the folder in which its orders will be."""
-        name, foresight = place.share.name, place.foresight
-        if self.in_bytes != (foresight.unit == "bytes"):
+        name, estimator = place.share.name, place.estimator
+        if self.in_bytes != (estimator.unit == "bytes"):
             raise TidegateError(
                 f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
                 "the pool a number of tuples"
             )
         folder = self._folder / name
-        weight, least = place.share.weight, foresight.least
+        weight, least = place.share.weight, estimator.least
         with self._lock:
             self._check_owner()
-            if self._seats.still_runs(name):
+            if self._registry.still_runs(name):
                 raise TidegateError(
                     f'join "{name}" was removed, and its query still runs, which would follow the '
                     "orders of the new one: stop it first, or use another name"
                 )
-            if name in self._books.names and not self._seats.claims(name):
-                self._books.renew(name, shards, weight, least)
-                self._seats.build(name, replays=False)
+            if name in self._ledger.names and not self._registry.claims(name):
+                self._ledger.renew(name, shards, weight, least)
+                self._registry.build(name, replays=False)
             else:
-                known, followed = orders.read(folder, self.size), orders.noted(folder)
-                self._books.open(name, shards, weight, least, known, followed)
+                known, followed = updates.read(folder, self.size), updates.noted(folder)
+                self._ledger.open(name, shards, weight, least, known, followed)
                 self._check_replay(name)
-                self._seats.build(name, replays=self._books.most(name) > 0)
+                self._registry.build(name, replays=self._ledger.most(name) > 0)
                 folder.mkdir(parents=True, exist_ok=True)
                 # There is an order to follow in every first batch, so that all its joins report.
-                orders.write(folder, *self._books.begin(name), self.size)
-            self._reports[name] = Reports(shards, foresight.measure)
-        return Member(self._id, name, self.sizes, foresight.second), folder
+                updates.write(folder, *self._ledger.begin(name), self.size)
+            self._reports[name] = Reports(shards, estimator.measure)
+        return Member(self._id, name, self.sizes, estimator.second), folder
 
     def _check_owner(self) -> None:
-        if orders.owner(self._folder) != self._id:
+        if updates.owner(self._folder) != self._id:
             raise TidegateError(
                 f"another pool was opened in the folder {quoted(str(self._folder))} after this "
                 "one, and "
@@ -242,10 +242,10 @@ class Governor:
 
     def _check_replay(self, name: str) -> None:
         """Refuse a join that was removed, and may need what others have now."""
-        most = self._books.most(name)
-        if self._books.granted > self.size and most > 0:
-            self._books.leave(name)
-            self._books.close(name)
+        most = self._ledger.most(name)
+        if self._ledger.granted > self.size and most > 0:
+            self._ledger.leave(name)
+            self._ledger.close(name)
             raise TidegateError(
                 f'join "{name}" was removed from the pool after it ended in the middle of a batch, '
                 f"for which its checkpoint needs {most:,} again, and others have that now; use "
@@ -260,22 +260,22 @@ class Governor:
         """
         with self._lock:
             self._check_owner()
-            self._books.leave(name)
+            self._ledger.leave(name)
             self.rebalance()
 
     @property
     def joins(self) -> list[str]:
         """The names of the joins in the pool."""
-        return self._books.names
+        return self._ledger.names
 
     @property
     def granted(self) -> int:
         """The most that all joins together may hold at this moment, never above the memory."""
-        return self._books.granted
+        return self._ledger.granted
 
     # ---- reports in, orders out ---------------------------------------------------------------
 
-    def hear(self, progress: Any) -> None:
+    def on_progress(self, progress: Any) -> None:
         """Take in a query's progress (`query.lastProgress`, an event's), once.
 
         The pool does so by itself as queries run; this is for those who want it done by now.
@@ -286,19 +286,21 @@ class Governor:
             if not said or at in self._heard:
                 return
             self._heard.add(at)
-            mine = self._seats.hear(at[0], str(progress["id"]), {each["join"] for each in said})
+            mine = self._registry.on_progress(
+                at[0], str(progress["id"]), {each["join"] for each in said}
+            )
             for report in said:
                 name, shard = report["join"], report["shard"]
                 if name in mine:
-                    last = self._books.confirm(name, shard, report["number"], report["allowed"])
-                    if last and orders.owner(self._folder) == self._id:
-                        orders.note(self._folder / name, last)
+                    last = self._ledger.confirm(name, shard, report["number"], report["allowed"])
+                    if last and updates.owner(self._folder) == self._id:
+                        updates.note(self._folder / name, last)
                 # What a query has seen is known of it, also if that is heard after its end.
-                if name in self._seats and self._seats[name].run == at[0]:
+                if name in self._registry and self._registry[name].run == at[0]:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
             # One for each join, as a query may have several.
             self._batches += len(mine)
-            claiming = sum(self._seats.claims(name) for name in self._books.names)
+            claiming = sum(self._registry.claims(name) for name in self._ledger.names)
             if self._batches >= self.every * claiming or not mine or not self._targets:
                 self.rebalance()
             else:
@@ -308,54 +310,59 @@ class Governor:
         """Divide the memory anew, by all that is known now."""
         with self._lock:
             self._batches, self._targets = 0, {}
-            names = [name for name in self._books.names if self._seats.claims(name)]
+            names = [name for name in self._ledger.names if self._registry.claims(name)]
             if names:
                 claims = {name: self._claim(name) for name in names}
-                kept = sum(map(self._books.most, filter(self._seats.keeps, self._books.names)))
+                kept = sum(
+                    map(
+                        self._ledger.most,
+                        filter(self._registry.reserves_memory, self._ledger.names),
+                    )
+                )
                 least = sum(sum(claim.least) for claim in claims.values())
                 self._targets = divide(claims, max(self.size - kept, least), self.objective)
             self._send()
 
     def _claim(self, name: str) -> Claim:
-        books = self._books
+        ledger = self._ledger
         own = self._reports[name]
-        return Claim(books.weight(name), books.least(name), books.ordered(name), own)
+        return Claim(ledger.weight(name), ledger.least(name), ledger.ordered(name), own)
 
     def _send(self) -> None:
         """Send what is safe now: first who has to give back, then who gets that.
 
         Nothing, if another pool has taken over the folder.
         """
-        if orders.owner(self._folder) != self._id:
+        if updates.owner(self._folder) != self._id:
             return
         idle = {
-            name: [0] * len(self._books.ordered(name))
-            for name in self._books.names
-            if not self._seats.claims(name) and self._seats.rests(name)
+            name: [0] * len(self._ledger.ordered(name))
+            for name in self._ledger.names
+            if not self._registry.claims(name) and self._registry.is_safely_stopped(name)
         }
         for _ in range(2):
-            for name, order in self._books.orders(self._targets | idle).items():
-                orders.write(self._folder / name, *order, self.size)
-            for name in filter(self._seats.rests, self._everyone):
-                self._books.settle(name)
+            for name, update in self._ledger.updates(self._targets | idle).items():
+                updates.write(self._folder / name, *update, self.size)
+            for name in filter(self._registry.is_safely_stopped, self._everyone):
+                self._ledger.settle(name)
             self._tidy()
         for name in self._everyone:
-            followed = self._books.followed(name)
+            followed = self._ledger.followed(name)
             if self._noted.get(name) != followed:
                 self._noted[name] = followed
-                orders.note(self._folder / name, followed)
+                updates.note(self._folder / name, followed)
 
     @property
     def _everyone(self) -> list[str]:
-        return [*self._books.names, *self._books.leaving]
+        return [*self._ledger.names, *self._ledger.leaving]
 
     def _tidy(self) -> None:
         """Have those gone that leave, and have given back all or run no more."""
-        for name in self._books.leaving:
-            if not self._seats.may_run(name):
-                self._books.close(name)
+        for name in self._ledger.leaving:
+            if not self._registry.may_run(name):
+                self._ledger.close(name)
         for name in [name for name in self._reports if name not in self._everyone]:
-            self._seats.leave(name)
+            self._registry.leave(name)
             self._reports.pop(name)
             self._noted.pop(name, None)
 
@@ -364,12 +371,12 @@ class Governor:
         if any(spark is known for known in self._sessions):
             return
         self._sessions.append(spark)
-        self._seats.prompt &= listen(spark, self)
+        self._registry.prompt &= listen(spark, self)
 
     def start(self, run: str, query: str) -> None:
         """Hear that a query starts, and have shares there before its first batch."""
         with self._lock:
-            self._seats.start(run, query)
+            self._registry.start(run, query)
             self.rebalance()
 
     def end(self, run: str, *, in_flight: bool = False) -> None:
@@ -379,30 +386,30 @@ class Governor:
         what had not keeps its share, as it will do that batch again.
         """
         with self._lock:
-            self._seats.end(run, in_flight=in_flight)
+            self._registry.end(run, in_flight=in_flight)
             self.rebalance()
 
     def standing(self, name: str) -> Standing:
         """How a join stands."""
         with self._lock:
-            books = self._books
-            books.check(name)
-            share, reports = books.ordered(name), self._reports[name]
+            ledger = self._ledger
+            ledger.check(name)
+            share, reports = ledger.ordered(name), self._reports[name]
             missing = max(self._wanted(name) - sum(share), 0)
             others = [other for other in self._everyone if other != name]
-            waits_for = [other for other in others if books.most(other) > self._wanted(other)]
+            waits_for = [other for other in others if ledger.most(other) > self._wanted(other)]
             return Standing(
                 name=name,
-                weight=books.weight(name),
-                state=self._seats[name].state,
+                weight=ledger.weight(name),
+                state=self._registry[name].state,
                 share=share,
-                kept=books.most(name) if self._seats.keeps(name) else 0,
+                kept=ledger.most(name) if self._registry.reserves_memory(name) else 0,
                 missing=missing,
                 waits_for=tuple(waits_for) if missing else (),
-                allowed=tuple(books.allowed(name)),
-                held=reports.held if self._seats.may_run(name) else 0,
+                allowed=tuple(ledger.allowed(name)),
+                held=reports.held if self._registry.may_run(name) else 0,
                 measure=reports.measure,
-                predicted=reports.predicted(share) if self._seats.claims(name) else None,
+                predicted=reports.predicted(share) if self._registry.claims(name) else None,
                 measured=reports.measured,
                 curve=reports.curve,
                 tuple_bytes=reports.tuple_bytes,
@@ -416,4 +423,4 @@ class Governor:
     def leaving(self) -> dict[str, int]:
         """The joins that were removed, and how much they may still hold."""
         with self._lock:
-            return {name: self._books.most(name) for name in self._books.leaving}
+            return {name: self._ledger.most(name) for name in self._ledger.leaving}

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
-class Hearer(Protocol):
+class QueryListener(Protocol):
     """Who wants to know."""
 
     def start(self, run: str, query: str) -> None:
         """Hear that a query starts."""
 
-    def hear(self, progress: Any) -> None:
+    def on_progress(self, progress: Any) -> None:
         """Hear of a batch."""
 
     def end(self, run: str, *, in_flight: bool) -> None:
         """Hear that a query has ended, in the middle of a batch or not."""
 
 
-def listen(spark: Any, hearer: Hearer) -> bool:
+def listen(spark: Any, hearer: QueryListener) -> bool:
     """Have somebody hear of all queries of a session; whether of a start before its first batch.
 
     Connect tells of it later, and not which batches a query had planned when it ended: they may
@@ -40,7 +40,7 @@ def listen(spark: Any, hearer: Hearer) -> bool:
             hearer.start(str(event.runId), str(event.id))
 
         def onQueryProgress(self, event: Any) -> None:
-            hearer.hear(event.progress)
+            hearer.on_progress(event.progress)
 
         def onQueryIdle(self, event: Any) -> None:
             pass
@@ -53,7 +53,7 @@ def listen(spark: Any, hearer: Hearer) -> bool:
             if query is None and is_classic:
                 return
             for progress in [] if query is None else query.recentProgress:
-                hearer.hear(progress)
+                hearer.on_progress(progress)
             hearer.end(run, in_flight=query is None or _is_in_flight(query))
 
     spark.streams.addListener(Listener())

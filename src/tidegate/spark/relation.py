@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidegate.joins.star.job import InHand, Shipped, in_order
+from tidegate.joins.star.job import LocalRelation, RelationSource, in_order
 from tidegate.spark.packing import arrow_schema, with_schema
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ class Broadcasted:
             return reader.read_all()
 
 
-def ship(frame: DataFrame) -> Shipped:
+def ship(frame: DataFrame) -> RelationSource:
     """Read a relation and have it sent: with the plan, where Spark Connect has no broadcasts."""
     schema = arrow_schema(frame.schema)
     table: pa.Table = frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).toArrow()
     batches = [with_schema(b.rename_columns(schema.names), schema) for b in table.to_batches()]
     ordered, digest = in_order(pa.Table.from_batches(batches, schema))
     if type(frame).__module__.startswith("pyspark.sql.connect"):
-        return InHand(ordered, digest)
+        return LocalRelation(ordered, digest)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(ordered)

@@ -65,7 +65,7 @@ _RECORD = StructType(
 )
 
 
-class LiveEngines:
+class EngineCache:
     """Engines of one Python worker, each under the token of the state it equals.
 
     The token is random and written with the state. A task that failed after it fed its engine,
@@ -94,7 +94,7 @@ class LiveEngines:
         self._engines[place] = (token, time.monotonic(), engine)
 
 
-LIVE = LiveEngines()
+LIVE = EngineCache()
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,16 @@ class Log:
         clients = (each for each in vars(handle).values() if hasattr(each, "set_implicit_key"))
         self._client = next(clients, None)
 
-    def open(self, settings: str, shard: Shard, new: Callable[[], Engine]) -> Opened:
+    def open(self, settings: str, shard: Shard, new: Callable[[], Engine]) -> EngineSession:
         """Give the engine as the last committed batch left it."""
         with shard.reading():
             meta = self._meta.get()
         if meta is None:
             self._check_new(shard)
             LIVE.take(shard.place, b"")
-            return Opened(self, settings, shard, new(), 0, 0, b"", shard.batch, rebuilt=False)
+            return EngineSession(
+                self, settings, shard, new(), 0, 0, b"", shard.batch, rebuilt=False
+            )
         version, written_with, first, after, token, since = meta
         check_settings(
             {"state version": version, **json.loads(written_with)},
@@ -175,7 +177,9 @@ class Log:
         if engine is None:
             engine = new()
             engine.restore(self._read(shard, first, after))
-        return Opened(self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt)
+        return EngineSession(
+            self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt
+        )
 
     def _check_new(self, shard: Shard) -> None:
         """Refuse to begin anew where another shard's note shows that batches were taken before.
@@ -239,7 +243,7 @@ def _checksum(label: int, number: int, data: bytes) -> int:
     return zlib.crc32(data, zlib.crc32(f"{label} {number}".encode()))
 
 
-class Opened:
+class EngineSession:
     """A shard's engine and log during one batch."""
 
     def __init__(

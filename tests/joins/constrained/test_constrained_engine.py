@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
-from twins import constrained as naive
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from twins import constrained as naive
 from twins.constrained import Join, Tup, Window
 
 import tidegate as tg

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twins import window as naive
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import window as naive
 from twins.sampled import Drawn, NaiveSample
 
 from tidegate import TidegateError
@@ -64,8 +64,8 @@ def naive_rows(spec: SampledJoin, cells: list[Cell]) -> list[naive.Row]:
         weights = TUPLE_OVERHEAD + sizes(payload) * 5 // 4
         columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5))
         rows += [
-            naive.Row(side, key, time, tie, uid, int(size))
-            for key, time, tie, uid, size in zip(*columns, weights, strict=True)
+            naive.Row(side, key, time, row_hash, uid, int(size))
+            for key, time, row_hash, uid, size in zip(*columns, weights, strict=True)
         ]
     return rows
 
@@ -158,7 +158,7 @@ def check_held(engine: SampledEngine, slow: NaiveSample) -> None:
     assert sorted(uids) == sorted(held.row.uid for held in slow.held)
     assert slow.free >= 0
     shed = [(row["why"], row[row["side"]]["uid"]) for row in engine.take_shed().to_pylist()]
-    gone = {"rejected": slow.rejected, "evicted": slow.evicted}
+    gone = {"rejected": slow.rejected, "shed": slow.evicted}
     assert Counter(shed) == Counter((why, uid) for why, uids in gone.items() for uid in uids)
     counters = engine.take_counters()
     assert counters["held"] == len(slow.held)

@@ -96,7 +96,7 @@ def test_a_tuple_without_partners_takes_no_memory() -> None:
         reach=0.0,
         model=Prob({"key": range(4), "left": left, "right": right}),
     )
-    p = SampledEngine(spec)._lots.plan[kernel.SHARE]
+    p = SampledEngine(spec)._sampler.plan[kernel.SHARE]
     assert p == pytest.approx(0.967, abs=0.001)
     rng = np.random.default_rng(1)
     held = 0.0
@@ -169,8 +169,8 @@ def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
         model=given,
     )
     engine = SampledEngine(spec)
-    engine._lots.plan[4] = 0.0  # no brake: what the model says, and nothing else
-    engine._lots.ints[0] = 2**62
+    engine._sampler.plan[4] = 0.0  # no brake: what the model says, and nothing else
+    engine._sampler.ints[0] = 2**62
     found = held_over_time(engine, SampledJob(spec), tables, 400)
     assert found == pytest.approx(sampling.target(180, 3.0), rel=0.05)
 
@@ -200,7 +200,7 @@ def test_the_bound_holds_whatever_the_fraction() -> None:
     for method in METHODS:
         settings: dict[str, Any] = {"within": 100, "memory": 20, "method": method, "reach": 50.0}
         found, counters = counted(tables, 40, fraction=0.5, **settings)
-        assert counters["evicted"] > 40 * 5
+        assert counters["shed"] > 40 * 5
         assert counters["rejected"] == counters["missed"] == 0
         assert unbiased(found, truth)
 
@@ -218,7 +218,7 @@ def test_a_stream_that_begins_long_after_the_other(method: str, model: str) -> N
         truth = len(exact_pairs(tables, 100))
         found, counters = counted(tables, 60, within=100, memory=30, method=method, model=model)
         assert counters["missed"] == 0
-        assert counters["evicted"] > 0
+        assert counters["shed"] > 0
         assert unbiased(found, truth)
         assert np.std(found) < 0.25 * truth
 
@@ -237,7 +237,7 @@ def test_large_rows_are_in_a_sample_as_often_as_small_ones() -> None:
         is_large = np.array([len(text) > 1_000 for text in table.column("text").to_pylist()])
         found.append(float((is_large / table.column(PROBABILITY).to_numpy()).sum()))
         counters = engine.take_counters()
-        evicted += counters["evicted"]
+        evicted += counters["shed"]
         assert counters["rejected"] == 0
     assert evicted > 0
     assert unbiased(found, truth)

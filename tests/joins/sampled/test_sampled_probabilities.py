@@ -106,7 +106,7 @@ def test_a_thinned_sample_still_knows_its_probabilities(method: str) -> None:
         engine.take_counters()
         engine.resize(1, 24)
         counters = engine.take_counters()
-        evicted += counters["evicted"]
+        evicted += counters["shed"]
         assert counters["held"] <= 24
         found += [*engine.feed(halves[1]), *engine.finish()]
         assert engine.take_counters()["held"] <= 24
@@ -132,7 +132,7 @@ def test_clusters_are_there_as_a_whole(method: str) -> None:
             for pair, unit in zip(pairs_of(table), table.column(CLUSTER).to_pylist(), strict=True):
                 found.setdefault(unit, set()).add(pair)
             assert found
-            if engine.take_counters()["evicted"] == 0:  # the memory has always been enough
+            if engine.take_counters()["shed"] == 0:  # the memory has always been enough
                 whole += 1
                 for own in found.values():
                     assert own == clusters[head_of(next(iter(own)))]

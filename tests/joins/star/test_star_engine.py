@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
 
-from twins import star as naive_star
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import star as naive_star
 
 from tidegate.api import local
 from tidegate.joins.star.engine import StarEngine
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import StarJoin, star_join
-from tidegate.joins.window.spec import COMBINES, MOMENTS
+from tidegate.joins.window.spec import COMBINES, SHED_WHEN
 from tidegate.policies import (
     DGL,
     Arrivals,
@@ -89,7 +89,7 @@ def change_rows(spec: StarJoin, changes: Iterable[Change]) -> pa.RecordBatch:
 def job_of(case: Case) -> StarJob:
     if case.facts is None:
         return StarJob(case.spec, None)
-    return StarJob(case.spec, InHand(*in_order(case.facts)))
+    return StarJob(case.spec, LocalRelation(*in_order(case.facts)))
 
 
 def batches(case: Case, job: StarJob, at: int) -> list[list[pa.RecordBatch]]:
@@ -117,8 +117,8 @@ def twin_rows(spec: StarJoin, inputs: list[list[pa.RecordBatch]]) -> list[naive_
         for batch in inputs[s]:
             columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5, 6))
             rows += [
-                naive_star.Row(s, key, time, tie, uid, w if spec.weighed else 1.0)
-                for key, time, tie, uid, w in zip(*columns, strict=True)
+                naive_star.Row(s, key, time, row_hash, uid, w if spec.weighed else 1.0)
+                for key, time, row_hash, uid, w in zip(*columns, strict=True)
             ]
     return rows
 
@@ -168,7 +168,7 @@ def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
             np.array([r.time for r in rows], spec.unit.dtype),
             np.array([r.stream for r in rows], np.int8),
             np.array([r.key for r in rows], np.uint64),
-            np.array([r.tie for r in rows], np.uint64),
+            np.array([r.row_hash for r in rows], np.uint64),
             np.array([r.weight for r in rows]),
             spec.seed,
         )
@@ -179,7 +179,7 @@ def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
         ranker="fixed" if spec.memory is None else RANKERS.get(type(spec.policy), "fixed"),
         memory=spec.memory,
         fixed_split=spec.split == "fixed",
-        moment=spec.moment,
+        shed_when=spec.shed_when,
         lateness=spec.lateness,
         dynamic=spec.dynamic,
         combine=spec.combine if spec.weighed else None,
@@ -237,7 +237,7 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
 
 def departures(engine: StarEngine) -> list[tuple[Any, ...]]:
     return [
-        (row[row["side"]]["uid"], row["left_at"], row["why"])
+        (row[row["side"]]["uid"], row["shed_at"], row["why"])
         for row in engine.take_shed().to_pylist()
     ]
 
@@ -296,7 +296,7 @@ def cases(draw: st.DrawFn) -> Case:
         changes=("op", "at") if dynamic else None,
         fact=None if dynamic else "fid",
         policy=policy,
-        moment=draw(st.sampled_from(MOMENTS)),
+        shed_when=draw(st.sampled_from(SHED_WHEN)),
         **draw(importances),
         lateness=draw(st.sampled_from([0, 0, 2])),
         suffixes=[f"_{i}" for i in range(n + 1)],
@@ -375,7 +375,7 @@ def test_the_engine_is_its_twin(case: Case) -> None:
 
 
 def crowded(
-    seed: int, n: int, policy: Policy, moment: str, *, dynamic: bool, size: int = 70
+    seed: int, n: int, policy: Policy, shed_when: str, *, dynamic: bool, size: int = 70
 ) -> Case:
     """Many tuples for little memory, in order of time, with a relation that changes or not."""
     rng = np.random.default_rng(seed)
@@ -394,7 +394,7 @@ def crowded(
         memory=9,
         split=("shared", "fixed")[seed % 2],
         policy=policy,
-        moment=moment,
+        shed_when=shed_when,
         importance="w",
         combine=COMBINES[seed % 4],
         suffixes=[f"_{i}" for i in range(n + 1)],
@@ -472,8 +472,13 @@ def test_every_policy_keeps_to_the_rules() -> None:
     exact = ids(tables)
     assert exact.total() > 300
     shuffled = [table.take(pa.array(rng.permutation(n))) for table in tables]
-    for policy, moment in product(EVERY, MOMENTS):
-        bounded: dict[str, Any] = {"policy": policy, "moment": moment, "memory": 10, "seed": 3}
+    for policy, shed_when in product(EVERY, SHED_WHEN):
+        bounded: dict[str, Any] = {
+            "policy": policy,
+            "shed_when": shed_when,
+            "memory": 10,
+            "seed": 3,
+        }
         found = ids(tables, **bounded)
         assert found < exact
         assert found == ids(shuffled, **bounded, batch_rows=7)
@@ -486,7 +491,7 @@ EVERY = [Auto(), Prob(halflife=4), Simp(), SimpProb(), DimpProb(), DGL(), Rand()
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("policy", EVERY, ids=lambda policy: policy.name)
 def test_little_memory(policy: Policy, dynamic: bool) -> None:
-    for seed, (n, moment) in enumerate(product((2, 3), MOMENTS)):
-        case = crowded(seed, n, policy, moment, dynamic=dynamic)
+    for seed, (n, shed_when) in enumerate(product((2, 3), SHED_WHEN)):
+        case = crowded(seed, n, policy, shed_when, dynamic=dynamic)
         results = check(case)
         assert results

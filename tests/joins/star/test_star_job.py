@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.star_shards import sharded
-from tidegate.joins.star.job import InHand, StarJob, _placed, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, _placed, in_order
 from tidegate.joins.star.spec import star_join
 
 STREAMS = {
@@ -35,7 +35,7 @@ def relation(name: str) -> pa.Table:
 
 def job_of(facts: pa.Table, **settings: Any) -> StarJob:
     spec = star_join(STREAMS, facts.schema, **SETTINGS, **settings)
-    return StarJob(spec, InHand(*in_order(facts)))
+    return StarJob(spec, LocalRelation(*in_order(facts)))
 
 
 def facts_in(job: StarJob, shards: int) -> list[int]:

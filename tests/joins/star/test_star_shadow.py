@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from tidegate.joins.star.job import InHand, StarJob, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import ChangingCopies, ShardCopies, StarCopies, component_names
 from tidegate.joins.star.spec import star_join
 from tidegate.pool.curves import of_points
 from tidegate.pool.member import Member, pooled
-from tidegate.pool.shadow_joins import Miniature, Sample
+from tidegate.pool.shadow_joins import Sample, ShadowJoins
 from tidegate.streams import zipf
 
 WINDOW = 60
@@ -61,7 +61,7 @@ def job_of(tables: Tables, facts: pa.Table, **settings: Any) -> StarJob:
         suffixes=["_r", "_s", "_f"],
         **given,
     )
-    return StarJob(spec, InHand(*in_order(facts)))
+    return StarJob(spec, LocalRelation(*in_order(facts)))
 
 
 def feeds(job: StarJob, tables: Tables, batches: int) -> list[list[list[pa.RecordBatch]]]:
@@ -86,7 +86,7 @@ def test_copies_foresee_what_a_star_join_finds(policy: str, importance: str | No
     job = job_of(tables, facts, policy=policy, importance=importance)
     live = 2 * WINDOW
     sizes = [round(live * 2 ** (-step / 2)) for step in range(7, -1, -1)]
-    small = Miniature(ShardCopies(job, 0, 1), sizes, settle=False)
+    small = ShadowJoins(ShardCopies(job, 0, 1), sizes, settle=False)
     for inputs in feeds(job, tables, 5):
         small.feed(inputs, None)
     found = small.take()
@@ -105,19 +105,19 @@ def test_a_sample_has_whole_components() -> None:
     tables, facts = streams(3_000, 6_000, skew=0.0), facts_of(6_000, 2)
     job = job_of(tables, facts)
     copies = ShardCopies(job, 0, 1)
-    small = Miniature(copies, [60, 100], settle=False, held=60)
+    small = ShadowJoins(copies, [60, 100], settle=False, held=60)
     for inputs in feeds(job, tables, 3):
         small.feed(inputs, None)
-    assert small.sample.kin < 1 == small.sample.seen
+    assert small.sample.key_group < 1 == small.sample.seen
     sampled = copies.copy(5, small.sample)
     assert sampled._index.count < 0.8 * len(facts)
     every = tg.local.star_join(list(tables), facts, **SETTINGS)
     assert small.take().total == pytest.approx(every.results, rel=0.5)
     few = job_of(streams(600, 6), facts_of(6, 3))
-    small = Miniature(ShardCopies(few, 0, 1), [60], settle=False, held=40)
+    small = ShadowJoins(ShardCopies(few, 0, 1), [60], settle=False, held=40)
     for inputs in feeds(few, streams(600, 6), 6):
         small.feed(inputs, None)
-    assert small.sample.kin == 1 > small.sample.seen
+    assert small.sample.key_group == 1 > small.sample.seen
 
 
 def test_keys_have_the_name_of_their_component() -> None:
@@ -184,7 +184,7 @@ def test_copies_take_the_changes_of_their_relation() -> None:
     job, changes = changing(tables, 30)
     given = changing_feeds(job, tables, changes, 5)
     engine = job.engine(1)
-    small = Miniature(ChangingCopies(job.spec, engine), [20, 40, 80], settle=False)
+    small = ShadowJoins(ChangingCopies(job.spec, engine), [20, 40, 80], settle=False)
     for inputs in given:
         list(engine.feed(inputs))
         small.feed(inputs, None)
@@ -205,9 +205,9 @@ def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
     first, second = job.engine(1), job.engine(1)
     for inputs in given[:3]:
         list(first.feed(inputs))
-    small = Miniature(ChangingCopies(job.spec, second), [40], settle=False, rows=rows)
+    small = ShadowJoins(ChangingCopies(job.spec, second), [40], settle=False, rows=rows)
     second.restore(first.snapshot())
-    whole = Miniature(ChangingCopies(job.spec, first), [40], settle=False, rows=rows)
+    whole = ShadowJoins(ChangingCopies(job.spec, first), [40], settle=False, rows=rows)
     for inputs in given[3:]:
         for engine, copies in ((first, whole), (second, small)):
             list(engine.feed(inputs))
@@ -224,7 +224,7 @@ def test_a_changing_relation_in_a_pool() -> None:
     member = Member("pool", "star", (20, 40), 1.0)
     shared = pooled(job, StarCopies(job), member)
     engine, alone = shared.engine(1), job.engine(1)
-    engine.follow(1, [40])
+    engine.apply_budget(1, [40])
     alone.resize(1, 40)
     for inputs in changing_feeds(job, tables, changes, 6):
         rows = [b.num_rows for b in engine.feed(inputs)]

@@ -7,13 +7,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from twins import window as naive
 import numpy as np
 import pyarrow as pa
 import pytest
-from twins import rankers
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import rankers
+from twins import window as naive
 
 import tidegate as tg
 from tidegate.joins.window.engine import WindowEngine
@@ -174,7 +174,7 @@ def test_an_example_by_hand() -> None:
     )
     # At 0 one is taken, whichever its hash puts first; of the other two the better one waits.
     [dropped] = found.shed.to_pylist()
-    assert (dropped["side"], dropped["left_at"], dropped["why"]) == ("left", 0, "queue full")
+    assert (dropped["side"], dropped["shed_at"], dropped["why"]) == ("left", 0, "queue full")
     assert found.results == 2
     assert found.counters["queue_shed"] == 1
     assert found.counters["arrived"] == 6

@@ -8,20 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twins import window as naive
 import numpy as np
 import pyarrow as pa
 import pytest
-from twins import rankers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twins import rankers
+from twins import window as naive
 
 from tidegate.engine.payload import sizes
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.rules import EXACT_LIMIT, LEARNED, TUPLE_OVERHEAD
-from tidegate.joins.window.spec import MOMENTS, WindowJoin, window_join
+from tidegate.joins.window.spec import SHED_WHEN, WindowJoin, window_join
 from tidegate.kernel import layout
 from tidegate.policies import (
     DGL,
@@ -92,8 +92,8 @@ def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
         columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5, 7))
         weighed = spec.left.importance is not None
         rows += [
-            naive.Row(side, key, time, tie, uid, int(size), importance if weighed else 1.0)
-            for key, time, tie, uid, importance, size in zip(*columns, weights, strict=True)
+            naive.Row(side, key, time, row_hash, uid, int(size), importance if weighed else 1.0)
+            for key, time, row_hash, uid, importance, size in zip(*columns, weights, strict=True)
         ]
     return rows
 
@@ -177,7 +177,7 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rank
         np.array([r.time for r in rows], spec.unit.dtype),
         np.array([r.side for r in rows], np.int8),
         np.array([r.key for r in rows], np.uint64),
-        np.array([r.tie for r in rows], np.uint64),
+        np.array([r.row_hash for r in rows], np.uint64),
         np.array([r.importance for r in rows]),
         spec.seed,
     )
@@ -199,7 +199,7 @@ def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
         memory=memory,
         in_bytes=spec.in_bytes,
         split=spec.split,
-        moment=spec.moment,
+        shed_when=spec.shed_when,
         lateness=spec.lateness,
     )
 
@@ -265,7 +265,7 @@ def shed_of(engine: WindowEngine | QueueEngine) -> Counter[naive.Shed]:
     table = engine.take_shed()
     found = []
     for row in table.to_pylist():
-        found.append(naive.Shed(row[row["side"]]["uid"], row["left_at"], row["why"]))
+        found.append(naive.Shed(row[row["side"]]["uid"], row["shed_at"], row["why"]))
     return Counter(found)
 
 
@@ -344,7 +344,7 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
         policy=draw(policy),
         importance=draw(st.sampled_from([None, "w"])),
         split=split,
-        moment=draw(st.sampled_from(MOMENTS)),
+        shed_when=draw(st.sampled_from(SHED_WHEN)),
         lateness=draw(st.sampled_from([0, 0, 2])),
         seed=draw(st.integers(0, 3)),
     )
@@ -404,8 +404,8 @@ def test_results_are_exact_ones_and_all_of_them_with_memory(case: Case) -> None:
     "policy",
     [policy() for name, policy in POLICIES.items() if name != "age"] + [Prob(GIVEN), Age([1, 2])],
 )
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> None:
+@pytest.mark.parametrize("shed_when", SHED_WHEN)
+def test_memory_of_the_whole_window_is_exact(policy: Policy, shed_when: str) -> None:
     rng = np.random.default_rng(5)
     cells = [(int(rng.integers(2)), int(rng.integers(4)), t // 3, t) for t in range(300)]
     settings_of: dict[str, Any] = {
@@ -413,7 +413,7 @@ def test_memory_of_the_whole_window_is_exact(policy: Policy, moment: str) -> Non
         "time": "t",
         "within": (7, 11),
         "policy": policy,
-        "moment": moment,
+        "shed_when": shed_when,
     }
     wanted = run_case(Case(window_join(INTEGERS, INTEGERS, **settings_of), [cells]))
     enough = run_case(Case(window_join(INTEGERS, INTEGERS, memory=60, **settings_of), [cells]))
@@ -618,7 +618,7 @@ def test_a_long_window_before_short_ones() -> None:
     counters = engine.take_counters()
     # Five a side of the long window, nine a side of the short one; the last tick is still open.
     assert counters["held"] == 2 * (5 + 9)
-    assert counters["evicted"] == 0
+    assert counters["shed"] == 0
     assert engine._tables.core.late.shape[1] < 1000
 
 
@@ -634,7 +634,7 @@ def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:
         for _ in engine.feed(inputs if clock == 20 else [[], []], (clock, clock)):
             pass
         assert engine.take_counters()["held"] == held
-    assert shed_of(engine) == Counter(naive.Shed(uid, 21, "evicted") for uid in range(4))
+    assert shed_of(engine) == Counter(naive.Shed(uid, 21, "shed") for uid in range(4))
     new = passed_on(engine, [])
     assert held_of(new) == {4, 5}
 

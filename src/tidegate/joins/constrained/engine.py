@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import Payload, gather
 from tidegate.engine.pieces import Widths, cut, room
-from tidegate.engine.prepare import TIE, TIME
+from tidegate.engine.prepare import ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained import loop as loop
 from tidegate.joins.constrained.arrays import Tables
 from tidegate.joins.constrained.log import Log
 from tidegate.joins.constrained.prepare import BITS, Side, prepare
-from tidegate.joins.constrained.shed_log import Departures
+from tidegate.joins.constrained.shed_log import ShedLog
 from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.kernel.order import tick_order
 from tidegate.settings.columns import equal
@@ -35,7 +35,7 @@ TUPLE_OVERHEAD = 256
 KEY_OVERHEAD = 96
 
 _COUNTED = {
-    "late": layout.LATE,
+    "out_of_order": layout.OUT_OF_ORDER,
     "null_keys": layout.NULL_KEYS,
     "expired": layout.EXPIRED,
     "eliminated": layout.ELIMINATED,
@@ -85,8 +85,8 @@ class ConstrainedEngine:
         self._piece = room(spec.result_schema)
         self._open = [self._no_rows(s) for s in range(len(self._sides))]
         self._flows = dict.fromkeys(FLOWS, 0)
-        self._departures = Departures(spec)
-        self._log = Log(self._sides, self._tables, self._payload, self._open, self._departures)
+        self._shed_log = ShedLog(spec)
+        self._log = Log(self._sides, self._tables, self._payload, self._open, self._shed_log)
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -99,10 +99,10 @@ class ConstrainedEngine:
         yield from self._run(inputs, int(max(told)) if told else None)
         if told and clocks is not None:
             never = -layout.NEVER
-            heard = np.array([never if c is None else int(c) for c in clocks], np.int64)
-            if (heard > self._tables.core.clock).any():
+            stream_clock = np.array([never if c is None else int(c) for c in clocks], np.int64)
+            if (stream_clock > self._tables.core.clock).any():
                 self._tables.make_room(1)
-                loop.hear(self._tables.core, self._tables.plan, heard)
+                loop.advance_clock(self._tables.core, self._tables.plan, stream_clock)
                 yield from self._loop(self._no_batch(), np.zeros(0, np.uint64))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -119,8 +119,8 @@ class ConstrainedEngine:
             return
         time = np.concatenate([_column(batches, TIME) for batches in given])
         stream = np.repeat(np.arange(len(given), dtype=np.int8), lengths)
-        tie = np.concatenate([_column(batches, TIE) for batches in given])
-        order = tick_order(time, lengths[0], stream, tie, tie)
+        row_hash = np.concatenate([_column(batches, ROW_HASH) for batches in given])
+        order = tick_order(time, lengths[0], stream, row_hash, row_hash)
         latest = time[order[-1]]
         ready = len(order)
         if (told is None or told <= latest) and latest >= self._tables.core.clock.max():
@@ -138,7 +138,7 @@ class ConstrainedEngine:
         newcomers = self._batch(given, order, time, stream, starts, first)
         for at in range(0, ready, _CHUNK):
             part = layout.Batch(*(column[at : at + _CHUNK] for column in newcomers))
-            yield from self._loop(part, tie[order[at : at + _CHUNK]])
+            yield from self._loop(part, row_hash[order[at : at + _CHUNK]])
         self._drop_rows(first)
 
     def _batch(
@@ -185,7 +185,9 @@ class ConstrainedEngine:
         first = [0] * len(self._sides)
         return self._batch(empty, nothing, nothing, nothing.astype(np.int8), starts, first)
 
-    def _loop(self, newcomers: layout.Batch, ties: NDArray[np.uint64]) -> Iterator[pa.RecordBatch]:
+    def _loop(
+        self, newcomers: layout.Batch, row_hashes: NDArray[np.uint64]
+    ) -> Iterator[pa.RecordBatch]:
         """Run the compiled loop over newcomers."""
         tables = self._tables
         tables.make_room(len(newcomers.time))
@@ -196,7 +198,7 @@ class ConstrainedEngine:
             found, stopped = loop.run(tables.core, tables.plan, newcomers, out, 0)
             if found:
                 yield from self._found(out[:found])
-        self._departures.note(tables.take_shed(), newcomers, ties, self._payload)
+        self._shed_log.note(tables.take_shed(), newcomers, row_hashes, self._payload)
 
     def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Results as rows, in pieces."""
@@ -333,7 +335,7 @@ class ConstrainedEngine:
 
     def take_shed(self) -> pa.Table:
         """What constraints dropped since the last call; see `Departures`."""
-        return self._departures.take()
+        return self._shed_log.take()
 
 
 def _column(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[Any]:

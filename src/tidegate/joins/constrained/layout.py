@@ -31,7 +31,7 @@ from tidegate.kernel.layout import ranked_type
     DEPARTED,
     DEPARTED_GROUPS,
     HELD_ROWS,  # tuples with a payload
-    LATE,
+    OUT_OF_ORDER,
     EXPIRED,
     ELIMINATED,
     VIOLATIONS,

@@ -16,7 +16,7 @@ from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.arrays import Tables
 from tidegate.joins.constrained.load import load_group, load_slots
 from tidegate.joins.constrained.prepare import Side
-from tidegate.joins.constrained.shed_log import Departures
+from tidegate.joins.constrained.shed_log import ShedLog
 
 #: Rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
@@ -39,13 +39,13 @@ class Log:
         tables: Tables,
         payload: list[Payload],
         waiting: list[pa.RecordBatch],
-        departures: Departures,
+        shed_log: ShedLog,
     ) -> None:
         self._sides = sides
         self._tables = tables
         self._payload = payload
         self._open = waiting
-        self._departures = departures
+        self._shed_log = shed_log
         self._logged_rows = 0
         self._logged_bytes = 0
 
@@ -97,7 +97,7 @@ class Log:
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
         state = {name: getattr(core, name).tolist() for name in _STATE}
-        return state | self._departures.marks() | {"seq": int(core.ints[layout.SEQ])}
+        return state | self._shed_log.marks() | {"seq": int(core.ints[layout.SEQ])}
 
     def _common(self, groups: NDArray[Any]) -> dict[str, pa.RecordBatch]:
         """What is not of one tuple: keys, ordered attributes, the tick that is open."""
@@ -164,7 +164,7 @@ class Log:
         tables = self._tables
         for name in _STATE:
             getattr(tables.core, name)[:] = head[name]
-        self._departures.load(head)
+        self._shed_log.load(head)
         tables.core.ints[layout.SEQ] = head["seq"]
         loaded = [self._survivors(s, kept) for s in range(len(self._sides))]
         slots, links, hashes = (np.concatenate([part[i] for part in loaded]) for i in range(3))

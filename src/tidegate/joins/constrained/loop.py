@@ -19,10 +19,10 @@ from tidegate.joins.constrained.layout import (
     GONE,
     HELD_ROWS,
     KEYED,
-    LATE,
     NEVER,
     NO,
     NULL_KEYS,
+    OUT_OF_ORDER,
     PARENT,
     PASSES,
     PAUSED,
@@ -97,7 +97,7 @@ def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[i
 
 
 @entry_point
-def hear(core: Core, plan: Plan, told: Array) -> None:
+def advance_clock(core: Core, plan: Plan, told: Array) -> None:
     """Learn how far the streams have come elsewhere."""
     for s in range(told.shape[0]):
         core.clock[s] = max(core.clock[s], told[s])
@@ -170,7 +170,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
     ints = core.ints
     stream, time, bits = batch.stream[i], batch.time[i], batch.bits[i]
     core.counts[stream] += 1
-    ints[LATE] += time < core.clock[stream]
+    ints[OUT_OF_ORDER] += time < core.clock[stream]
     core.clock[stream] = max(core.clock[stream], time)
     _look_ahead(core, plan)
     _expire(core, plan)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.engine.prepare import KEY, TIE, TIME
+from tidegate.engine.prepare import KEY, ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.arrays import sample_threshold
 from tidegate.joins.constrained.spec import ConstrainedJoin, Stream
@@ -30,7 +30,7 @@ class Side:
         self.keys += [edges[e].child_keys for e in spec.graph.parents(at)]
         if self.stream.by is not None:
             self.keys.append((self.stream.by,))
-        head = [(KEY, pa.uint64()), (TIME, pa.int64()), (TIE, pa.uint64()), (BITS, pa.uint8())]
+        head = [(KEY, pa.uint64()), (TIME, pa.int64()), (ROW_HASH, pa.uint64()), (BITS, pa.uint8())]
         hashes = [(f"h{j}", pa.uint64()) for j in range(len(self.keys))]
         values = [(f"v{j}", pa.int64()) for j in range(len(self.stream.ordered))]
         payload = [(f"c{i}", f.type) for i, f in enumerate(self.stream.kept_schema)]
@@ -63,15 +63,15 @@ def prepare(
         keyed &= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
     bits = np.where(keyed, layout.KEYED, 0).astype(np.uint8)
     bits[_passing(stream, batch) & keyed] |= layout.PASSES
-    ties = hash_columns(batch.columns, rows, exact=True)
+    row_hashes = hash_columns(batch.columns, rows, exact=True)
     shards = spec.shard_columns
-    key = ties if shards is None else hash_columns([batch.column(shards[at])], rows)
+    key = row_hashes if shards is None else hash_columns([batch.column(shards[at])], rows)
     if spec.watched:
         # By the key that all joins share, if there is one: so the tuples of a result are drawn
         # together, and it counts once, however many constraints would have cost it.
         bits[key < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     when = times(batch.column(stream.time), spec.unit)
-    columns = [pa.array(key), pa.array(when), pa.array(ties), pa.array(bits)]
+    columns = [pa.array(key), pa.array(when), pa.array(row_hashes), pa.array(bits)]
     for names in side.keys:
         columns.append(pa.array(hash_columns([batch.column(n) for n in names], rows)))
     columns += [pa.array(order_of(batch.column(name))) for name in stream.ordered]

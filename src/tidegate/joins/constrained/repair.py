@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import one_batch
-from tidegate.engine.prepare import KEY, TIE, TIME
+from tidegate.engine.prepare import KEY, ROW_HASH, TIME
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.engine import ConstrainedEngine, JoinFrame
@@ -40,7 +40,7 @@ _ARCHIVED = pa.schema(
     [
         (KEY, pa.uint64()),
         (TIME, pa.int64()),
-        (TIE, pa.uint64()),
+        (ROW_HASH, pa.uint64()),
         ("side", pa.string()),
         ("content", pa.int64()),
         ("seen_time", pa.list_(pa.int64())),
@@ -63,8 +63,8 @@ class RepairJob(JoinFrame):
         names = [field.name for field in MARK_TYPE]
         mark = dict(zip(names, batch.column(MARK).flatten(), strict=True))
         key = pa.array(mark["key"].to_numpy(zero_copy_only=False).view(np.uint64))
-        tie = pa.array(np.zeros(batch.num_rows, np.uint64))
-        columns = [key, mark["time"], tie, batch.column("side")]
+        row_hash = pa.array(np.zeros(batch.num_rows, np.uint64))
+        columns = [key, mark["time"], row_hash, batch.column("side")]
         columns += [mark[name] for name in ("content", *_SEEN)]
         return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
 
@@ -148,10 +148,10 @@ class RepairEngine:
             for batches, side in zip(streams, self._sides, strict=True)
         ]
         shed = one_batch(pa.Table.from_batches(archive, _ARCHIVED))
-        time, tie, number = (
+        time, row_hash, number = (
             shed.column(name).flatten().to_numpy().reshape(-1, len(given)).T for name in _SEEN
         )
-        seen = Places(time, tie.view(np.uint64), number)
+        seen = Places(time, row_hash.view(np.uint64), number)
         left = [self._lines(s, batch, shed, seen) for s, batch in enumerate(given)]
         if len(shed) == 0:
             return
@@ -191,8 +191,8 @@ class RepairEngine:
         lines = np.flatnonzero(side == name)
         lines = lines[np.lexsort([row for each in seen[::-1] for row in each[:, lines]])]
         passing = np.flatnonzero(batch.column(BITS).to_numpy() & layout.PASSES)
-        tie = batch.column(TIE).to_numpy()[passing]
-        passing = passing[np.argsort(tie, kind="stable")]
+        row_hash = batch.column(ROW_HASH).to_numpy()[passing]
+        passing = passing[np.argsort(row_hash, kind="stable")]
         content = contents(self._sides[stream].payload(batch))[passing]
         at, which = _matches(
             (batch.column(TIME).to_numpy()[passing], content),
@@ -268,11 +268,11 @@ def _matches(
     return order[at], order[at + 1] - first
 
 
-def _numbers(time: NDArray[np.int64], tie: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _numbers(time: NDArray[np.int64], row_hash: NDArray[np.uint64]) -> NDArray[np.int64]:
     """How many of the same time and content come before each."""
-    order = np.lexsort((tie, time))
+    order = np.lexsort((row_hash, time))
     number = np.empty(len(order), np.int64)
-    number[order] = places(time[order], tie[order]).number
+    number[order] = places(time[order], row_hash[order]).number
     return number
 
 
@@ -284,6 +284,6 @@ def _marked(
     bits = np.where(near, bits, bits & ~np.uint8(layout.PASSES)).astype(np.uint8)
     at = batch.schema.get_field_index(BITS)
     columns = [*batch.columns[:at], pa.array(bits), *batch.columns[at + 1 :]]
-    time, tie = batch.column(TIME).to_numpy(), batch.column(TIE).to_numpy()
-    columns += [pa.array(each) for each in (time, tie, _numbers(time, tie), left)]
+    time, row_hash = batch.column(TIME).to_numpy(), batch.column(ROW_HASH).to_numpy()
+    columns += [pa.array(each) for each in (time, row_hash, _numbers(time, row_hash), left)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*batch.schema, *_MORE]))

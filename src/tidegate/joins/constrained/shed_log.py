@@ -34,12 +34,12 @@ MARK_TYPE = pa.struct(
         ("seen_number", pa.list_(pa.int64())),
     ]
 )
-_HEAD = ("side", "left_at", "why")
+_HEAD = ("side", "shed_at", "why")
 
 
 def shed_schema(spec: ConstrainedJoin) -> pa.Schema:
     """Which stream, when (in the time column's numbers), why, the tuple, and its mark."""
-    fields = [("side", pa.string()), ("left_at", pa.int64()), ("why", pa.string())]
+    fields = [("side", pa.string()), ("shed_at", pa.int64()), ("why", pa.string())]
     fields += [(s.name, pa.struct(list(s.kept_schema))) for s in spec.streams]
     return pa.schema([*fields, (MARK, MARK_TYPE)])
 
@@ -67,22 +67,22 @@ class Places(NamedTuple):
     """Where tuples are in the order of their stream."""
 
     time: NDArray[np.int64]
-    tie: NDArray[np.uint64]
+    row_hash: NDArray[np.uint64]
     number: NDArray[np.int64]
 
     def after(self, other: Places) -> NDArray[np.bool_]:
         """Whether they come after others, one by one."""
-        same = (self.time == other.time) & (self.tie == other.tie)
+        same = (self.time == other.time) & (self.row_hash == other.row_hash)
         later: NDArray[np.bool_] = (
             (self.time > other.time)
-            | ((self.time == other.time) & (self.tie > other.tie))
+            | ((self.time == other.time) & (self.row_hash > other.row_hash))
             | (same & (self.number > other.number))
         )
         return later
 
     def at(self, where: Any) -> Places:
         """Some of them."""
-        return Places(self.time[where], self.tie[where], self.number[where])
+        return Places(self.time[where], self.row_hash[where], self.number[where])
 
     def put(self, where: Any, other: Places) -> None:
         """Set some of them."""
@@ -90,21 +90,23 @@ class Places(NamedTuple):
             mine[where] = others
 
 
-def places(time: NDArray[np.int64], tie: NDArray[np.uint64], last: Places | None = None) -> Places:
+def places(
+    time: NDArray[np.int64], row_hash: NDArray[np.uint64], last: Places | None = None
+) -> Places:
     """The places of tuples that come in order, after the last that came before them."""
     number = np.zeros(len(time), np.int64)
     if len(time):
         first = np.ones(len(time), np.bool_)
-        first[1:] = (time[1:] != time[:-1]) | (tie[1:] != tie[:-1])
+        first[1:] = (time[1:] != time[:-1]) | (row_hash[1:] != row_hash[:-1])
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(time)))
         number = np.arange(len(time)) - np.repeat(starts, lengths)
-        if last is not None and (time[0], tie[0]) == (last.time[()], last.tie[()]):
+        if last is not None and (time[0], row_hash[0]) == (last.time[()], last.row_hash[()]):
             number[: lengths[0]] += last.number[()] + 1
-    return Places(time, tie, number)
+    return Places(time, row_hash, number)
 
 
-class Departures:
+class ShedLog:
     """Collects what constraints dropped."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
@@ -129,7 +131,7 @@ class Departures:
         self,
         shed: NDArray[Any],
         newcomers: layout.Batch,
-        ties: NDArray[np.uint64],
+        row_hashes: NDArray[np.uint64],
         payload: list[Payload],
     ) -> None:
         """Take in what went while newcomers came, and that these came."""
@@ -142,7 +144,7 @@ class Departures:
             if len(own) == 0:
                 continue
             last = self._last.at(s)
-            came = places(newcomers.time[own], ties[own], last)
+            came = places(newcomers.time[own], row_hashes[own], last)
             which = np.searchsorted(own, shed["at"]) - 1
             nearest = came.at(np.maximum(which, 0))
             later = (which >= 0) & nearest.after(last)
@@ -182,7 +184,7 @@ class Departures:
             ],
             fields=list(MARK_TYPE),
         )
-        names = ["side", "left_at", "why", spec.streams[stream].name, MARK]
+        names = ["side", "shed_at", "why", spec.streams[stream].name, MARK]
         columns = [
             pa.array([spec.streams[stream].name] * count),
             pa.array(seen.time.max(axis=0)),

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.pieces import cut
-from tidegate.engine.prepare import TIE, payload_of, prepare
+from tidegate.engine.prepare import ROW_HASH, payload_of, prepare
 from tidegate.engine.state_codec import from_bytes
 from tidegate.joins.sampled import loop as sampled
 from tidegate.joins.sampled.spec import SampledJoin
@@ -52,8 +52,8 @@ _EVIDENCE, _BEYOND = 200.0, 0.01
 _PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
-_TICKET = ("lot", "passed", "next", "most")
-_MONITOR = ("hash", "lot", "time", "most", "found", "size", "side")
+_INCLUSION = ("random_word", "passed", "next", "most")
+_MONITOR = ("hash", "random_word", "time", "most", "found", "size", "side")
 
 
 class SampledJob:
@@ -108,12 +108,12 @@ class SampledEngine(WindowEngine):
         dtype = spec.window.unit.dtype
         self._tables = Tables(dtype, self._rules)
         self._logged = ["time", "seq"] + (["size"] if spec.window.in_bytes else [])
-        self._lots = sampled.Lots(
+        self._sampler = sampled.SamplerState(
             ints=np.zeros(sampled.OWN_INTS, np.int64),
             plan=np.zeros(sampled.PLAN),
             sums=np.zeros(sampled.SUMS),
             flows=np.zeros(sampled.FLOWS),
-            tickets=np.zeros(0, sampled.TICKET),
+            inclusions=np.zeros(0, sampled.INCLUSION),
             touched=np.zeros(0, np.int32),
             is_touched=np.zeros(0, np.bool_),
             monitors=np.zeros(_MONITORS, sampled.monitor_type(dtype)),
@@ -135,7 +135,7 @@ class SampledEngine(WindowEngine):
             return
         first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
         batch, order, left = self._batch(given, [0, 0], first)
-        lot = self._draw(given, batch, order)
+        random_word = self._draw(given, batch, order)
         self._widen()
         core, total = self._tables.core, len(order)
         if not close and batch.time[-1] >= core.clock[0]:
@@ -144,7 +144,9 @@ class SampledEngine(WindowEngine):
         out = self._sample(total)
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
-            pairs, why = sampled.run(core, self._rules, self._lots, batch, lot, out, pairs, total)
+            pairs, why = sampled.run(
+                core, self._rules, self._sampler, batch, random_word, out, pairs, total
+            )
             if why == sampled.REPLAN:
                 self._replan()
                 continue
@@ -171,19 +173,21 @@ class SampledEngine(WindowEngine):
         Rows that are alike are told apart by their number in the tick, or if they are late by
         their number in the stream.
         """
-        tie = np.concatenate([b.column(TIE).to_numpy() for side in given for b in side])[order]
+        row_hash = np.concatenate([b.column(ROW_HASH).to_numpy() for side in given for b in side])[
+            order
+        ]
         at = np.arange(len(order))
         same = np.zeros(len(order), np.bool_)
-        same[1:] = (batch.hash[1:] == batch.hash[:-1]) & (tie[1:] == tie[:-1])
+        same[1:] = (batch.hash[1:] == batch.hash[:-1]) & (row_hash[1:] == row_hash[:-1])
         same[1:] &= (batch.time[1:] == batch.time[:-1]) & (batch.side[1:] == batch.side[:-1])
         number = at - np.maximum.accumulate(np.where(same, 0, at))
         core = self._tables.core
-        late = batch.time < core.heard[batch.side]
+        late = batch.time < core.stream_clock[batch.side]
         number[late] = core.ints[layout.SEQ] + at[late] + len(order)
-        lot = np.full(len(order), self.spec.seed % 2**64, np.uint64)
-        for words in (batch.side, batch.hash, tie, number):
-            fold(lot, words.astype(np.uint64))
-        return lot
+        random_word = np.full(len(order), self.spec.seed % 2**64, np.uint64)
+        for words in (batch.side, batch.hash, row_hash, number):
+            fold(random_word, words.astype(np.uint64))
+        return random_word
 
     def _sample(self, newcomers: int, pairs: int = _ROOM) -> sampled.Sample:
         return sampled.Sample(
@@ -212,20 +216,26 @@ class SampledEngine(WindowEngine):
 
     def _widen(self) -> None:
         """Have a ticket for every slot."""
-        lots, slots = self._lots, len(self._tables.core.slots)
-        old = len(lots.tickets)
+        sampler, slots = self._sampler, len(self._tables.core.slots)
+        old = len(sampler.inclusions)
         if old == slots:
             return
-        tickets, touched = np.zeros(slots, sampled.TICKET), np.zeros(slots, np.int32)
+        inclusions, touched = np.zeros(slots, sampled.INCLUSION), np.zeros(slots, np.int32)
         is_touched = np.zeros(slots, np.bool_)
-        tickets[:old], touched[:old], is_touched[:old] = lots.tickets, lots.touched, lots.is_touched
-        self._lots = lots._replace(tickets=tickets, touched=touched, is_touched=is_touched)
+        inclusions[:old], touched[:old], is_touched[:old] = (
+            sampler.inclusions,
+            sampler.touched,
+            sampler.is_touched,
+        )
+        self._sampler = sampler._replace(
+            inclusions=inclusions, touched=touched, is_touched=is_touched
+        )
 
     def take_counters(self) -> dict[str, int | float]:
         """Also what the models foresaw, and what monitors saw of it."""
         names = ("foreseen", "missed", "monitored", "beyond", "variance")
-        flows = dict(zip(names, self._lots.flows.tolist(), strict=True))
-        self._lots.flows[:] = 0.0
+        flows = dict(zip(names, self._sampler.flows.tolist(), strict=True))
+        self._sampler.flows[:] = 0.0
         return super().take_counters() | flows
 
     # ---- another memory -----------------------------------------------------------------------
@@ -248,15 +258,15 @@ class SampledEngine(WindowEngine):
         if core.model[ELAPSED] > 0.0 or self._is_given:
             self._plan(self.sides())
         else:
-            self._lots.plan[sampled.RESERVE] = budget / 2
+            self._sampler.plan[sampled.RESERVE] = budget / 2
 
     def _brake(self, out: layout.Output) -> None:
         """More came than was planned for: thin what is held, and draw as much less from now on."""
-        lots, seen = self._lots, int(self._tables.core.ints[layout.SEQ])
+        sampler, seen = self._sampler, int(self._tables.core.ints[layout.SEQ])
         share = self._thin(_FULL * float(self._rules.budgets[0, 0]), out)
-        lots.plan[sampled.BRAKE] *= share
+        sampler.plan[sampled.BRAKE] *= share
         soon = seen + max(_FIRST, seen // 8)
-        lots.ints[sampled.REPLAN_AT] = min(int(lots.ints[sampled.REPLAN_AT]), soon)
+        sampler.ints[sampled.REPLAN_AT] = min(int(sampler.ints[sampled.REPLAN_AT]), soon)
 
     def _thin(self, memory: float, out: layout.Output) -> float:
         """Keep what a plan would have held, and no more than a memory: the share that is kept.
@@ -265,17 +275,17 @@ class SampledEngine(WindowEngine):
         not depend on what is kept. Given it, lots win with just that probability. One tuple can
         always stay, as long as it fits.
         """
-        core, lots = self._tables.core, self._lots
+        core, sampler = self._tables.core, self._sampler
         budget = float(self._rules.budgets[0, 0])
         slots = np.flatnonzero(core.slots["seq"] >= 0)
         size = core.slots["size"][slots].astype(np.float64)
         wanted = max(min(self._room(budget), memory), min(float(size.max()), budget))
         above = np.empty(len(slots))
-        sampled.thresholds(core, lots, slots, above)
+        sampled.thresholds(core, sampler, slots, above)
         order = np.argsort(above, kind="stable")
         stay = int((np.cumsum(size[order]) <= wanted * _ABOUT).sum())
         share = float(above[order[stay]])
-        sampled.thin(core, self._rules, lots, out, slots, above, share)
+        sampled.thin(core, self._rules, sampler, out, slots, above, share)
         return share
 
     # ---- the plan -----------------------------------------------------------------------------
@@ -283,7 +293,7 @@ class SampledEngine(WindowEngine):
     @property
     def fraction(self) -> float:
         """The sampling fraction now; under PPS-CLUSTER, the share of results that it foresees."""
-        plan = self._lots.plan
+        plan = self._sampler.plan
         if plan[sampled.METHOD] != sampled.PPS:
             return float(plan[sampled.SHARE])
         sides = self.sides()
@@ -295,12 +305,12 @@ class SampledEngine(WindowEngine):
     @property
     def method(self) -> str:
         """The method now."""
-        number = int(self._lots.plan[sampled.METHOD])
+        number = int(self._sampler.plan[sampled.METHOD])
         return next(name for name, code in _METHODS.items() if code == number)
 
     def _begin(self) -> None:
         """Plan with what is known: nothing, unless the model is given."""
-        spec, plan = self.sampled, self._lots.plan
+        spec, plan = self.sampled, self._sampler.plan
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
         plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
@@ -310,7 +320,7 @@ class SampledEngine(WindowEngine):
         self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
         if spec.fraction is None:
             plan[sampled.RESERVE] = budget / 2
-        self._lots.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
+        self._sampler.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
         if self._is_given:
             self._plan(self.sides())
 
@@ -321,36 +331,38 @@ class SampledEngine(WindowEngine):
 
     def _replan(self) -> None:
         """Take in what monitors have found, and plan with what is known by now."""
-        core, lots = self._tables.core, self._lots
-        sampled.tidy(core, self._rules, lots)
+        core, sampler = self._tables.core, self._sampler
+        sampled.tidy(core, self._rules, sampler)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
-        since = max(now - lots.plan[sampled.PLANNED], 0.0) if lots.plan[sampled.PLANNED] else 0.0
-        lots.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
-        lots.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
-        lots.plan[sampled.PLANNED] = now
-        if 4 * lots.ints[sampled.MONITORS] < _MONITORS and lots.ints[sampled.THINNED]:
-            lots.ints[sampled.THINNED] -= 1
-        lots.ints[sampled.REPLAN_AT] = seen + 1
+        since = (
+            max(now - sampler.plan[sampled.PLANNED], 0.0) if sampler.plan[sampled.PLANNED] else 0.0
+        )
+        sampler.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
+        sampler.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
+        sampler.plan[sampled.PLANNED] = now
+        if 4 * sampler.ints[sampled.MONITORS] < _MONITORS and sampler.ints[sampled.THINNED]:
+            sampler.ints[sampled.THINNED] -= 1
+        sampler.ints[sampled.REPLAN_AT] = seen + 1
         if core.model[ELAPSED] <= 0.0:
             return
         self._release(since)
         self._plan(self.sides())
-        arrived = lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
-        lots.plan[sampled.AGAIN : sampled.AGAIN + 2] = np.maximum(2.0 * arrived, arrived + 1.0)
-        rate = float(lots.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
+        arrived = sampler.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        sampler.plan[sampled.AGAIN : sampled.AGAIN + 2] = np.maximum(2.0 * arrived, arrived + 1.0)
+        rate = float(sampler.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
         apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
-        lots.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
+        sampler.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
 
     def _release(self, since: float) -> None:
         """Draw more again, as far as less is held than could be; within about a window."""
-        plan, held = self._lots.plan, float(self._tables.core.ints[layout.USED])
+        plan, held = self._sampler.plan, float(self._tables.core.ints[layout.USED])
         more = max(self._room(float(self._rules.budgets[0, 0])) / max(held, 1.0), 1.0)
         part = more ** min(since / self.horizon, 1.0)
         plan[sampled.BRAKE] = min(_rounded(plan[sampled.BRAKE] * part), 1.0)
 
     def _plan(self, sides: list[Side]) -> None:
         """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
-        spec, plan = self.sampled, self._lots.plan
+        spec, plan = self.sampled, self._sampler.plan
         for at, side in enumerate(sides):
             plan[sampled.MEAN + at] = _rounded(side.mean)
             plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
@@ -407,7 +419,7 @@ class SampledEngine(WindowEngine):
 
     def _draw_by(self, method: int) -> None:
         """Draw by a method from now on."""
-        plan = self._lots.plan
+        plan = self._sampler.plan
         plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
         plan[sampled.METHOD] = self._possible(method)
 
@@ -422,7 +434,7 @@ class SampledEngine(WindowEngine):
         Section 4.3.2: UNIFORM where the model is accurate and clusters differ in what they add to
         the result; clusters otherwise, by size where sizes differ and are foreseen.
         """
-        spec, tallies = self.sampled, self._lots.tallies.sum(axis=0)
+        spec, tallies = self.sampled, self._sampler.tallies.sum(axis=0)
         found = tallies[sampled.FOUND]
         if found < _EVIDENCE:
             return "pps"
@@ -443,7 +455,7 @@ class SampledEngine(WindowEngine):
     @property
     def _shown(self) -> float:
         """PPS-CLUSTER's variance over EQ-CLUSTER's, by what monitored tuples have found."""
-        tallies, alike = self._lots.tallies, np.array(self.sampled.alike)
+        tallies, alike = self._sampler.tallies, np.array(self.sampled.alike)
         of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
         of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
         equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
@@ -464,12 +476,12 @@ class SampledEngine(WindowEngine):
     @property
     def clock(self) -> float | None:
         """The largest time that was heard of."""
-        return float(self._tables.core.clock[0]) if self._lots.ints[sampled.SEEN] else None
+        return float(self._tables.core.clock[0]) if self._sampler.ints[sampled.SEEN] else None
 
     @property
     def mean_size(self) -> float:
         """What a tuple takes on average."""
-        arrived, sizes = self._lots.sums.reshape(2, 2).sum(axis=1)
+        arrived, sizes = self._sampler.sums.reshape(2, 2).sum(axis=1)
         return float(sizes / arrived) if sizes > 0 else 1.0
 
     def _rates(self, *, given: bool = False) -> list[float] | None:
@@ -482,7 +494,7 @@ class SampledEngine(WindowEngine):
             return [rate / spec.second / self._shards for rate in policy.both_rates]
         if given:
             return None
-        arrived = self._lots.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
+        arrived = self._sampler.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
         learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
         return learned
 
@@ -526,22 +538,22 @@ class SampledEngine(WindowEngine):
         assert isinstance(policy, Age)
         if policy.curve is not None:
             return np.asarray(policy.both_curves[side], np.float64)
-        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
-        mine = lots.monitors["side"][:number] == side
-        found = lots.tallies[side, : sampled.STEPS] + lots.ages[:number][mine].sum(axis=0)
+        sampler, number = self._sampler, int(self._sampler.ints[sampled.MONITORS])
+        mine = sampler.monitors["side"][:number] == side
+        found = sampler.tallies[side, : sampled.STEPS] + sampler.ages[:number][mine].sum(axis=0)
         curve: NDArray[np.float64] = (found + 1.0 / sampled.STEPS) / (self._watched(side) + 1.0)
         return curve
 
     def _watched(self, side: int) -> NDArray[np.float64]:
         """How many monitored tuples have come by each step of age."""
-        lots, number = self._lots, int(self._lots.ints[sampled.MONITORS])
-        mine = lots.monitors["side"][:number] == side
+        sampler, number = self._sampler, int(self._sampler.ints[sampled.MONITORS])
+        mine = sampler.monitors["side"][:number] == side
         window = self.windows[side]
-        times = lots.monitors["time"][:number][mine]
+        times = sampler.monitors["time"][:number][mine]
         lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
         steps = np.arange(sampled.STEPS)
         by_step = np.clip((lived / window * sampled.STEPS)[:, np.newaxis] - steps, 0.0, 1.0)
-        watched: NDArray[np.float64] = by_step.sum(axis=0) + lots.tallies[side, sampled.WATCHED]
+        watched: NDArray[np.float64] = by_step.sum(axis=0) + sampler.tallies[side, sampled.WATCHED]
         return watched
 
     def _is_sure(self) -> bool:
@@ -571,31 +583,31 @@ class SampledEngine(WindowEngine):
         return records
 
     def _forget_touched(self) -> None:
-        self._lots.ints[sampled.TOUCHED] = 0
-        self._lots.is_touched[:] = False
+        self._sampler.ints[sampled.TOUCHED] = 0
+        self._sampler.is_touched[:] = False
 
     def _head(self) -> dict[str, Any]:
-        own = {name: getattr(self._lots, name).tolist() for name in ("ints", "plan", "sums")}
+        own = {name: getattr(self._sampler, name).tolist() for name in ("ints", "plan", "sums")}
         return super()._head() | {"lots": own}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
         """The tickets that are new or have changed, or all; monitors and what they have found."""
-        lots, slots = self._lots, self._tables.core.slots
+        sampler, slots = self._sampler, self._tables.core.slots
         if self._whole:
-            wanted = np.flatnonzero(slots["seq"][: len(lots.tickets)] >= 0)
+            wanted = np.flatnonzero(slots["seq"][: len(sampler.inclusions)] >= 0)
         else:
-            touched = lots.touched[: lots.ints[sampled.TOUCHED]].astype(np.int64)
+            touched = sampler.touched[: sampler.ints[sampled.TOUCHED]].astype(np.int64)
             wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
-        tickets = [slots[name][wanted] for name in ("seq", "rank")]
-        tickets += [lots.tickets[name][wanted] for name in _TICKET]
-        number = int(lots.ints[sampled.MONITORS])
-        ages = lots.ages[:number].ravel()
+        inclusions = [slots[name][wanted] for name in ("seq", "rank")]
+        inclusions += [sampler.inclusions[name][wanted] for name in _INCLUSION]
+        number = int(sampler.ints[sampled.MONITORS])
+        ages = sampler.ages[:number].ravel()
         places = np.flatnonzero(ages)
         return {
-            "tickets": _batch(("seq", "rank", *_TICKET), tickets),
-            "monitors": _batch(_MONITOR, [lots.monitors[name][:number] for name in _MONITOR]),
+            "tickets": _batch(("seq", "rank", *_INCLUSION), inclusions),
+            "monitors": _batch(_MONITOR, [sampler.monitors[name][:number] for name in _MONITOR]),
             "ages": _batch(("place", "found"), [places, ages[places]]),
-            "tallies": _batch(("value",), [lots.tallies.ravel()]),
+            "tallies": _batch(("value",), [sampler.tallies.ravel()]),
         }
 
     def restore(self, records: Iterable[bytes]) -> None:
@@ -603,7 +615,7 @@ class SampledEngine(WindowEngine):
         records = list(records)
         super().restore(records)
         self._widen()
-        lots, core = self._lots, self._tables.core
+        sampler, core = self._sampler, self._tables.core
         held = np.flatnonzero(core.slots["seq"] >= 0)
         held = held[np.argsort(core.slots["seq"][held])]
         known = core.slots["seq"][held]
@@ -616,18 +628,18 @@ class SampledEngine(WindowEngine):
             there = at < len(known)
             there[there] = known[at[there]] == seq[there]
             core.slots["rank"][held[at[there]]] = rank[there]
-            for name, column in zip(_TICKET, columns, strict=True):
-                lots.tickets[name][held[at[there]]] = column[there]
+            for name, column in zip(_INCLUSION, columns, strict=True):
+                sampler.inclusions[name][held[at[there]]] = column[there]
             for name, values in head["lots"].items():
-                getattr(lots, name)[:] = values
+                getattr(sampler, name)[:] = values
             monitors = parts["monitors"]
             for name in _MONITOR:
-                lots.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
+                sampler.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
             places, found = (column.to_numpy() for column in parts["ages"].columns)
-            lots.ages[:] = 0
-            lots.ages.reshape(-1)[places] = found
-            lots.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
-        sampled.index_monitors(lots)
+            sampler.ages[:] = 0
+            sampler.ages.reshape(-1)[places] = found
+            sampler.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
+        sampled.index_monitors(sampler)
         self._forget_touched()
 
 

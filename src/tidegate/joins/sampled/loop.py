@@ -89,23 +89,29 @@ THINNING = 0x2545F491
 #: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
 #: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are,
 #: and `passed` says how often the sample was thinned since.
-TICKET = np.dtype([("lot", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
+INCLUSION = np.dtype([("random_word", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
 
 
 def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """What is left of a tuple to see its matches by, whether it is kept or not."""
-    fields = [("hash", "u8"), ("lot", "u8"), ("time", time), ("most", "i8"), ("found", "i8")]
+    fields = [
+        ("hash", "u8"),
+        ("random_word", "u8"),
+        ("time", time),
+        ("most", "i8"),
+        ("found", "i8"),
+    ]
     return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
 
 
-class Lots(NamedTuple):
+class SamplerState(NamedTuple):
     """What a sampled join has besides `Core`."""
 
     ints: Array
     plan: Array
     sums: Array
     flows: Array
-    tickets: Array  # by slot
+    inclusions: Array  # by slot
     touched: Array  # slots whose ticket has changed since the mark, and
     is_touched: Array  # whether a slot is among them
     monitors: Array
@@ -123,18 +129,18 @@ class Sample(NamedTuple):
 
 
 @inlined
-def mixed(lot: Any, number: Any) -> Any:
+def mixed(random_word: Any, number: Any) -> Any:
     """One of many hashes that a lot gives (SplitMix64)."""
-    z = np.uint64(lot) + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    z = np.uint64(random_word) + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
 @inlined
-def drawn(lot: Any, number: Any) -> float:
+def drawn(random_word: Any, number: Any) -> float:
     """One of many numbers in (0, 1) that a lot gives."""
-    return (float(mixed(lot, number) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return (float(mixed(random_word, number) >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @inlined
@@ -147,10 +153,10 @@ def _skip(u: float, p: float, left: int) -> int:
 
 
 @inlined
-def _foreseen(core: Core, rules: Rules, lots: Lots, group: int) -> float:
+def _foreseen(core: Core, rules: Rules, sampler: SamplerState, group: int) -> float:
     """How many partners a tuple will find, by the model."""
-    if lots.plan[BY_AGE] != 0.0:
-        return float(lots.plan[MEAN + (group & 1)])
+    if sampler.plan[BY_AGE] != 0.0:
+        return float(sampler.plan[MEAN + (group & 1)])
     window = float(rules.window_left if group & 1 == 0 else rules.window_right)
     if rules.learn:
         return expected(core, rules, rate_of(core, group)) * window / span_of(core, rules)
@@ -161,21 +167,22 @@ def _foreseen(core: Core, rules: Rules, lots: Lots, group: int) -> float:
 
 
 @inlined
-def _is_watched(lots: Lots, lot: Any) -> bool:
+def _is_watched(sampler: SamplerState, random_word: Any) -> bool:
     """By lot, another than the one that keeps a tuple."""
-    thinned = lots.ints[THINNED]
+    thinned = sampler.ints[THINNED]
     return bool(
-        thinned == 0 or mixed(lot, 0x5DEECE66D) >> np.uint64(64 - min(thinned, 63)) == np.uint64(0)
+        thinned == 0
+        or mixed(random_word, 0x5DEECE66D) >> np.uint64(64 - min(thinned, 63)) == np.uint64(0)
     )
 
 
 @inlined
-def _sum_up(lots: Lots, at: int) -> None:
+def _sum_up(sampler: SamplerState, at: int) -> None:
     """A monitored tuple's window is over."""
-    seen = lots.monitors[at]
-    tally = lots.tallies[seen.side]
+    seen = sampler.monitors[at]
+    tally = sampler.tallies[seen.side]
     for step in range(STEPS):
-        tally[step] += lots.ages[at, step]
+        tally[step] += sampler.ages[at, step]
     beyond = float(max(seen.found - seen.most, 0))
     tally[WATCHED] += 1.0
     tally[JUDGED] += 1.0
@@ -186,81 +193,93 @@ def _sum_up(lots: Lots, at: int) -> None:
     tally[SIZES_FORESEEN] += seen.size
     tally[FOUND_BY_SIZE] += float(seen.found) / seen.size
     tally[SQUARES_BY_SIZE] += square / seen.size
-    lots.flows[MONITORED] += float(seen.found)
-    lots.flows[BEYOND] += beyond
+    sampler.flows[MONITORED] += float(seen.found)
+    sampler.flows[BEYOND] += beyond
 
 
 @inlined
-def _index(lots: Lots, at: int) -> None:
-    place = np.int64(lots.monitors[at].hash & np.uint64(lots.heads.shape[0] - 1))
-    lots.monitors[at].next = lots.heads[place]
-    lots.heads[place] = at
+def _index(sampler: SamplerState, at: int) -> None:
+    place = np.int64(sampler.monitors[at].hash & np.uint64(sampler.heads.shape[0] - 1))
+    sampler.monitors[at].next = sampler.heads[place]
+    sampler.heads[place] = at
 
 
 @entry_point
-def index_monitors(lots: Lots) -> None:
+def index_monitors(sampler: SamplerState) -> None:
     """Index the monitors that are there."""
-    lots.heads[:] = -1
-    for i in range(lots.ints[MONITORS]):
-        _index(lots, i)
+    sampler.heads[:] = -1
+    for i in range(sampler.ints[MONITORS]):
+        _index(sampler, i)
 
 
 @entry_point
-def tidy(core: Core, rules: Rules, lots: Lots) -> None:
+def tidy(core: Core, rules: Rules, sampler: SamplerState) -> None:
     """Drop monitors whose window is over or whose lot no longer wins, and index the rest."""
-    lots.heads[:] = -1
+    sampler.heads[:] = -1
     n = 0
-    for i in range(lots.ints[MONITORS]):
-        seen = lots.monitors[i]
+    for i in range(sampler.ints[MONITORS]):
+        seen = sampler.monitors[i]
         if past(rules, seen.side, seen.time, core.clock[0]):
-            _sum_up(lots, i)
+            _sum_up(sampler, i)
             continue
-        if not _is_watched(lots, seen.lot):
+        if not _is_watched(sampler, seen.random_word):
             continue
-        lots.monitors[n] = seen
+        sampler.monitors[n] = seen
         for step in range(STEPS):
-            lots.ages[n, step] = lots.ages[i, step]
-        _index(lots, n)
+            sampler.ages[n, step] = sampler.ages[i, step]
+        _index(sampler, n)
         n += 1
-    lots.ints[MONITORS] = n
+    sampler.ints[MONITORS] = n
 
 
 @inlined
 def _watch(
-    core: Core, rules: Rules, lots: Lots, batch: Batch, i: int, lot: Any, most: int, foreseen: float
+    core: Core,
+    rules: Rules,
+    sampler: SamplerState,
+    batch: Batch,
+    i: int,
+    random_word: Any,
+    most: int,
+    foreseen: float,
 ) -> None:
     """Monitor a newcomer, if its lot is to be."""
-    ints = lots.ints
-    while ints[MONITORS] == lots.monitors.shape[0]:
-        tidy(core, rules, lots)
-        if 4 * ints[MONITORS] > 3 * lots.monitors.shape[0]:
+    ints = sampler.ints
+    while ints[MONITORS] == sampler.monitors.shape[0]:
+        tidy(core, rules, sampler)
+        if 4 * ints[MONITORS] > 3 * sampler.monitors.shape[0]:
             ints[THINNED] += 1
-            tidy(core, rules, lots)
-    if not _is_watched(lots, lot):
+            tidy(core, rules, sampler)
+    if not _is_watched(sampler, random_word):
         return
     n = ints[MONITORS]
-    seen = lots.monitors[n]
-    seen.hash, seen.lot, seen.time, seen.side = batch.hash[i], lot, batch.time[i], batch.side[i]
+    seen = sampler.monitors[n]
+    seen.hash, seen.random_word, seen.time, seen.side = (
+        batch.hash[i],
+        random_word,
+        batch.time[i],
+        batch.side[i],
+    )
     seen.most, seen.found = most, 0
-    seen.size = max(foreseen, lots.plan[FLOOR + batch.side[i]], 1e-12)
+    seen.size = max(foreseen, sampler.plan[FLOOR + batch.side[i]], 1e-12)
     for step in range(STEPS):
-        lots.ages[n, step] = 0
-    _index(lots, n)
+        sampler.ages[n, step] = 0
+    _index(sampler, n)
     ints[MONITORS] = n + 1
 
 
 @inlined
-def _meet(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int) -> None:
+def _meet(core: Core, rules: Rules, sampler: SamplerState, batch: Batch, i: int) -> None:
     """Have the monitored tuples that newcomer i joins count a result."""
     h, side, time = batch.hash[i], batch.side[i], batch.time[i]
-    at = lots.heads[np.int64(np.uint64(h) & np.uint64(lots.heads.shape[0] - 1))]
+    at = sampler.heads[np.int64(np.uint64(h) & np.uint64(sampler.heads.shape[0] - 1))]
     while at >= 0:
-        seen = lots.monitors[at]
+        seen = sampler.monitors[at]
         if seen.hash == h and seen.side != side:
             left, right = (time, seen.time) if side == 0 else (seen.time, time)
             if joins(rules, left, right):
                 age = float(core.clock[0] - seen.time)
-                lots.ages[at, int(step_of(rules, seen.side, seen.time, age, STEPS))] += 1
+                sampler.ages[at, int(step_of(rules, seen.side, seen.time, age, STEPS))] += 1
                 seen.found += 1
         at = seen.next
 
@@ -269,43 +288,43 @@ def _meet(core: Core, rules: Rules, lots: Lots, batch: Batch, i: int) -> None:
 
 
 @inlined
-def _decide(lots: Lots, slot: int, p: float) -> bool:
+def _decide(sampler: SamplerState, slot: int, p: float) -> bool:
     """Flip coins until one chooses a match; false if none of those foreseen (figure 4)."""
-    ticket = lots.tickets[slot]
+    ticket = sampler.inclusions[slot]
     left = ticket.most - ticket.passed
-    ticket.next = ticket.passed + _skip(drawn(ticket.lot, ticket.passed), p, left)
+    ticket.next = ticket.passed + _skip(drawn(ticket.random_word, ticket.passed), p, left)
     return bool(ticket.next <= ticket.most)
 
 
 @inlined
-def _touch(core: Core, lots: Lots, slot: int) -> None:
+def _touch(core: Core, sampler: SamplerState, slot: int) -> None:
     """Have a ticket that was written down already written again."""
-    if core.slots[slot].seq < core.ints[MARK] and not lots.is_touched[slot]:
-        lots.is_touched[slot] = True
-        lots.touched[lots.ints[TOUCHED]] = slot
-        lots.ints[TOUCHED] += 1
+    if core.slots[slot].seq < core.ints[MARK] and not sampler.is_touched[slot]:
+        sampler.is_touched[slot] = True
+        sampler.touched[sampler.ints[TOUCHED]] = slot
+        sampler.ints[TOUCHED] += 1
 
 
 @inlined
 def _fate(ticket: Any) -> Any:
     """The lot by which a held tuple stays when the sample is thinned: each time another."""
     times = ticket.passed if ticket.most == 0 else 0
-    return mixed(ticket.lot, THINNING + times)
+    return mixed(ticket.random_word, THINNING + times)
 
 
 @entry_point
-def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
+def thresholds(core: Core, sampler: SamplerState, slots: Array, found: Array) -> None:
     """Say of held tuples above which share each stays when the sample is thinned to that share.
 
     A cluster stays if its new lot wins. Where pairs are drawn, the next chosen match stays chosen
     if the lot wins; if not, coins are flipped for the matches after it, that much seldomer.
     """
     for i in range(slots.shape[0]):
-        ticket = lots.tickets[slots[i]]
-        lot = _fate(ticket)
-        found[i] = drawn(lot, 0)
+        ticket = sampler.inclusions[slots[i]]
+        random_word = _fate(ticket)
+        found[i] = drawn(random_word, 0)
         if ticket.most > ticket.next:
-            none = drawn(lot, 1) ** (1.0 / float(ticket.most - ticket.next))
+            none = drawn(random_word, 1) ** (1.0 / float(ticket.most - ticket.next))
             found[i] = min(found[i], (1.0 - none) / core.slots[slots[i]].rank)
 
 
@@ -313,7 +332,7 @@ def thresholds(core: Core, lots: Lots, slots: Array, found: Array) -> None:
 def thin(
     core: Core,
     rules: Rules,
-    lots: Lots,
+    sampler: SamplerState,
     out: Output,
     slots: Array,
     stays_above: Array,
@@ -328,20 +347,22 @@ def thin(
         if stays_above[i] >= share:
             evict(core, rules, out, slot)
             continue
-        held, ticket = core.slots[slot], lots.tickets[slot]
-        lot = _fate(ticket)
+        held, ticket = core.slots[slot], sampler.inclusions[slot]
+        random_word = _fate(ticket)
         held.rank *= share
         if ticket.most == 0:
             ticket.passed += 1
         else:
-            if drawn(lot, 0) >= share:
-                ticket.next += _skip(drawn(lot, 1), held.rank, ticket.most - ticket.next)
-            ticket.lot = mixed(lot, 2)
-        _touch(core, lots, slot)
+            if drawn(random_word, 0) >= share:
+                ticket.next += _skip(drawn(random_word, 1), held.rank, ticket.most - ticket.next)
+            ticket.random_word = mixed(random_word, 2)
+        _touch(core, sampler, slot)
 
 
 @inlined
-def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, n: int) -> int:
+def _probe(
+    core: Core, rules: Rules, sampler: SamplerState, batch: Batch, out: Sample, i: int, n: int
+) -> int:
     """Sampled pairs of newcomer i with held tuples; gives the new length of `out`."""
     ints, pairs = core.ints, out.pairs
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
@@ -351,18 +372,18 @@ def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: i
         after = held.next
         left, right = (time, held.time) if side == 0 else (held.time, time)
         if joins(rules, left, right):
-            ticket = lots.tickets[slot]
-            chosen, unit = True, ticket.lot
+            ticket = sampler.inclusions[slot]
+            chosen, unit = True, ticket.random_word
             if ticket.most > 0:
                 ticket.passed += 1
                 chosen = ticket.passed == ticket.next
-                unit = mixed(ticket.lot, -ticket.passed)
-                _touch(core, lots, slot)
+                unit = mixed(ticket.random_word, -ticket.passed)
+                _touch(core, sampler, slot)
             if chosen:
                 pairs.left[n], pairs.right[n] = (row, held.row) if side == 0 else (held.row, row)
                 out.share[n], out.unit[n] = held.rank, unit
                 n += 1
-                if ticket.most > 0 and not _decide(lots, slot, held.rank):
+                if ticket.most > 0 and not _decide(sampler, slot, held.rank):
                     drop(core, rules, slot)
                     ints[EXPIRED] += 1
         slot = after
@@ -371,29 +392,35 @@ def _probe(core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: i
 
 @inlined
 def _admit(
-    core: Core, rules: Rules, lots: Lots, batch: Batch, out: Sample, i: int, lot: Any
+    core: Core,
+    rules: Rules,
+    sampler: SamplerState,
+    batch: Batch,
+    out: Sample,
+    i: int,
+    random_word: Any,
 ) -> bool:
     """Draw the lot of newcomer i, and hold it if that says so: whether that is too much now.
 
     Who leaves then is up to lots too, those of all that are held: were it always the newcomer, the
     sample would lack what comes at busy times, and large rows.
     """
-    ints, plan = core.ints, lots.plan
+    ints, plan = core.ints, sampler.plan
     side = batch.side[i]
     seq = ints[SEQ]
     ints[SEQ] = seq + 1
     time, size = batch.time[i], batch.size[i]
-    lots.sums[ARRIVED + side] += 1.0
+    sampler.sums[ARRIVED + side] += 1.0
     could_fit = size <= ints[BUDGET]
     if could_fit:
-        lots.sums[SIZES + side] += float(size)
+        sampler.sums[SIZES + side] += float(size)
     if expired(core, rules, side, time):
         return False
     group = 2 * batch.entry[i] + side
-    foreseen = _foreseen(core, rules, lots, group)
-    lots.flows[FORESEEN] += foreseen
+    foreseen = _foreseen(core, rules, sampler, group)
+    sampler.flows[FORESEEN] += foreseen
     most = int(min(math.ceil(foreseen + plan[REACH] * math.sqrt(foreseen)), 2.0**40))
-    _watch(core, rules, lots, batch, i, lot, most, foreseen)
+    _watch(core, rules, sampler, batch, i, random_word, most, foreseen)
     p = plan[SHARE]
     if plan[METHOD] == PPS:
         all_fit = math.isinf(plan[CONSTANT])
@@ -408,13 +435,13 @@ def _admit(
     free = ints[BUDGET] - ints[USED]
     fits = size <= free
     if not could_fit:
-        lots.flows[MISSED] += foreseen
+        sampler.flows[MISSED] += foreseen
     elif fits and float(free) < plan[RESERVE]:
         p *= float(free) / plan[RESERVE]
     if could_fit and foreseen > 0.0:
         alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
-        lots.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
-    u = drawn(lot, 0)
+        sampler.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
+    u = drawn(random_word, 0)
     is_kept = u < p
     if plan[METHOD] == UNIFORM:
         is_kept = _skip(u, p, most) <= most
@@ -426,14 +453,14 @@ def _admit(
         return False
     ints[FREE] -= 1
     slot = core.free[ints[FREE]]
-    held, ticket = core.slots[slot], lots.tickets[slot]
+    held, ticket = core.slots[slot], sampler.inclusions[slot]
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
     held.group, held.rank, held.gain, held.last = group, p, 0.0, core.clock[0]
-    ticket.lot, ticket.passed, ticket.next, ticket.most = lot, 0, 0, 0
+    ticket.random_word, ticket.passed, ticket.next, ticket.most = random_word, 0, 0, 0
     if plan[METHOD] == UNIFORM:
         ticket.most = most
         ticket.next = _skip(u, p, most)
-    lots.is_touched[slot] = False
+    sampler.is_touched[slot] = False
     link(core, rules, slot, 0)
     ints[ADMITTED] += 1
     core.fresh[ints[FRESH]] = slot
@@ -443,33 +470,33 @@ def _admit(
 
 
 @inlined
-def _pass_time(core: Core, rules: Rules, lots: Lots) -> None:
+def _pass_time(core: Core, rules: Rules, sampler: SamplerState) -> None:
     """Count the time over which arrivals are counted; both fade with every half-life."""
     now, before = float(core.clock[0]), core.model[LAST]
-    if lots.ints[SEEN] != 0 and now > before:
+    if sampler.ints[SEEN] != 0 and now > before:
         if rules.halflife > 0:
             halved = int(now // float(rules.halflife)) - int(before // float(rules.halflife))
             if halved > 0:
                 factor = math.ldexp(1.0, -min(halved, 2000))
                 core.model[ELAPSED] *= factor
-                for at in range(lots.sums.shape[0]):
-                    lots.sums[at] *= factor
+                for at in range(sampler.sums.shape[0]):
+                    sampler.sums[at] *= factor
         core.model[ELAPSED] += now - before
-    if lots.ints[SEEN] == 0 or now > before:
-        lots.ints[SEEN] = 1
+    if sampler.ints[SEEN] == 0 or now > before:
+        sampler.ints[SEEN] = 1
         core.model[LAST] = now
 
 
 @inlined
-def _is_due(core: Core, lots: Lots) -> bool:
+def _is_due(core: Core, sampler: SamplerState) -> bool:
     """Whether to plan anew: after many arrivals, or as many of one side as there were before.
 
     So a stream that begins long after the other, or comes back, is soon planned with.
     """
     for side in range(2):
-        if lots.sums[ARRIVED + side] >= lots.plan[AGAIN + side]:
+        if sampler.sums[ARRIVED + side] >= sampler.plan[AGAIN + side]:
             return True
-    return bool(core.ints[SEQ] >= lots.ints[REPLAN_AT])
+    return bool(core.ints[SEQ] >= sampler.ints[REPLAN_AT])
 
 
 # Stages of a tick.
@@ -480,9 +507,9 @@ BEGIN, COUNT, TAKE = 0, 1, 2
 def run(
     core: Core,
     rules: Rules,
-    lots: Lots,
+    sampler: SamplerState,
     batch: Batch,
-    lot: Array,
+    random_word: Array,
     out: Sample,
     n: int,
     total: int,
@@ -498,9 +525,9 @@ def run(
             if not next_tick(core, rules, batch, total):
                 return n, DONE
             weigh(core, rules)
-            _pass_time(core, rules, lots)
+            _pass_time(core, rules, sampler)
             ints[STAGE] = COUNT
-            if _is_due(core, lots):
+            if _is_due(core, sampler):
                 return n, REPLAN
         if ints[STAGE] == COUNT:
             if rules.learn:
@@ -511,9 +538,9 @@ def run(
             most = np.int64(core.groups[2 * batch.entry[i] + 1 - batch.side[i]].count)
             if n + most > room:
                 return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
-            n = _probe(core, rules, lots, batch, out, i, n)
-            _meet(core, rules, lots, batch, i)
-            if _admit(core, rules, lots, batch, out, i, lot[i]):
+            n = _probe(core, rules, sampler, batch, out, i, n)
+            _meet(core, rules, sampler, batch, i)
+            if _admit(core, rules, sampler, batch, out, i, random_word[i]):
                 ints[AT] = i + 1
                 return n, OVERFULL
         ints[AT] = ints[TICK_TO]

@@ -12,7 +12,7 @@ from tidegate.joins.star import layout as star_layout
 from tidegate.joins.star import loop as star
 from tidegate.joins.star.relation import FactIndex, for_ever
 from tidegate.joins.star.spec import StarJoin
-from tidegate.joins.window.spec import COMBINES, MOMENTS
+from tidegate.joins.window.spec import COMBINES, SHED_WHEN
 from tidegate.kernel import layout
 from tidegate.learning import scores
 from tidegate.policies import Policy
@@ -35,7 +35,7 @@ class StarTables:
         self.core = star_layout.Core(
             ints=np.zeros(star_layout.INTS, np.int64),
             clock=np.full(1, never, time),
-            heard=np.full(n, never, time),
+            stream_clock=np.full(n, never, time),
             slots=np.zeros(0, star_layout.slot_type(time)),
             free=np.empty(0, np.int32),
             groups=np.zeros((n, 0), star_layout.GROUP),
@@ -200,10 +200,10 @@ def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
     """The settings as the loop takes them."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
-    first = spec.moment == "probe-first"
+    first = spec.shed_when == "after-probe"
     return star_layout.Rules(
         kind=star_layout.NOTHING if memory is None else kind_of(spec.policy),
-        moment=MOMENTS.index(spec.moment),
+        shed_when=SHED_WHEN.index(spec.shed_when),
         defer=spec.dynamic or not first,
         pools=spec.pools,
         budgets=_budgets(2**62 if memory is None else memory, spec.pools),

@@ -33,7 +33,7 @@ from tidegate.settings.columns import hash_columns
 from tidegate.settings.times import shown, times
 
 #: Columns of a prepared change before those of the input: which fact, when, content, what, keys.
-_HEAD = ("key", "time", "tie", "operation")
+_HEAD = ("key", "time", "row_hash", "operation")
 #: Facts that may have ended before they are dropped.
 _FEW = 1024
 
@@ -52,8 +52,8 @@ def prepare_changes(spec: StarJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
     which = hash_columns([batch.column(name) for name in spec.relation.fact], batch.num_rows)
     # An operation may be written in two ways.
     content = [c for c, n in zip(batch.columns, batch.schema.names, strict=True) if n != said]
-    ties = hash_columns(content, batch.num_rows, exact=True)
-    head = [which, when, ties, codes, *key_hashes(spec, batch)]
+    row_hashes = hash_columns(content, batch.num_rows, exact=True)
+    head = [which, when, row_hashes, codes, *key_hashes(spec, batch)]
     return pa.RecordBatch.from_arrays(
         [*map(pa.array, head), *batch.columns], schema=_prepared(spec)
     )
@@ -136,9 +136,9 @@ class ChangingRelation:
         rows = pa.concat_tables([new, known])
         makes = new.column("operation").to_numpy() != DELETE
         made = np.concatenate([np.where(makes, _NEW, _NONE), made])
-        which, when, tie, code = (rows.column(name).to_numpy() for name in _HEAD)
+        which, when, row_hash, code = (rows.column(name).to_numpy() for name in _HEAD)
         # All deletes of a fact at one time are one, whatever else they carry.
-        same = np.where(code == DELETE, np.uint64(0), tie)
+        same = np.where(code == DELETE, np.uint64(0), row_hash)
         order = np.lexsort((-made, same, code, when, which))
         which, when, code, same, made = (a[order] for a in (which, when, code, same, made))
         moment = np.append(True, (which[1:] != which[:-1]) | (when[1:] != when[:-1]))

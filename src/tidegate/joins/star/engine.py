@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import Payload, gather
 from tidegate.engine.pieces import cut, room
-from tidegate.engine.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
+from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
 from tidegate.joins.star import layout as star_layout
 from tidegate.joins.star import loop as star
@@ -35,10 +35,10 @@ _RECORD_BYTES = 16 << 20
 TUPLE_OVERHEAD = 256
 
 _COUNTED = {
-    "late": star_layout.LATE,
+    "out_of_order": star_layout.OUT_OF_ORDER,
     "admitted": star_layout.ADMITTED,
     "rejected": star_layout.REJECTED,
-    "evicted": star_layout.EVICTED,
+    "shed": star_layout.EVICTED,
     "expired": star_layout.EXPIRED,
     "filtered": star_layout.FILTERED,
 }
@@ -90,7 +90,7 @@ class StarEngine:
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         #: The last order to hold another amount: its number, and how much.
-        self.order: tuple[int, int] | None = None
+        self.budget_update: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
 
@@ -107,8 +107,8 @@ class StarEngine:
         known = [clock for clock in (clocks or ())[:n] if clock is not None]
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
         if clocks is not None:
-            heard, number = self._tables.core.heard, self.spec.unit.dtype.type
-            told = [heard[s] if t is None else number(t) for s, t in enumerate(clocks[:n])]
+            stream_clock, number = self._tables.core.stream_clock, self.spec.unit.dtype.type
+            told = [stream_clock[s] if t is None else number(t) for s, t in enumerate(clocks[:n])]
             self._advance(np.array(told, self.spec.unit.dtype))
         if self._changing is not None:
             self._forget_facts()
@@ -129,7 +129,7 @@ class StarEngine:
 
     def _allow(self, number: int, memory: int) -> None:
         self._tables.allow(memory)
-        self.order = number, memory
+        self.budget_update = number, memory
 
     def _change(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in changes of the relation; the loop finds them by their times."""
@@ -139,7 +139,7 @@ class StarEngine:
         tables.fit()
         tables.note_ends(ended)
         star.remind(tables.core, self._index.arrays, tables.rules, ended)
-        self._advance(tables.core.heard)
+        self._advance(tables.core.stream_clock)
 
     def learn_facts(self, other: StarEngine) -> None:
         """Know the facts that another engine knows, whose relation changes; for a new one."""
@@ -154,7 +154,7 @@ class StarEngine:
         """Drop facts that ended before all that can still come, if they are many."""
         assert self._changing is not None
         tables = self._tables
-        before = tables.core.heard.min() - tables.rules.lateness
+        before = tables.core.stream_clock.min() - tables.rules.lateness
         if self._changing.forget(min(before, self._done)):
             tables.renumber()
 
@@ -197,11 +197,11 @@ class StarEngine:
         """The newcomers as sorted arrays; also the order, and where each stream's rows begin."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in one]) for one in given]
-            for name in (KEY, TIME, TIE)
+            for name in (KEY, TIME, ROW_HASH)
         }
         sizes = [len(times) for times in column[TIME]]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        key, time, tie = (np.concatenate(column[name]) for name in (KEY, TIME, TIE))
+        key, time, row_hash = (np.concatenate(column[name]) for name in (KEY, TIME, ROW_HASH))
         stream = np.repeat(np.arange(len(sizes)), sizes)
         entry = np.concatenate([self._index.find(s, column[KEY][s]) for s in range(len(sizes))])
         row = np.concatenate([f + np.arange(n) for f, n in zip(first, sizes, strict=True)])
@@ -212,12 +212,12 @@ class StarEngine:
         weight = np.ones(len(time))
         if self.spec.weighed:
             weight = np.concatenate([self._weights(s, b) for s, b in enumerate(given)])
-        order = np.lexsort((tie, key, stream, time))
-        time, stream, key, tie = time[order], stream[order], key[order], tie[order]
+        order = np.lexsort((row_hash, key, stream, time))
+        time, stream, key, row_hash = time[order], stream[order], key[order], row_hash[order]
         weight = weight[order]
         rank = np.zeros(len(order))
         if self._tables.rules.kind == star_layout.FIXED:
-            arrivals = Arrivals(time, stream.astype(np.int8), key, tie, weight, self.spec.seed)
+            arrivals = Arrivals(time, stream.astype(np.int8), key, row_hash, weight, self.spec.seed)
             rank = ranks_of(self.spec.policy, arrivals)
         tick = np.diff(np.flatnonzero(np.append(True, time[1:] != time[:-1])), append=len(time))
         self._tables.make_room(len(order), int(tick.max()) + int(probed.sum()))
@@ -342,17 +342,17 @@ class StarEngine:
                 columns = [
                     pa.array([name] * len(own)),
                     pa.array(out.shed_time[own]),
-                    pa.array(np.where(out.shed_held[own], "evicted", "rejected"), pa.string()),
+                    pa.array(np.where(out.shed_held[own], "shed", "rejected"), pa.string()),
                     pa.StructArray.from_arrays(rows.columns, fields=list(side.schema)),
                 ]
-                named = ["side", "left_at", "why", name]
+                named = ["side", "shed_at", "why", name]
                 self._shed.append(pa.RecordBatch.from_arrays(columns, names=named))
 
     def take_shed(self) -> pa.Table:
         """Early departures since the last call: which stream, when, why, and the tuple itself."""
         fields = [
             ("side", pa.string()),
-            ("left_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
+            ("shed_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
             ("why", pa.string()),
         ]
         tuples = zip(self.spec.stream_names, self.spec.streams, strict=True)
@@ -440,10 +440,10 @@ class StarEngine:
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
         return {
             "clock": core.clock[0].item(),
-            "heard": core.heard.tolist(),
+            "heard": core.stream_clock.tolist(),
             "floor": core.floor.tolist(),
             "done": self._done.item(),
-            "order": self.order,
+            "order": self.budget_update,
             **scalars,
         }
 
@@ -488,7 +488,11 @@ class StarEngine:
         if head.get("order") is not None:
             self._allow(*head["order"])
         core = tables.core
-        core.clock[0], core.heard[:], core.floor[:] = head["clock"], head["heard"], head["floor"]
+        core.clock[0], core.stream_clock[:], core.floor[:] = (
+            head["clock"],
+            head["heard"],
+            head["floor"],
+        )
         for name, at in _SCALARS.items():
             core.ints[at] = head[name]
         tables.fit()

@@ -47,7 +47,7 @@ from tidegate.joins.star.match import recount
 from tidegate.joins.star.ranks import pool_of, pull, push, rematch, settle, victim, worth
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.heap import drop_top, put, sift_up
-from tidegate.kernel.layout import EVICT_FIRST
+from tidegate.kernel.layout import BEFORE_PROBE
 
 
 @inlined
@@ -113,7 +113,7 @@ def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: i
 def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
     """Whether nothing can join a tuple any more, if the other streams are in order."""
     for o in range(rules.windows.shape[0]):
-        if o != stream and not core.heard[o] >= until + rules.lateness:
+        if o != stream and not core.stream_clock[o] >= until + rules.lateness:
             return False
     return True
 
@@ -191,7 +191,7 @@ def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> N
         core.ints[GONE] += 1
     if held.seq >= core.ints[BASE] and core.ints[STAGE] != BEGIN:
         # A newcomer of this tick: the others may still find it.
-        if rules.moment == EVICT_FIRST:
+        if rules.shed_when == BEFORE_PROBE:
             return
         batch.slot[held.origin] = -1
     release(core, slot)

@@ -28,7 +28,7 @@ _UNEVEN = 1.5
 _LARGE = 8
 
 
-class Shipped(Protocol):
+class RelationSource(Protocol):
     """A relation that does not change, on its way to where it is needed."""
 
     @property
@@ -40,7 +40,7 @@ class Shipped(Protocol):
 
 
 @dataclass(frozen=True)
-class InHand:
+class LocalRelation:
     """A relation that is here already."""
 
     table: pa.Table
@@ -54,9 +54,9 @@ class InHand:
 def in_order(table: pa.Table) -> tuple[pa.Table, str]:
     """The rows in an order that depends on their content only, and what tells it from others."""
     rows = one_batch(table)
-    ties = hash_columns(rows.columns, rows.num_rows, exact=True)
-    order = np.argsort(ties, kind="stable")
-    digest = hashlib.sha256(ties[order].tobytes()).hexdigest()[:16]
+    row_hashes = hash_columns(rows.columns, rows.num_rows, exact=True)
+    order = np.argsort(row_hashes, kind="stable")
+    digest = hashlib.sha256(row_hashes[order].tobytes()).hexdigest()[:16]
     return table.take(pa.array(order)), digest
 
 
@@ -89,7 +89,7 @@ class StarJob:
     `relation` is None where the relation is a stream of changes: the input after the streams.
     """
 
-    def __init__(self, spec: StarJoin, relation: Shipped | None) -> None:
+    def __init__(self, spec: StarJoin, relation: RelationSource | None) -> None:
         self.spec = spec
         self.relation = relation
 

@@ -19,7 +19,7 @@ NOTHING, FIXED, SIMPPROB, DIMPPROB, DGL, RATE, AUTO = range(7)
 
 # Places in `Core.ints`.
 FREE, SEQ, MARK, GONE, SHED = 0, 1, 2, 3, 4
-LATE, ADMITTED, REJECTED, EVICTED, EXPIRED, FILTERED = 5, 6, 7, 8, 9, 10
+OUT_OF_ORDER, ADMITTED, REJECTED, EVICTED, EXPIRED, FILTERED = 5, 6, 7, 8, 9, 10
 # Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
 TICK_FROM, TICK_TO, STAGE, AT, BASE = 11, 12, 13, 14, 15
 EPOCH, STARTED, REWRITTEN = 16, 17, 18
@@ -98,7 +98,7 @@ class Core(NamedTuple):
 
     ints: Array
     clock: Array  # [1]: the largest time seen
-    heard: Array  # [n]: the same of each stream
+    stream_clock: Array  # [n]: the same of each stream
     slots: Array
     free: Array
     groups: Array  # [n, entries]
@@ -119,7 +119,7 @@ class Rules(NamedTuple):
     """What does not change while a batch runs."""
 
     kind: int
-    moment: int
+    shed_when: int
     defer: bool  # whether a tick waits for its end before it probes
     pools: int
     budgets: Array

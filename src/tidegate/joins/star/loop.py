@@ -26,7 +26,7 @@ from tidegate.joins.star.layout import (
     FIRST,
     FREE,
     HELD,
-    LATE,
+    OUT_OF_ORDER,
     PAUSED,
     PENDING,
     RATE,
@@ -42,15 +42,15 @@ from tidegate.joins.star.layout import (
     Rules,
 )
 from tidegate.joins.star.link_index import Facts, last_end
-from tidegate.joins.star.match import meet
+from tidegate.joins.star.match import join_partners
 from tidegate.kernel.compiling import Array, entry_point, inlined
 from tidegate.kernel.heap import put, sift_up
-from tidegate.kernel.layout import DONE, OUTPUT_FULL, PROBE_FIRST
+from tidegate.kernel.layout import AFTER_PROBE, DONE, OUTPUT_FULL
 
 
 @inlined
 def _hear(core: Core, stream: int, time: Any) -> None:
-    core.heard[stream] = max(core.heard[stream], time)
+    core.stream_clock[stream] = max(core.stream_clock[stream], time)
     core.clock[0] = max(core.clock[0], time)
 
 
@@ -66,14 +66,16 @@ def _probe_tick(
         if batch.probed[i]:
             continue
         stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
-        is_first = rules.moment == PROBE_FIRST
+        is_first = rules.shed_when == AFTER_PROBE
         if not is_first and batch.slot[i] < 0:
             continue
         if is_first and not ints[PAUSED]:
             arrive(core, facts, rules, batch, i, 0)
             if batch.slot[i] < 0:
                 continue
-        n = meet(core, facts, rules, out.rows, n, stream, entry, time, batch.row[i], EMIT, -1)
+        n = join_partners(
+            core, facts, rules, out.rows, n, stream, entry, time, batch.row[i], EMIT, -1
+        )
         if ints[PAUSED]:
             return n, OUTPUT_FULL
         if alone:
@@ -87,7 +89,7 @@ def _probe_tick(
 @inlined
 def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
     start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
-    if rules.moment != PROBE_FIRST:
+    if rules.shed_when != AFTER_PROBE:
         for i in range(start, stop):
             arrive(core, facts, rules, batch, i, 0)
     if rules.kind >= RATE:
@@ -134,7 +136,7 @@ def run(
             ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
             ints[RATED] += 1
             for i in range(start, stop):
-                ints[LATE] += time < core.heard[batch.stream[i]]
+                ints[OUT_OF_ORDER] += time < core.stream_clock[batch.stream[i]]
                 _hear(core, batch.stream[i], time)
             end_facts(core, facts, rules)
             expire(core, facts, rules, batch)
@@ -144,7 +146,7 @@ def run(
         if stage in (FIRST, SECOND):
             if waits and rules.defer:
                 ints[STAGE] = END
-            elif (stage == FIRST) == (rules.moment == PROBE_FIRST):
+            elif (stage == FIRST) == (rules.shed_when == AFTER_PROBE):
                 n, why = _probe_tick(core, facts, rules, batch, out, n)
                 if why != DONE:
                     return n, why

@@ -55,7 +55,7 @@ def _pause(core: Core, fact: int, slot: int) -> None:
 
 
 @inlined
-def meet(
+def join_partners(
     core: Core,
     facts: Facts,
     rules: Rules,
@@ -144,4 +144,6 @@ def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only
     """Count the matches of a tuple in memory, and in theirs; see `meet`."""
     held = core.slots[slot]
     none = core.cursor.reshape(1, -1)
-    return meet(core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only)
+    return join_partners(
+        core, facts, rules, none, 0, held.stream, held.entry, held.time, 0, action, only
+    )

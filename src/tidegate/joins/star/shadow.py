@@ -17,7 +17,7 @@ from tidegate.joins.star.job import StarJob
 from tidegate.joins.star.relation import FactIndex, Known
 from tidegate.joins.star.spec import StarJoin
 from tidegate.joins.window.spec import COMBINE
-from tidegate.pool.shadow_joins import OF_KIN, Miniature, Sample, lot
+from tidegate.pool.shadow_joins import OF_KEY_GROUP, Sample, ShadowJoins, random_share
 from tidegate.settings.columns import as_floats
 
 
@@ -36,11 +36,13 @@ class StarCopies:
         self.least, self.second = spec.pools, spec.second
         self.job = job
 
-    def watch(self, engine: StarEngine, sizes: Sequence[int], shard: int, shards: int) -> Miniature:
+    def watch(
+        self, engine: StarEngine, sizes: Sequence[int], shard: int, shards: int
+    ) -> ShadowJoins:
         """Small copies beside the engine of a shard."""
         if self.job.spec.dynamic:
-            return Miniature(ChangingCopies(self.job.spec, engine), sizes)
-        return Miniature(ShardCopies(self.job, shard, shards), sizes)
+            return ShadowJoins(ChangingCopies(self.job.spec, engine), sizes)
+        return ShadowJoins(ShardCopies(self.job, shard, shards), sizes)
 
 
 class _Copies:
@@ -88,7 +90,7 @@ class ChangingCopies(_Copies):
         super().__init__(spec)
         self._engine = engine
 
-    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+    def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """Any tuples may meet, by facts that come later."""
         return None
 
@@ -112,7 +114,7 @@ class ShardCopies(_Copies):
         self._names = component_names(self._index)
         self._sampled: tuple[float, FactIndex, NDArray[np.int64]] | None = None
 
-    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+    def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """The component that a tuple's key is of; 0 for one without facts."""
         entries = self._index.find(stream, batch.column(KEY).to_numpy())
         names = np.append(self._names[stream], np.uint64(0))
@@ -121,7 +123,7 @@ class ShardCopies(_Copies):
 
     def copy(self, memory: int | None, sample: Sample) -> StarEngine:
         """An engine with this memory, or without a limit, and the facts of the sample."""
-        return CountingStar(self._with(memory), (self._known, *self._facts(sample.kin)))
+        return CountingStar(self._with(memory), (self._known, *self._facts(sample.key_group)))
 
     def _facts(self, share: float) -> tuple[FactIndex, NDArray[np.int64]]:
         """An index of the facts of a share of the components, and their numbers among all."""
@@ -129,7 +131,7 @@ class ShardCopies(_Copies):
             return self._index, self._numbers
         if self._sampled is None or self._sampled[0] != share:
             arrays, count = self._index.arrays, self._index.count
-            mine = lot(self._names[0][arrays.key[:count, 0]], OF_KIN) < share
+            mine = random_share(self._names[0][arrays.key[:count, 0]], OF_KEY_GROUP) < share
             numbers = self._numbers[mine]
             index = FactIndex(self.streams, arrays.begin.dtype)
             keys = [hashes[numbers] for hashes in self._known.keys]

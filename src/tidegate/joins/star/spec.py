@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.joins.window.spec import (
-    MOMENTS,
+    SHED_WHEN,
     Combine,
-    Moment,
+    ShedWhen,
     check_weights,
     combine_of,
     halflife_of,
@@ -92,7 +92,7 @@ class StarJoin:
     lateness: int | float
     memory: int | None
     split: Literal["shared", "fixed"]
-    moment: Moment
+    shed_when: ShedWhen
     policy: Policy
     params: tuple[float, ...]
     halflife: int | float
@@ -161,7 +161,7 @@ class StarJoin:
             "lateness": self.lateness,
             "memory": self.memory,
             "split": self.split,
-            "moment": self.moment,
+            "shed_when": self.shed_when,
             "importance": [side.importance for side in self.streams],
             "importance_limit": self.importance_limit,
             "combine": self.combine,
@@ -189,7 +189,7 @@ def star_join(
     memory: int | None = None,
     split: str = "shared",
     policy: str | Policy = "auto",
-    moment: str = "probe-first",
+    shed_when: str = "after-probe",
     importance: Any = None,
     importance_limit: float | None = None,
     combine: str | None = None,
@@ -217,7 +217,7 @@ def star_join(
         for name, schema, weight in zip(names, schemas, weights, strict=True):
             check_weights(schema, str(weight), name)
     chosen = _policy(policy)
-    when = one_of(moment, MOMENTS, "moment")
+    when = one_of(shed_when, SHED_WHEN, "shed_when")
     held = _memory(memory, names, one_of(split, ("shared", "fixed"), "split"))
     return StarJoin(
         streams=tuple(
@@ -234,7 +234,7 @@ def star_join(
         ),
         memory=held,
         split=split,  # type: ignore[arg-type]
-        moment="probe-first" if len(names) == 1 else when,
+        shed_when="after-probe" if len(names) == 1 else when,
         policy=chosen,
         params=() if held is None else chosen.params(times_of(unit, windows)),
         halflife=halflife_of(chosen, windows, unit),

@@ -44,7 +44,7 @@ class Tables:
         self.core = layout.Core(
             ints=np.zeros(layout.INTS, np.int64),
             clock=np.full(1, lowest, time),
-            heard=np.full(2, lowest, time),
+            stream_clock=np.full(2, lowest, time),
             floor=np.zeros(2),
             slots=np.empty(0, layout.slot_type(time)),
             free=short,

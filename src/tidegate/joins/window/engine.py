@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import Payload, gather, sizes
 from tidegate.engine.pieces import cut, room
-from tidegate.engine.prepare import KEY, PREPARED, TIE, TIME, payload_of, prepared_schema
+from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
 from tidegate.joins.window import loop as window
 from tidegate.joins.window import victims
@@ -63,10 +63,10 @@ _GHOSTS = 1024
 _FEATURES = {"levels": 12, "trends": 10}
 
 _COUNTED = {
-    "late": layout.LATE,
+    "out_of_order": layout.OUT_OF_ORDER,
     "admitted": layout.ADMITTED,
     "rejected": layout.REJECTED,
-    "evicted": layout.EVICTED,
+    "shed": layout.EVICTED,
     "expired": layout.EXPIRED,
 }
 
@@ -106,7 +106,7 @@ class WindowEngine:
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         #: The last order to hold another amount: its number, and how much.
-        self.order: tuple[int, int] | None = None
+        self.budget_update: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
         # What a record says of a held tuple besides its key and payload: nothing that is constant.
@@ -126,8 +126,8 @@ class WindowEngine:
         known = [clock for clock in clocks or () if clock is not None]
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
         if clocks is not None:
-            heard, number = self._tables.core.heard, self.spec.unit.dtype.type
-            told = [heard[s] if t is None else number(t) for s, t in enumerate(clocks)]
+            stream_clock, number = self._tables.core.stream_clock, self.spec.unit.dtype.type
+            told = [stream_clock[s] if t is None else number(t) for s, t in enumerate(clocks)]
             self._advance(*told)
 
     def _advance(self, *told: Any) -> None:
@@ -149,15 +149,17 @@ class WindowEngine:
 
         What does not fit leaves at once, as if it had to make room.
         """
-        before, heard = self._rules.budgets[-1:], self._tables.core.heard
+        before, stream_clock = self._rules.budgets[-1:], self._tables.core.stream_clock
         self._allow(number, memory)
         final = self._rules
         # A change of the memory at the beginning of all times, for the loop to act on.
         both = np.concatenate([before, final.budgets])
-        first = np.full(1, -np.inf if heard.dtype.kind == "f" else layout.NEVER, heard.dtype)
+        first = np.full(
+            1, -np.inf if stream_clock.dtype.kind == "f" else layout.NEVER, stream_clock.dtype
+        )
         self._rules = final._replace(budgets=both, changes=first)
         self._tables.allow(self._rules)
-        self._advance(*heard)
+        self._advance(*stream_clock)
         self._tables.core.ints[layout.CHANGE] = 0
         self._rules = final
         self._tables.allow(final)
@@ -169,7 +171,7 @@ class WindowEngine:
         self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
         self._tables.core.ints[layout.CHANGE] = 0
         self._tables.allow(self._rules)
-        self.order = number, memory
+        self.budget_update = number, memory
 
     def _rules_for(self, memory: int) -> layout.Rules:
         spec = replace(self.spec, budget=(Step(0, max(memory, 1)),))
@@ -214,21 +216,21 @@ class WindowEngine:
         """The newcomers as sorted arrays; also the order, and how many are of the left."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in side]) for side in given]
-            for name in (KEY, TIME, TIE)
+            for name in (KEY, TIME, ROW_HASH)
         }
         left, right = (len(times) for times in column[TIME])
-        key, time, tie = (np.concatenate(column[name]) for name in (KEY, TIME, TIE))
+        key, time, row_hash = (np.concatenate(column[name]) for name in (KEY, TIME, ROW_HASH))
         side = np.zeros(left + right, np.int8)
         side[left:] = 1
         row = np.concatenate([first[0] + np.arange(left), first[1] + np.arange(right)])
         probed = np.zeros(left + right, np.bool_)
-        if self._rules.moment == layout.PROBE_FIRST:
+        if self._rules.shed_when == layout.AFTER_PROBE:
             probed[: waiting[0]] = True
             probed[left : left + waiting[1]] = True
-        heard = self._tables.core.heard
-        late = max(int((column[TIME][s] < heard[s]).sum()) for s in range(2))
-        order = tick_order(time, left, side, key, tie)
-        time, side, key, tie = time[order], side[order], key[order], tie[order]
+        stream_clock = self._tables.core.stream_clock
+        late = max(int((column[TIME][s] < stream_clock[s]).sum()) for s in range(2))
+        order = tick_order(time, left, side, key, row_hash)
+        time, side, key, row_hash = time[order], side[order], key[order], row_hash[order]
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
             weights = [sizes(payload_of(b)) for s in given for b in s]
@@ -242,7 +244,7 @@ class WindowEngine:
         if self.spec.left.importance is not None:
             weight = np.concatenate([self._weights(s, given[s]) for s in range(2)])[order]
         if self._rules.kind == layout.BY_TUPLE:
-            arrivals = Arrivals(time, side, key, tie, weight, self.spec.seed)
+            arrivals = Arrivals(time, side, key, row_hash, weight, self.spec.seed)
             rank = ranks_of(self.spec.policy, arrivals)
         else:
             rank = weight
@@ -374,7 +376,7 @@ class WindowEngine:
             for part in self._payload[s].cut(out.shed_row[mine]):
                 own = mine[part]
                 rows = self._payload[s].take(out.shed_row[own])
-                why = np.where(out.shed_held[own], "evicted", "rejected")
+                why = np.where(out.shed_held[own], "shed", "rejected")
                 self._depart(s, rows, out.shed_time[own], why)
 
     def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
@@ -395,7 +397,7 @@ class WindowEngine:
             pa.StructArray.from_arrays(rows.columns, fields=fields),
         ]
         self._shed.append(
-            pa.RecordBatch.from_arrays(columns, names=["side", "left_at", "why", name])
+            pa.RecordBatch.from_arrays(columns, names=["side", "shed_at", "why", name])
         )
 
     def take_shed(self) -> pa.Table:
@@ -403,7 +405,7 @@ class WindowEngine:
         schema = pa.schema(
             [
                 ("side", pa.string()),
-                ("left_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
+                ("shed_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
                 ("why", pa.string()),
                 ("left", pa.struct(list(self.spec.left.schema))),
                 ("right", pa.struct(list(self.spec.right.schema))),
@@ -502,11 +504,11 @@ class WindowEngine:
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
-        clocks = {"clock": core.clock[0].item(), "heard": core.heard.tolist()}
+        clocks = {"clock": core.clock[0].item(), "heard": core.stream_clock.tolist()}
         names = ("floor", "model", "quality")
         model = {name: getattr(core, name).tolist() for name in names}
         queue = self._candidates.head(core)
-        return {**clocks, **model, **scalars, **queue, "order": self.order}
+        return {**clocks, **model, **scalars, **queue, "order": self.budget_update}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
         return self._tables.model() if len(self._tables.core.ghosts) else {}
@@ -551,7 +553,7 @@ class WindowEngine:
                 self._tables.load_rates(parts["rates"], replace=head["all_rates"])
         core = self._tables.core
         core.clock[0] = head["clock"]
-        core.heard[:] = head["heard"]
+        core.stream_clock[:] = head["heard"]
         core.floor[:] = head["floor"]
         core.model[:] = head["model"]
         core.quality[:] = head["quality"]
@@ -602,7 +604,7 @@ class WindowEngine:
             else:
                 columns[name] = np.full(total, _DEFAULTS[name], dtype)
         live = ~np.isin(columns["seq"], departed)
-        other, lateness = self._tables.core.heard[1 - side], self._rules.lateness
+        other, lateness = self._tables.core.stream_clock[1 - side], self._rules.lateness
         lengths = windows_of(self._rules, side, columns["time"])
         if side == 0:
             live &= ~((lengths != 0) & (other >= columns["time"] + lengths + lateness))

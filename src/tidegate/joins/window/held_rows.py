@@ -102,7 +102,7 @@ def overdue(core: Core, rules: Rules, pool: int) -> int:
 
     There are such tuples only of the side that is ahead.
     """
-    side = 0 if core.heard[0] >= core.heard[1] else 1
+    side = 0 if core.stream_clock[0] >= core.stream_clock[1] else 1
     if rules.pools == 2 and side != pool:
         return -1
     slot = oldest(core, rules, side)

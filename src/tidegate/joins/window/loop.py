@@ -13,12 +13,14 @@ import numpy as np
 
 from tidegate.joins.window.held_rows import admit, expire, resize
 from tidegate.joins.window.keys import count, observe
-from tidegate.joins.window.ticks import hear, next_tick
+from tidegate.joins.window.ticks import advance_clock, next_tick
 from tidegate.joins.window.victims import requeue
 from tidegate.kernel.compiling import entry_point, inlined
 from tidegate.kernel.layout import (
+    AFTER_PROBE,
     ARRIVALS,
     AT,
+    BEFORE_ARRIVAL,
     BY_KEY,
     BY_LIFE,
     BY_SCORE,
@@ -28,11 +30,9 @@ from tidegate.kernel.layout import (
     NEWCOMERS,
     NOTHING,
     OUTPUT_FULL,
-    PROBE_FIRST,
     PROBE_TOO_LARGE,
     RESULTS,
     SEQ,
-    SHED_FIRST,
     STAGE,
     STAT_ONLY,
     TICK_FROM,
@@ -44,7 +44,7 @@ from tidegate.kernel.layout import (
     Rules,
 )
 from tidegate.kernel.windows import end_of, expired, joins
-from tidegate.learning.ghosts import census, haunt, meet
+from tidegate.learning.ghosts import add_ghost, credit_ghosts, refit
 from tidegate.learning.rates import weigh
 from tidegate.learning.scores import learn_match
 
@@ -120,29 +120,29 @@ def _probe_tick(
     same = joins(rules, batch.time[start], batch.time[start])
     for i in range(ints[AT], stop):
         ints[AT] = i
-        if rules.moment == PROBE_FIRST and batch.probed[i]:
+        if rules.shed_when == AFTER_PROBE and batch.probed[i]:
             continue
         side = batch.side[i]
         most = np.int64(core.groups[2 * batch.entry[i] + 1 - side].count)
         low, high = _block(batch, i, start, stop) if same and stop - start > 1 else (0, 0)
         most += high - low
         open_low, open_high = 0, 0
-        if start < opened and rules.moment == PROBE_FIRST:
+        if start < opened and rules.shed_when == AFTER_PROBE:
             open_low, open_high = _block(batch, i, opened, open_end)
             most += open_high - open_low
         if n + most > room:
             return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
-        if rules.moment == SHED_FIRST and _was_shed(core, rules, batch, i, base, start):
+        if rules.shed_when == BEFORE_ARRIVAL and _was_shed(core, rules, batch, i, base, start):
             continue
         before = n
         n = _probe(core, rules, batch, out, i, n, base)
         for j in range(low, high):
             # Each pair of newcomers is found from its left one, unless that one probed before.
-            if rules.moment == PROBE_FIRST:
+            if rules.shed_when == AFTER_PROBE:
                 if side == 1 and not batch.probed[j]:
                     continue
             elif side == 1 or (
-                rules.moment == SHED_FIRST and _was_shed(core, rules, batch, j, base, start)
+                rules.shed_when == BEFORE_ARRIVAL and _was_shed(core, rules, batch, j, base, start)
             ):
                 continue
             if side == 0:
@@ -185,9 +185,9 @@ def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
     start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
     if _has_ghosts(core, rules):
         for i in range(start, stop):
-            meet(core, rules, batch, i)
+            credit_ghosts(core, rules, batch, i)
         for i in range(start, stop):
-            haunt(core, rules, batch, i, core.ints[SEQ] + (i - start))
+            add_ghost(core, rules, batch, i, core.ints[SEQ] + (i - start))
     if rules.learn == ARRIVALS:
         observe(core, rules, batch, start, stop)
     if _may_resize(core, rules):
@@ -225,13 +225,13 @@ def _run(
                 weigh(core, rules)
             if _may_resize(core, rules):
                 resize(core, rules, out, False)
-            if _has_ghosts(core, rules) and census(core, rules):
+            if _has_ghosts(core, rules) and refit(core, rules):
                 requeue(core, rules)
             ints[NEWCOMERS] = ints[SEQ]
             ints[STAGE] = FIRST
         waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
         if stage in (FIRST, SECOND):
-            if (stage == FIRST) == (rules.moment == PROBE_FIRST):
+            if (stage == FIRST) == (rules.shed_when == AFTER_PROBE):
                 n, why = _probe_tick(core, rules, batch, out, n, opened, open_end)
                 if why != DONE:
                     return n, why
@@ -265,8 +265,8 @@ def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
 @entry_point
 def advance(core: Core, rules: Rules, out: Output, left: Any, right: Any) -> None:
     """Hear how far the streams have come, and drop what has expired or does not fit by then."""
-    hear(core, 0, left)
-    hear(core, 1, right)
+    advance_clock(core, 0, left)
+    advance_clock(core, 1, right)
     weigh(core, rules)
     expire(core, rules)
     resize(core, rules, out, False)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks
 from tidegate.engine.payload import Payload
-from tidegate.engine.prepare import KEY, TIE, TIME, prepared_schema
+from tidegate.engine.prepare import KEY, ROW_HASH, TIME, prepared_schema
 from tidegate.engine.state_codec import from_bytes, to_bytes
 from tidegate.joins.window import queue_loop as kernel
 from tidegate.joins.window.key_counts import Statistics
 from tidegate.joins.window.spec import WindowJoin
-from tidegate.joins.window.stepped import PiecewiseEngine
+from tidegate.joins.window.stepped import SteppedWindowEngine
 from tidegate.kernel import layout
 
 #: Keys that are counted at the least.
@@ -48,7 +48,7 @@ class QueueEngine:
     ) -> None:
         assert spec.cpu is not None
         self.spec = spec
-        self._join = PiecewiseEngine(spec, shards=shards, shard=shard, keep_shed=keep_shed)
+        self._join = SteppedWindowEngine(spec, shards=shards, shard=shard, keep_shed=keep_shed)
         self._statistics = Statistics(spec.frequencies, keys)
         self._rules = _rules(spec, shards, keys)
         self._keep_shed = keep_shed
@@ -60,7 +60,7 @@ class QueueEngine:
                 ("time", spec.unit.dtype),
                 ("side", "i1"),
                 ("key", "u8"),
-                ("tie", "u8"),
+                ("row_hash", "u8"),
                 ("row", "i8"),
             ]
         )
@@ -101,7 +101,7 @@ class QueueEngine:
         close: bool,
     ) -> Iterator[pa.RecordBatch]:
         """Go through newcomers, and have the join take what it has time for."""
-        names = ("row", "tie", "key", "side", "time")
+        names = ("row", "row_hash", "key", "side", "time")
         newcomers = newcomers[np.lexsort([newcomers[name] for name in names])]
         items = np.concatenate([self._queue, newcomers])
         queue = self._loaded(items)
@@ -140,7 +140,7 @@ class QueueEngine:
         first = self._rows[side].add(batches)
         items = np.zeros(sum(batch.num_rows for batch in batches), self._item)
         items["side"], items["row"] = side, first + np.arange(len(items))
-        for name, column in (("time", TIME), ("key", KEY), ("tie", TIE)):
+        for name, column in (("time", TIME), ("key", KEY), ("row_hash", ROW_HASH)):
             parts = [batch.column(column).to_numpy() for batch in batches if batch.num_rows]
             items[name] = np.concatenate(parts) if parts else 0
         return items

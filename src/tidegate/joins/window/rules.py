@@ -49,10 +49,10 @@ _OVERHEADS = {
     layout.SKETCHED: SKETCH_OVERHEAD,
 }
 _COUNTS = {"nothing": 0, "arrivals": layout.ARRIVALS, "results": layout.RESULTS}
-_MOMENTS = {
-    "probe-first": layout.PROBE_FIRST,
-    "evict-first": layout.EVICT_FIRST,
-    "shed-first": layout.SHED_FIRST,
+_SHED_WHEN = {
+    "after-probe": layout.AFTER_PROBE,
+    "before-probe": layout.BEFORE_PROBE,
+    "before-arrival": layout.BEFORE_ARRIVAL,
 }
 
 
@@ -93,7 +93,7 @@ def rules_of(
         kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
     return layout.Rules(
         kind=layout.NOTHING if spec.memory is None else kind,
-        moment=_MOMENTS[spec.moment],
+        shed_when=_SHED_WHEN[spec.shed_when],
         pools=1 if spec.split is None or spec.memory is None else 2,
         budgets=np.array([pools_of(memory, spec.split) for memory in budgets], np.int64),
         changes=np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),

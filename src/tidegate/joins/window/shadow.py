@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.prepare import KEY, PREPARED, TIE, TIME
+from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME
 from tidegate.errors import TidegateError
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.spec import LEAST_BYTES, WindowJoin
 from tidegate.kernel import layout
 from tidegate.policies import ByFrequency
-from tidegate.pool.shadow_joins import OF_HELD, Miniature, Sample, lot
+from tidegate.pool.shadow_joins import OF_HELD, Sample, ShadowJoins, random_share
 from tidegate.settings.schedules import Step
 from tidegate.settings.side import Side
 
@@ -69,9 +69,9 @@ class WindowCopies:
         )
         return replace(spec, left=left, right=right, names=("left", "right"))
 
-    def watch(self, engine: object, sizes: Sequence[int], shard: int, shards: int) -> Miniature:
+    def watch(self, engine: object, sizes: Sequence[int], shard: int, shards: int) -> ShadowJoins:
         """Small copies beside the engine of a shard."""
-        return Miniature(self, sizes)
+        return ShadowJoins(self, sizes)
 
     def copy(self, memory: int | None, sample: Sample) -> CountingEngine:
         """An engine with this memory, or without a limit."""
@@ -82,7 +82,7 @@ class WindowCopies:
         """How much memory a copy takes, in which some tuples take the room of many."""
         return float(engine.used)
 
-    def kin(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+    def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """Tuples of different keys never meet."""
         hashes: NDArray[np.uint64] = batch.column(KEY).to_numpy()
         return hashes if self._by_key else None
@@ -125,15 +125,15 @@ class CountingEngine(WindowEngine):
     ) -> tuple[layout.Batch, NDArray[np.int64], int]:
         batch, order, left = super()._batch(given, waiting, first)
         if self._share < 1:
-            ties, self._times, self._keys = (
+            row_hashes, self._times, self._keys = (
                 [np.concatenate([b.column(name).to_numpy() for b in side]) for side in given]
-                for name in (TIE, TIME, KEY)
+                for name in (ROW_HASH, TIME, KEY)
             )
             self._first = (first[0], first[1])
             sure = [_among(k, a) for k, a in zip(self._keys, self._always, strict=True)]
             self._may = [
-                own | (lot(each, OF_HELD) < self._share)
-                for own, each in zip(sure, ties, strict=True)
+                own | (random_share(each, OF_HELD) < self._share)
+                for own, each in zip(sure, row_hashes, strict=True)
             ]
             size, stand = batch.size, ~np.concatenate(sure)[order]
             size[stand] = np.minimum(size[stand] / self._share, np.iinfo(np.int32).max)

@@ -39,10 +39,10 @@ from tidegate.settings.times import LARGEST_TIME, TimeUnit
 from tidegate.settings.values import is_whole, quoted
 from tidegate.sql.conditions import Predicate
 
-Moment = Literal["probe-first", "evict-first", "shed-first"]
+ShedWhen = Literal["after-probe", "before-probe", "before-arrival"]
 Combine = Literal["min", "max", "sum", "product"]
 
-MOMENTS: tuple[Moment, ...] = ("probe-first", "evict-first", "shed-first")
+SHED_WHEN: tuple[ShedWhen, ...] = ("after-probe", "before-probe", "before-arrival")
 COMBINE: dict[str, Any] = {
     "min": np.minimum,
     "max": np.maximum,
@@ -87,7 +87,7 @@ class WindowJoin:
     budget: Schedule
     in_bytes: bool
     split: float | None
-    moment: Moment
+    shed_when: ShedWhen
     policy: Policy
     halflife: int | float
     combine: Combine
@@ -167,7 +167,7 @@ class WindowJoin:
                 "lateness": self.lateness,
                 "memory": _as_json(self.budget, " bytes" if self.in_bytes else ""),
                 "split": "shared" if self.split is None else self.split,
-                "moment": self.moment,
+                "shed_when": self.shed_when,
                 "importance": [side.importance for side in self.sides],
                 "combine": self.combine,
                 "seed": self.seed,
@@ -194,7 +194,7 @@ def window_join(
     memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
-    moment: str = "probe-first",
+    shed_when: str = "after-probe",
     importance: str | tuple[str, str] | None = None,
     combine: str | None = None,
     lateness: Any = None,
@@ -244,7 +244,7 @@ def window_join(
         budget=budget,
         in_bytes=in_bytes,
         split=share,
-        moment=one_of(moment, MOMENTS, "moment"),
+        shed_when=one_of(shed_when, SHED_WHEN, "shed_when"),
         policy=chosen,
         halflife=halflife_of(chosen, lengths, unit),
         combine=combine_of(combine, importance),

@@ -19,7 +19,7 @@ from tidegate.joins.window.engine import WindowEngine, _opened
 from tidegate.kernel import layout
 
 
-class PiecewiseEngine(WindowEngine):
+class SteppedWindowEngine(WindowEngine):
     """A window engine whose memory can be looked at between the pieces of a feed."""
 
     _all: layout.Batch
@@ -70,7 +70,7 @@ class PiecewiseEngine(WindowEngine):
         if batch.time[-1] >= core.clock[0]:
             start = int(np.searchsorted(batch.time, batch.time[-1]))
         self._waiting = at[start:]
-        self._all.probed[self._waiting] = self._rules.moment == layout.PROBE_FIRST
+        self._all.probed[self._waiting] = self._rules.shed_when == layout.AFTER_PROBE
 
     def partners_of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """How many tuples of each row's key the memory has on the other side."""

@@ -7,13 +7,13 @@ from typing import Any
 from tidegate.joins.window.held_rows import expire
 from tidegate.joins.window.victims import fetch_group
 from tidegate.kernel.compiling import AHEAD, inlined, prefetch
-from tidegate.kernel.layout import AT, LATE, TICK_FROM, TICK_TO, Batch, Core, Rules
+from tidegate.kernel.layout import AT, OUT_OF_ORDER, TICK_FROM, TICK_TO, Batch, Core, Rules
 
 
 @inlined
-def hear(core: Core, side: int, time: Any) -> None:
+def advance_clock(core: Core, side: int, time: Any) -> None:
     """Take note of a time of one stream: clocks only move forward."""
-    core.heard[side] = max(core.heard[side], time)
+    core.stream_clock[side] = max(core.stream_clock[side], time)
     core.clock[0] = max(core.clock[0], time)
 
 
@@ -37,9 +37,9 @@ def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
         prefetch(core.slots, core.groups[group ^ 1].head)
         prefetch(core.slots, core.groups[group].tail)
     for i in range(start, stop):
-        ints[LATE] += time < core.heard[batch.side[i]]
+        ints[OUT_OF_ORDER] += time < core.stream_clock[batch.side[i]]
     # Rows of a tick are in order of their sides.
-    hear(core, batch.side[start], time)
-    hear(core, batch.side[stop - 1], time)
+    advance_clock(core, batch.side[start], time)
+    advance_clock(core, batch.side[stop - 1], time)
     expire(core, rules)
     return True
