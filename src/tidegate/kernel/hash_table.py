@@ -9,13 +9,13 @@ import numpy as np
 from tidegate.kernel.compiling import inlined
 from tidegate.kernel.layout import Core
 
-#: The halves of a place in `Core.table`: a hash's upper bits, and an entry.
+#: Masks of the halves of a place in `Core.table`: the upper bits of a hash, and an entry + 1.
 UPPER, LOWER = np.uint64(0xFFFFFFFF00000000), np.uint64(0xFFFFFFFF)
 
 
 @inlined
 def place_of(core: Core, hash_: Any) -> int:
-    """Where in the table a key is, or the empty place where it belongs."""
+    """Return the place of a key in the table, or the empty place where it belongs."""
     table = core.table
     mask = np.uint64(table.shape[0] - 1)
     at = hash_ & mask
@@ -28,5 +28,5 @@ def place_of(core: Core, hash_: Any) -> int:
 
 @inlined
 def entry_at(core: Core, at: int) -> int:
-    """The entry at a place in the table, or -1."""
+    """Return the entry at a place in the table, or -1 if the place is empty."""
     return int(core.table[at] & LOWER) - 1

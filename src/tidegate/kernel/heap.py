@@ -1,4 +1,4 @@
-"""Heaps of (rank, seq, item): four children a node, ties by sequence number."""
+"""Heaps of (rank, seq, item) with four children a node; ties go by sequence number."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidegate.kernel.compiling import Array, inlined
 
 @inlined
 def before(r1: Any, s1: int, r2: Any, s2: int) -> bool:
-    """Whether (r1, s1) comes before (r2, s2)."""
+    """Return True if (r1, s1) comes before (r2, s2)."""
     return r1 < r2 or (r1 == r2 and s1 < s2)
 
 
 @inlined
 def put(heap: Array, at: int, rank: Any, seq: int, item: int, life: int = 0) -> None:
-    """Set a node."""
+    """Fill in a node."""
     heap[at].rank = rank
     heap[at].seq = seq
     heap[at].item = item
@@ -24,7 +24,7 @@ def put(heap: Array, at: int, rank: Any, seq: int, item: int, life: int = 0) -> 
 
 @inlined
 def sift_up(heap: Array, at: int) -> None:
-    """Move a node up to where it belongs."""
+    """Move a node up to its place."""
     rank, seq, item, life = heap[at].rank, heap[at].seq, heap[at].item, heap[at].life
     while at > 0:
         up = (at - 1) >> 2
@@ -37,7 +37,7 @@ def sift_up(heap: Array, at: int) -> None:
 
 @inlined
 def sift_down(heap: Array, at: int, n: int) -> None:
-    """Move a node of a heap of n down to where it belongs."""
+    """Move a node of a heap of n down to its place."""
     rank, seq, item, life = heap[at].rank, heap[at].seq, heap[at].item, heap[at].life
     while True:
         first = 4 * at + 1
@@ -56,13 +56,13 @@ def sift_down(heap: Array, at: int, n: int) -> None:
 
 @inlined
 def drop_top(heap: Array, n: int) -> None:
-    """Remove the top of a heap of n; it has n - 1 after."""
+    """Remove the top of a heap of n nodes, which leaves n - 1."""
     heap[0] = heap[n - 1]
     sift_down(heap, 0, n - 1)
 
 
 @inlined
 def heapify(heap: Array, n: int) -> None:
-    """Put n nodes in a heap's order."""
+    """Arrange n nodes as a heap."""
     for i in range((n - 2) >> 2, -1, -1):
         sift_down(heap, i, n)

@@ -1,4 +1,4 @@
-"""Key entries: found by hash, counted, forgotten."""
+"""Key entries: find them by hash, count arrivals, and forget rare keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidegate.learning.rates import note, weigh
 
 @entry_point
 def intern(core: Core, hashes: Array, entries: Array) -> int:
-    """Find or make the entry of each hash; stops, and says where, when there is no room."""
+    """Find or create the entry of each hash; stop if there is no room, and return where."""
     ints = core.ints
     table = core.table
     mask = np.uint64(table.shape[0] - 1)
@@ -63,7 +63,7 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
 
 @inlined
 def only_counted(core: Core, entry: int) -> bool:
-    """Whether a key has been counted and holds no tuple."""
+    """Return True if a key has been counted and holds no row."""
     left, right = core.groups[2 * entry], core.groups[2 * entry + 1]
     return bool(left.count == 0 and right.count == 0 and (left.rate > 0.0 or right.rate > 0.0))
 
@@ -80,7 +80,7 @@ def list_idle(core: Core, entry: int) -> None:
 
 @inlined
 def _reset_rates(core: Core, entry: int) -> None:
-    """Have a key be one that never came."""
+    """Reset a key to one that never came."""
     for group in (2 * entry, 2 * entry + 1):
         core.groups[group].rate = 0.0
         if core.recent.shape[0] > 0:
@@ -90,7 +90,7 @@ def _reset_rates(core: Core, entry: int) -> None:
 
 @entry_point
 def sweep_entries(core: Core, keep_rates: bool) -> None:
-    """Free the entries of keys that hold nothing (and are not counted), and index the rest."""
+    """Free the entries of keys that hold no row (and are not counted), and index the rest."""
     ints = core.ints
     table = core.table
     table[:] = 0
@@ -114,7 +114,7 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
 
 @entry_point
 def idle_rates(core: Core, highest: Array) -> int:
-    """Tidy the list of keys that are only counted: how many there are, and their larger rates."""
+    """Compact the list of keys that are only counted; return their number, and fill in rates."""
     n = 0
     for i in range(core.ints[IDLE]):
         if i + AHEAD < core.ints[IDLE]:
@@ -132,7 +132,7 @@ def idle_rates(core: Core, highest: Array) -> int:
 
 @entry_point
 def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
-    """Forget those of the listed keys that are at most (rate, hash) of the edge given."""
+    """Forget the listed keys up to the given (rate, hash)."""
     n = 0
     for i in range(core.ints[IDLE]):
         entry = core.idle[i]
@@ -149,7 +149,7 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
 
 @inlined
 def count(core: Core, entry: int, side: int, weight: float) -> None:
-    """Count something of a key."""
+    """Count something for a key."""
     before = only_counted(core, entry)
     core.groups[2 * entry + side].rate += weight
     if not before and only_counted(core, entry):
@@ -158,9 +158,9 @@ def count(core: Core, entry: int, side: int, weight: float) -> None:
 
 @inner
 def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
-    """Count the arrivals of a tick, and no longer those that came a window ago.
+    """Count the arrivals of a tick, and stop counting those that came a window ago.
 
-    Where more than `rules.cap` would count, no longer the first of them.
+    If more than `rules.cap` arrivals would count, stop counting the oldest.
     """
     ints = core.ints
     first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
@@ -178,7 +178,7 @@ def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int
 
 @inlined
 def _leave_ring(core: Core) -> None:
-    """The first arrival that counts does no longer."""
+    """Stop counting the oldest arrival."""
     ints = core.ints
     group = core.ring[ints[RING_FROM] % core.ring.shape[0]].group
     ints[RING_FROM] += 1
@@ -190,9 +190,9 @@ def _leave_ring(core: Core) -> None:
 
 @inlined
 def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
-    """Count an arrival in the sketch, and have its key's rates as the sketch has them now.
+    """Count an arrival in the sketch, and copy the sketch's counts to its key's rates.
 
-    So ranks only rise here, too: a cell never falls.
+    Ranks only rise this way too, because a cell never falls.
     """
     before = only_counted(core, entry)
     hash_ = core.hashes[entry]
@@ -207,8 +207,8 @@ def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
 def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
 
-    Weights grow instead of counts shrinking, so that ranks only rise between rescalings, which
-    is what the queue relies on.
+    Weights grow instead of counts shrinking, so that ranks only rise between rescalings. The queue
+    of victims relies on that.
     """
     ints = core.ints
     if rules.counting == IN_WINDOW:
