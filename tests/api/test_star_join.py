@@ -191,7 +191,7 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
     batches = [[job.prepare(s, t.to_batches()[0])[0]] for s, t in enumerate((R, S))]
     assert list(engine.feed([*batches, []])) == []
     before = engine.snapshot()
-    with pytest.raises(tg.TidegateError, match="comes after tuples of the time 1 have been joined"):
+    with pytest.raises(tg.TidegateError, match="comes after rows of the time 1 have been joined"):
         list(engine.feed([[], [], [job.prepare(2, late.to_batches()[0])[0]]]))
     # It was refused before anything of it was taken in.
     assert engine.snapshot() == before

@@ -59,7 +59,7 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
         tg.repair(frames, str(tmp_path / "nowhere"), **more)
     with pytest.raises(tg.TidegateError, match="must be a batch Spark DataFrame"):
         tg.repair(streams(spark, tmp_path), folder, **more)
-    with pytest.raises(tg.TidegateError, match=r"archived tuples of the stream 'C' are not among"):
+    with pytest.raises(tg.TidegateError, match=r"archived rows of the stream 'C' are not among"):
         tg.local.repair({**tables, "C": tables["C"].slice(0, 3)}, lines, **more)
     with pytest.raises(tg.TidegateError, match=r"shed must be what .* gave"):
         tg.local.repair(tables, lines.drop_columns(["mark"]), **more)

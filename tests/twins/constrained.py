@@ -1,8 +1,8 @@
 """Constrained joins straight from the paper's definitions: slow, obvious, sharing no code.
 
-`sliding_window_join` is SWJ (section 1.4): every tuple is kept for its window and every arrival
-is joined by nested loops. `Synopses` holds Yes, No and Unknown (section 3) by looking at
-everything after every arrival. `adherence` finds the k that streams keep to.
+`sliding_window_join` is SWJ (section 1.4): every row is kept for its window, and every arrival is
+joined by nested loops. `Synopses` maintains Yes, No and Unknown (section 3) by examining everything
+after every arrival. `rids`, `clustering` and `scrambling` compute the k that streams adhere to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Tup:
-    """A tuple: its stream, when it came, its join attributes by name, and whether it passes."""
+    """A row: stream, time, join attributes by name, and whether it passes its filter."""
 
     stream: str
     time: int
@@ -40,7 +40,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Window:
-    """The last `rows` tuples (of one value of `by`), or those of the last `length` of time."""
+    """The last `rows` rows (of one value of `by`), or those of the last `length` of time."""
 
     rows: int | None = None
     by: str | None = None
@@ -51,7 +51,7 @@ Windows = dict[str, Window]
 
 
 def _in_window(tup: Tup, so_far: list[Tup], window: Window | None) -> bool:
-    """Whether a tuple is in its window when the last of `so_far` has come."""
+    """Return True if a row is in its window when the last of `so_far` has come."""
     if window is None:
         return True
     if window.length is not None:
@@ -67,7 +67,7 @@ def _in_window(tup: Tup, so_far: list[Tup], window: Window | None) -> bool:
 def sliding_window_join(
     arrivals: Iterable[Tup], names: list[str], joins: list[Join], windows: Windows
 ) -> Iterator[tuple[int, ...]]:
-    """All results, each as the numbers of its tuples."""
+    """Give all results, each as the numbers of its rows."""
     so_far: list[Tup] = []
     for new in arrivals:
         so_far.append(new)
@@ -87,7 +87,7 @@ def sliding_window_join(
 
 
 def violations(arrivals: Iterable[Tup], joins: list[Join], windows: Windows) -> int:
-    """How often a tuple comes that has the key, unique in a join, of one that is in its window."""
+    """Count rows whose key, unique in a join, equals that of a row still in its window."""
     so_far: list[Tup] = []
     count = 0
     for new in arrivals:
@@ -103,7 +103,7 @@ def violations(arrivals: Iterable[Tup], joins: list[Join], windows: Windows) -> 
 
 
 def many_one(arrivals: list[Tup], joins: list[Join], windows: Windows) -> bool:
-    """Whether each tuple can be in results with one child at the most, of each of its joins."""
+    """Return True if each row can be in results with at most one child of each of its joins."""
     met: list[tuple[Join, Tup]] = []
     for i, new in enumerate(arrivals):
         so_far = arrivals[: i + 1]
@@ -121,7 +121,7 @@ def many_one(arrivals: list[Tup], joins: list[Join], windows: Windows) -> bool:
 
 
 def rids(arrivals: list[Tup], join: Join) -> int:
-    """The largest join distance (section 3.5)."""
+    """Return the largest join distance (section 3.5)."""
     distances = [0]
     for i, parent in enumerate(arrivals):
         for j in range(i + 1, len(arrivals)):
@@ -134,7 +134,7 @@ def rids(arrivals: list[Tup], join: Join) -> int:
 
 
 def rids_time(arrivals: list[Tup], join: Join) -> int:
-    """The same in time."""
+    """Return the largest join distance in time."""
     return max(
         [0]
         + [
@@ -152,7 +152,7 @@ def _own(arrivals: list[Tup], stream: str) -> list[Tup]:
 
 
 def clustering(arrivals: list[Tup], stream: str, name: str, *, timed: bool = False) -> int:
-    """The largest clustering distance."""
+    """Return the largest clustering distance."""
     own, distances = _own(arrivals, stream), [0]
     for i, first in enumerate(own):
         for j in range(i + 1, len(own)):
@@ -163,7 +163,7 @@ def clustering(arrivals: list[Tup], stream: str, name: str, *, timed: bool = Fal
 
 
 def scrambling(arrivals: list[Tup], stream: str, name: str, *, timed: bool = False) -> int:
-    """The largest scrambling distance."""
+    """Return the largest scrambling distance."""
     own, distances = _own(arrivals, stream), [0]
     for i, first in enumerate(own):
         for j in range(i + 1, len(own)):
@@ -177,7 +177,7 @@ def scrambling(arrivals: list[Tup], stream: str, name: str, *, timed: bool = Fal
 
 @dataclass
 class Synopses:
-    """Yes, No and Unknown, with constraints in tuple counts.
+    """Yes, No and Unknown, with constraints in row counts.
 
     `rids` is by (parent, child), `oac` by (child, attribute), `ca` and `oap` by (parent,
     attribute).
@@ -221,7 +221,7 @@ class Synopses:
         return next((c for c in self._held(join.child) if join.holds(tup, c)), None)
 
     def _verdict(self, tup: Tup) -> str:
-        """Definition 3.1, over what is held."""
+        """Apply definition 3.1 to the held rows."""
         known, todo, missing = {tup.stream: tup}, [tup], False
         while todo:
             at = todo.pop()
@@ -246,7 +246,7 @@ class Synopses:
         return sum(j.parent in reach for j in self.joins) == len(reach) - 1
 
     def _tree_verdict(self, tup: Tup) -> str:
-        """Theorems 3.1 and 3.2."""
+        """Apply theorems 3.1 and 3.2."""
         states = [
             "unknown" if child is None else self.status[child]
             for child in (self._child(tup, join) for join in self._below(tup.stream))
@@ -262,7 +262,7 @@ class Synopses:
         return max((t[name] for t in settled), default=None)
 
     def _never(self, tup: Tup, join: Join) -> bool:
-        """Whether constraints say that the child tuple will not come any more."""
+        """Return True if constraints exclude that the child row still comes."""
         k = self.rids.get((join.parent, join.child))
         if k is not None and self._count(join.child, tup) >= k:
             return True
@@ -274,7 +274,7 @@ class Synopses:
         return False
 
     def _closed(self, tup: Tup, join: Join) -> bool:
-        """Whether no parent of a tuple will come any more."""
+        """Return True if constraints exclude that another parent of a row comes."""
         for a, b in join.on:
             bound = self.oap.get((join.parent, a))
             low = None if bound is None else self._low(join.parent, a, bound)
@@ -288,7 +288,7 @@ class Synopses:
         return False
 
     def arrive(self, new: Tup) -> None:
-        """Take a tuple and do all that follows."""
+        """Process a row and all its effects."""
         self.so_far.append(new)
         for tup in list(self.status):
             if not _in_window(tup, self.so_far, self.windows.get(tup.stream)):
@@ -378,7 +378,7 @@ class Synopses:
                     self._forget_with_ancestors(above)
 
     def components(self) -> dict[str, dict[str, int]]:
-        """How many tuples of each stream are in Yes, No and Unknown."""
+        """Return the number of rows of each stream in Yes, No and Unknown."""
         return {
             name: {
                 state: sum(self.status[t] == state for t in self._held(name))

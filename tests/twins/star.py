@@ -1,8 +1,8 @@
-"""The obvious slow twin of the star engine: lists, products, and nothing to be clever about.
+"""Slow reference implementation ("twin") of the star engine: lists and products.
 
 It follows formulas (1), (3), (6) and (8) and section 3.2 of the paper and the rules of
-`docs/how_it_works.md`, and shares no code with the engine. Every join is a product of lists: keep
-inputs small.
+`docs/how_it_works.md`, and shares no code with the engine. Every join is a product of lists, so
+inputs have to be small. The relation's rows are called facts here, as in the paper.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import groupby, product
 from typing import Any
 
 Time = int | float
-#: The uids of a tuple of each stream, and of the fact.
+#: The uids of a row of each stream, and of the fact.
 Found = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One tuple; `tie` is its content hash, `uid` is unique over all streams."""
+    """One row; `row_hash` is its content hash, `uid` is unique over all streams."""
 
     stream: int
     key: int
@@ -47,7 +47,7 @@ class Fact:
 
 @dataclass
 class Held:
-    """A tuple in memory, and what is known of it."""
+    """A held row and its statistics."""
 
     row: Row
     seq: int
@@ -64,7 +64,7 @@ def tick_order(row: Row) -> tuple[Any, ...]:
 def combinations(
     facts: Sequence[Fact], candidates: Sequence[Sequence[Row]], windows: Sequence[Time]
 ) -> list[tuple[tuple[Row, ...], Fact]]:
-    """One tuple of each stream and a fact: (1), (3) and (6)."""
+    """Return all combinations of one row of each stream and a fact: (1), (3) and (6)."""
     found = []
     for fact in facts:
         lists = [
@@ -87,7 +87,7 @@ def exact(rows: Sequence[Row], facts: Sequence[Fact], windows: Sequence[Time]) -
 
 
 def combined(weights: Sequence[Any], how: str) -> Any:
-    """The importance of a result."""
+    """Return the importance of a result."""
     if how in ("min", "max"):
         return min(weights) if how == "min" else max(weights)
     return sum(weights) if how == "sum" else math.prod(weights)
@@ -173,7 +173,7 @@ class NaiveStar:
         return [f for f in self.facts if f.keys[row.stream] == row.key and f.active(row.time)]
 
     def until(self, row: Row) -> Time:
-        """When nothing can join a tuple any more: its window, and (8)."""
+        """Return the time from which nothing can join a row: the end of its window, and (8)."""
         return min(row.time + self.windows[row.stream], max(f.end for f in self._facts(row)))
 
     def _dead(self, row: Row) -> bool:
@@ -234,7 +234,7 @@ class NaiveStar:
             self._fit(self.pool(row), row)
 
     def resize(self, memory: int) -> None:
-        """Have another memory from now on."""
+        """Set another memory budget."""
         self.memory = memory
         for pool in range(len(self.windows) if self.fixed_split else 1):
             self._fit(pool)
@@ -268,7 +268,7 @@ class NaiveStar:
     # ---- ranks: section 3.2 -------------------------------------------------------------------
 
     def matches(self, row: Row) -> int:
-        """mn: combinations with what is in memory, through facts that have not ended."""
+        """Return mn: combinations with held rows, through facts that have not ended."""
         facts = [f for f in self.facts if f.end > self.clock]
         lists = [
             [row] if s == row.stream else [h.row for h in self.held if h.row.stream == s]
@@ -277,7 +277,7 @@ class NaiveStar:
         return len(combinations(facts, lists, self.windows))
 
     def rank(self, held: Held) -> tuple[Any, ...]:
-        """The lowest leaves."""
+        """Return the rank of a row; the lowest leaves."""
         weight = held.row.weight
         if self.ranker == "fixed":
             return (held.fixed, held.seq)
@@ -291,7 +291,7 @@ class NaiveStar:
         return (self._worth(held.row), held.seq)
 
     def _balance(self, held: Held, at: Time) -> float:
-        """P of section 3.2, where no instant since the last with output had any."""
+        """Return P of section 3.2, assuming no output since the last instant with output."""
         return max(held.gain - self.params[1] * max(at - held.last, 0), 0.0)
 
     def _learn(self, held: Held) -> None:
@@ -315,7 +315,7 @@ class NaiveStar:
         self.counts[row.stream, row.key] = (count + more, total + more * Fraction(row.weight))
 
     def _worth(self, row: Row) -> Fraction:
-        """The rate at which F leads results to a tuple, in importance for `auto`."""
+        """Return the rate at which F leads results to a row, in importance for `auto`."""
         worth = Fraction(0)
         for fact in self._facts(row):
             if fact.end <= self.clock:

@@ -23,7 +23,7 @@ from tidegate.joins.constrained.spec import ConstrainedJoin, constrained_join
 
 @dataclass(frozen=True)
 class Case:
-    """Streams, how they are joined, and their tuples in the order of arrival."""
+    """Streams, their joins, and their rows in arrival order."""
 
     columns: dict[str, list[str]]
     joins: list[Join]
@@ -81,7 +81,7 @@ def results_of(batches: Any) -> Results:
 
 
 def run(case: Case, spec: ConstrainedJoin, cut: int = 1_000) -> tuple[Results, ConstrainedEngine]:
-    """Feed all, some at once."""
+    """Feed all rows, `cut` at a time."""
     job = ConstrainedJob(spec)
     engine = job.engine(1)
     found: Results = Counter()
@@ -95,7 +95,7 @@ def run(case: Case, spec: ConstrainedJoin, cut: int = 1_000) -> tuple[Results, C
 
 @st.composite
 def cases(draw: st.DrawFn, windows: bool = True, most: int = 4) -> Case:
-    """A random connected join graph, trees, DAGs and cycles, and tuples with unique child keys."""
+    """A random connected join graph (trees, DAGs and cycles), and rows with unique child keys."""
     n = draw(st.integers(2, most))
     names = [f"S{i}" for i in range(n)]
     pairs: set[tuple[int, int]] = set()
@@ -152,7 +152,7 @@ def test_without_constraints_it_is_the_sliding_window_join(
 
 
 def folded(case: Case, fold: int) -> Case:
-    """The same with fewer values: joins are many-many."""
+    """The same case with fewer values: joins are many-many."""
     arrivals = [
         Tup(t.stream, t.time, t.uid, tuple((n, v // fold) for n, v in t.values), t.passes)
         for t in case.arrivals
@@ -198,10 +198,10 @@ def test_components_are_those_of_the_definition(case: Case) -> None:
 
 
 def assert_same(engine: ConstrainedEngine, twin: naive.Synopses, *, lazy: bool = False) -> None:
-    """Whether the same is held.
+    """Assert that both hold the same rows.
 
-    Where there are several ways to a stream, the engine looks at a tuple again only when a child of
-    it is decided, as the paper's does; the twin sees at once where they part.
+    If several paths lead to a stream, the engine re-examines a row only when one of its children is
+    decided, as the paper does. The twin sees at once where the paths part.
     """
     found, expected = engine.components(), twin.components()
     if not lazy and all(twin.is_tree(name) for name in twin.names):
@@ -302,7 +302,7 @@ def test_state_that_is_moved_goes_on_as_it_was(
 def test_synopses_hold_no_more_than_the_twins(
     drawn: tuple[Case, list[Constraint], list[int], list[bool]],
 ) -> None:
-    """Constraints in counts; with CA the engine forgets a value that has no tuples."""
+    """Constraints in counts; with CA the engine forgets a value without rows."""
     case, constraints, least, timed = drawn
     twin = naive.Synopses(case.names, case.joins, case.windows)
     used = []
@@ -345,7 +345,7 @@ def test_rows_of_a_batch_come_in_any_order() -> None:
         ([RIDS("A -> B", k=9)], True, None, 1),
         ([RIDS("A -> B", k=9)], False, None, 0),  # No is not kept
         ([CA("A.x", k=1)], True, None, 1),
-        ([CA("A.x", k=0)], True, None, 0),  # its parents have all come
+        ([CA("A.x", k=0)], True, None, 0),  # all its parents have come
         ([], True, 2, 0),  # out of its window
     ],
 )
@@ -373,7 +373,7 @@ FIGURE_2A = {"S1": ["A", "B"], "S2": ["A", "C"], "S3": ["B", "D"]}
 
 
 class Example:
-    """A join that is fed tuple by tuple, as the paper's examples go."""
+    """A join that is fed row by row, like the paper's examples."""
 
     def __init__(
         self,
@@ -403,7 +403,7 @@ class Example:
         self.time = 0
 
     def arrive(self, name: str, *tuples: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Tuples arrive one after the other; what they lead to."""
+        """Feed rows one after the other; return their results."""
         found = []
         for values in tuples:
             self.time += 1
@@ -422,7 +422,7 @@ class Example:
 
 
 def figure_2a(*constraints: Constraint) -> Example:
-    """The join graph and synopses of figure 2(a); S3's tuples in the order of example F.1."""
+    """The join graph and synopses of figure 2(a); S3's rows in the order of example F.1."""
     example = Example(FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints)
     example.arrive("S2", (6, 20), (4, 15))
     example.arrive("S3", (7, 9), (5, 3), (10, 12))
@@ -485,14 +485,14 @@ def test_example_5_1() -> None:
     ],
 )
 def test_example_8_1(constraints: list[Constraint], unknown: int, in_s2: int) -> None:
-    # OAC(0) on S3.B wants its tuples in order.
+    # OAC(0) on S3.B needs its rows in order.
     example = Example(FIGURE_2A, ["S1.A -> S2.A", "S1.B -> S3.B"], {"S3": "D < 8"}, constraints)
     example.arrive("S2", (6, 20), (4, 15))
     example.arrive("S3", (5, 3), (7, 9), (10, 12))
     assert example.arrive("S1", (4, 5), (6, 8)) == [(4, 5, 15, 3)]
     assert example.component("S1", "unknown") == unknown
     example.arrive("S1", (3, 13))
-    # (3, 13) waits for its child tuples in any case.
+    # (3, 13) waits for its child rows in any case.
     assert example.component("S1", "unknown") == unknown + 1
     assert example.component("S2", "yes") == in_s2
 
@@ -516,7 +516,7 @@ def test_example_8_2(constraints: list[Constraint], in_s3: int, unknown: int) ->
 
 
 def test_example_c_1() -> None:
-    # S1 -> S2 -> S4 and S1 -> S3 -> S4: both ways must lead to the same tuple of S4.
+    # S1 -> S2 -> S4 and S1 -> S3 -> S4: both paths must lead to the same row of S4.
     example = Example(
         {"S1": ["A", "B"], "S2": ["A", "C"], "S3": ["B", "C"], "S4": ["C", "D"]},
         ["S1.A -> S2.A", "S1.B -> S3.B", "S2.C -> S4.C", "S3.C -> S4.C"],
@@ -583,7 +583,7 @@ def test_attributes_beyond_signed_numbers(constraint: Constraint) -> None:
 
 @pytest.mark.parametrize("kind", [tg.OAP, tg.OAC])
 def test_two_orders_on_one_join_by_two_attributes(kind: type[tg.OAP]) -> None:
-    """Each is true, and neither is taken for the other, whichever is named first."""
+    """Each order holds, and neither is mistaken for the other, whichever is named first."""
     one = pa.table({"a": [3, 1], "b": [4, 4], "ts": [30, 40]})
     other = pa.table({"a": [1], "b": [4], "ts": [35]})
     parent, child = (one, other) if kind is tg.OAP else (other, one)

@@ -1,4 +1,4 @@
-"""Repair: with what it gives, any join is the exact one, and nothing is given twice."""
+"""Repair completes any join to the exact one, and gives nothing twice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def guessed(draw: st.DrawFn) -> tuple[Case, list[Constraint]]:
 
 
 def delivered(case: Case, spec: ConstrainedJoin, cuts: Sequence[int]) -> tuple[Results, pa.Table]:
-    """What a join gives and archives, with a restart after each batch."""
+    """Return what a join gives and archives, with a restart after each batch."""
     job = ConstrainedJob(spec)
     engine, records = job.engine(1), list[bytes]()
     found: Results = Counter()
@@ -111,7 +111,7 @@ def test_where_rows_come_late_nothing_is_wrong_or_twice(
 
 @pytest.mark.parametrize("cut", [1, 3, 7])
 def test_rows_that_are_the_same_are_told_apart(cut: int) -> None:
-    """The first of three equal rows moves the clock, and OAP clears what all of them join."""
+    """The first of three equal rows advances the clock, and OAP clears what all of them join."""
     rows = [("B", 0, 1), ("A", 10, 4), ("A", 17, 1), ("A", 17, 1), ("A", 17, 1), ("B", 18, 4)]
     rows += [("A", 18, 1), ("A", 18, 1)]
     arrivals = [Tup(name, time, 0, (("x", x),)) for name, time, x in rows]

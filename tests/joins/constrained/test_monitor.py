@@ -1,4 +1,4 @@
-"""Constraints that are watched: what k is, and whether one is worth its cost."""
+"""Monitored constraints: the detected k, and whether a constraint saves memory."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_was_missed_is_estimated() -> None:
 
 
 def test_a_result_that_several_constraints_cost_is_estimated_once() -> None:
-    """All joins share a key, by which is drawn: its tuples are kept together, or none of them."""
+    """All joins share a key, which is sampled: all rows of a result are kept, or none."""
     at = np.arange(4_000) * 3
     late = np.where(np.arange(4_000) % 2, 40, 4_000)
     streams = {
@@ -157,7 +157,7 @@ def test_a_constraint_that_makes_the_state_larger_is_not_used() -> None:
 
 
 def test_a_constraint_that_makes_the_state_smaller_is_used() -> None:
-    """Parents come first and few: No would only lie there."""
+    """Parents come first and few: No would only take memory."""
     arrivals = [Tup("B", key, key, (("x", key),), passes=key % 2 == 0) for key in range(4_000)]
     case = Case({"A": ["x"], "B": ["x"]}, [Join("A", "B", (("x", "x"),))], arrivals)
     _, engine = run(
@@ -189,7 +189,7 @@ def test_a_constraint_that_remembers_more_than_it_clears_is_not_used() -> None:
 
 @pytest.mark.parametrize("k", [3_000, None])
 def test_an_order_that_clears_nothing_is_not_used(k: int | None) -> None:
-    """Children are out of their windows before OAP says that their parents have all come."""
+    """Children have left their windows before OAP tells that all their parents have come."""
     case = _strangers(4_000)
     out_of_order = [
         replace(t, values=(("x", t["x"] - 2_900 * (t.time % 40 == 0)),)) for t in case.arrivals
@@ -226,7 +226,7 @@ def test_what_is_chosen_survives_a_restart(known: Constraint) -> None:
 def test_a_constraint_that_clears_is_used_and_one_that_cannot_is_not(
     kind: type[Constraint],
 ) -> None:
-    """Theorem 5.1 needs all parents of a cover: with one of two, nothing can be concluded."""
+    """Theorem 5.1 needs all parents of a cover: with one of two, nothing follows."""
     streams = many_one(1_500, kind=kind.__name__.lower(), k=20, seed=2)
     both = [kind("S1.A", k=20), kind("S2.A", k=20)]
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Star joins whose relation changes: contradictions, odd batches, late rows and restarts."""
+"""Star joins whose relation changes: contradictions, odd batches, out-of-order rows, restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.joins.star.spec import star_join
 
 NAMES = ("a", "b", "c")
 Feed = dict[str, list[tuple[Any, ...]]]
-#: A change: operation, time, what the fact is called, its keys a and b, and what it carries.
+#: A change: operation, time, name of the link, its keys a and b, and its other column.
 Change = tuple[str, int | None, int, int | None, int | None, str]
 FACTS = pa.schema(
     [
@@ -72,7 +72,7 @@ class Fed:
 
 
 def run(feeds: list[Feed], *, restarts: str = "", **settings: Any) -> Counter[tuple[Any, ...]]:
-    """All results; with restarts, every batch is taken by a new engine."""
+    """Return all results; with restarts, every batch is processed by a new engine."""
     fed = Fed(**settings)
     log: list[bytes] = []
     for given in feeds:
@@ -85,7 +85,7 @@ def run(feeds: list[Feed], *, restarts: str = "", **settings: Any) -> Counter[tu
     return fed.finish()
 
 
-#: A tuple of each stream at 1, 6 and 12, each with all the others that are near enough.
+#: A row of each stream at 1, 6 and 12; each joins all others that are near enough.
 TUPLES: Feed = {
     "a": [(1, 1, 10), (1, 6, 11), (1, 12, 12)],
     "b": [(2, 1, 20), (2, 6, 21), (2, 12, 22)],
@@ -117,7 +117,7 @@ def test_changes_of_one_time(changes: list[Change], note: str) -> None:
     assert later == ({"old": 0} | ({note: 1} if note else {}))
     backwards = [*changes[:0:-1], changes[0]]
     assert run([{**TUPLES, "F": backwards}]) == found
-    # One after the other, the last ones after the tuples that they do not change.
+    # One after the other; the last changes come after rows that they do not affect.
     for at in range(1, len(changes)):
         assert run([{"F": changes[:at]}, {"F": changes[at:]}, TUPLES]) == found
     early, late = (
@@ -144,7 +144,7 @@ BAD: list[tuple[list[Change], list[Change], str]] = [
 def test_changes_that_contradict_each_other(
     first: list[Change], second: list[Change], words: str
 ) -> None:
-    """In one batch, or in two; the batch is refused whole, and can be given again, put right."""
+    """Contradictions in one batch or in two: the batch is refused whole, and can be corrected."""
     said = f"at the time 5 contradict each other: {words}.*'id': 7.*leave one out.*by \"id\"; fact="
     for known, given in (([], first + second), (first, second)):
         fed = Fed()
@@ -164,7 +164,7 @@ def test_changes_that_contradict_each_other(
         ([OLD, ("insert", 3, 7, 1, 2, "x")], "inserts a fact that is there: delete or update it"),
         ([OLD, GONE, ("update", 9, 7, 1, 2, "x")], "of a fact that is not there: insert it first"),
         ([GONE], 'not there: insert it first; it is "delete" of'),
-        # Known already, but later: what comes in between does not fit.
+        # Known already, but later: the change in between contradicts it.
         ([OLD, ("delete", 9, 7, 1, 2, ""), GONE], "of a fact that is not there"),
         ([AGAIN, OLD], "inserts a fact that is there"),
     ],
@@ -178,7 +178,7 @@ def test_changes_that_do_not_fit(changes: list[Change], words: str) -> None:
 
 @pytest.mark.parametrize("policy", ["dimpprob", "dgl", "auto", "simpprob"])
 def test_a_change_between_known_ones(policy: str) -> None:
-    """A fact that was to end at 18 ends earlier; what it led to is taken off once, not twice."""
+    """A link that was to end at 18 ends earlier; its matches are subtracted once, not twice."""
     rng = np.random.default_rng(1)
     tuples: Feed = {
         name: [(int(rng.integers(1, 4)), t, 100 * i + t) for t in range(40)]
@@ -198,13 +198,13 @@ def test_a_change_between_known_ones(policy: str) -> None:
 
 
 def test_a_change_after_the_tuples_it_is_for() -> None:
-    """At a time that is open it is in time; it is refused again after a restart."""
+    """A change at an open time is accepted; a later one is refused, also after a restart."""
     fed = Fed()
     fed.feed({**TUPLES, "F": [OLD]})
     log = fed.engine.snapshot()
     late = {"F": [("update", 6, 7, 1, 2, "late")]}
     for _ in range(2):
-        with pytest.raises(tg.TidegateError, match="comes after tuples of the time 6 have been"):
+        with pytest.raises(tg.TidegateError, match="comes after rows of the time 6 have been"):
             fed.feed(late)
         fed.engine = fed.job.engine(1)
         fed.engine.restore(log)
@@ -250,7 +250,7 @@ def test_one_stream_sees_changes_in_time_and_holds_nothing() -> None:
 @pytest.mark.parametrize("settings", [{}, {"memory": 12}, {"memory": 12, "policy": "dgl"}])
 @pytest.mark.parametrize("n", [2, 3])
 def test_restarts_at_every_batch(n: int, settings: dict[str, Any]) -> None:
-    """With null keys, null times and late rows, and facts that change all the time."""
+    """With null keys, null times, out-of-order rows, and links that change all the time."""
     rng = np.random.default_rng(n)
     feeds: list[Feed] = []
     alive: set[int] = set()

@@ -49,7 +49,7 @@ RANKERS: dict[type[Policy], str] = {
 
 @dataclass
 class Case:
-    """A join, its relation, its input in feeds, and where the state is handed on."""
+    """A join, its relation, its input in feeds, and where the state moves to a new engine."""
 
     spec: StarJoin
     facts: pa.Table | None
@@ -57,7 +57,7 @@ class Case:
     changes: list[list[Change]] = field(default_factory=list)
     clocks: list[tuple[Any, ...]] = field(default_factory=list)
     restarts: set[int] = field(default_factory=set)
-    #: How much may be held from each feed on, as a pool orders it; None leaves it as it is.
+    #: The budget from each feed on, as a pool sets it; None leaves it unchanged.
     orders: list[int | None] = field(default_factory=list)
 
 
@@ -144,7 +144,7 @@ def twin_facts(case: Case) -> list[naive_star.Fact]:
 
 
 def history(case: Case, changes: Iterable[Change]) -> list[naive_star.Fact]:
-    """The facts that changes make, in whatever order they came; a delete before an insert."""
+    """Return the facts that changes make, in whatever order they came; deletes before inserts."""
     order = {"delete": 0, "update": 1, "insert": 2}
     distinct = {
         (at, order[op], keys, op, 0 if op == "delete" else uid) for op, at, keys, uid in changes
@@ -192,7 +192,7 @@ def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
 
 
 def check(case: Case) -> Counter[tuple[int, ...]]:
-    """Feed both, hand the state on where asked, and hold them together."""
+    """Feed both, move the state to a new engine where asked, and compare them."""
     job = job_of(case)
     inputs = [batches(case, job, at) for at in range(len(case.feeds))]
     twin = twin_of(case, [r for one in inputs for r in twin_rows(case.spec, one)])
@@ -338,12 +338,12 @@ def cases(draw: st.DrawFn) -> Case:
 def changes_of(
     draw: st.DrawFn, spec: StarJoin, feeds: list[list[Cell]], keys: Any
 ) -> list[list[Change]]:
-    """Changes that make sense, in any feed before tuples of their time are joined.
+    """Draw consistent changes, in any feed before rows of their time are joined.
 
-    An update may come after later changes of its fact, a delete and an insert may replace a fact,
-    in one feed or in two, and any change may come again.
+    An update may come after later changes of its link. A delete and an insert may replace a link,
+    in one feed or in two. Any change may come again.
     """
-    # Tuples up to the last tick but one of what came before have been joined.
+    # Rows up to the last tick but one of the earlier feeds have been joined.
     opened = [max((c[2] for one in feeds[:at] for c in one), default=0) for at in range(len(feeds))]
     number = float if spec.unit.dtype.kind == "f" else int
     out: list[list[Change]] = [[] for _ in feeds]
@@ -377,7 +377,7 @@ def test_the_engine_is_its_twin(case: Case) -> None:
 def crowded(
     seed: int, n: int, policy: Policy, shed_when: str, *, dynamic: bool, size: int = 70
 ) -> Case:
-    """Many tuples for little memory, in order of time, with a relation that changes or not."""
+    """Many rows for little memory, in time order, with a relation that changes or not."""
     rng = np.random.default_rng(seed)
     names = KEYS[:n]
     columns = [(k, pa.int64()) for k in names] + [("fid", pa.int64())]
@@ -433,7 +433,7 @@ def crowded(
 
 
 def consistent(changes: list[list[Change]]) -> list[list[Change]]:
-    """The same changes, less those that do not fit what was there then."""
+    """Return the changes without those that contradict the links at their time."""
     active: set[tuple[int, ...]] = set()
     kept = []
     for feed in changes:
@@ -448,7 +448,7 @@ def consistent(changes: list[list[Change]]) -> list[list[Change]]:
 
 
 def test_every_policy_keeps_to_the_rules() -> None:
-    """What `tidegate.conformance` asks for in a window join."""
+    """Check what `tidegate.conformance` checks in a window join."""
     rng = np.random.default_rng(4)
     n = 240
     names = ("a", "b")

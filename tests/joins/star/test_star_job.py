@@ -1,4 +1,4 @@
-"""How the facts and the memory of a star join are divided among shards."""
+"""How the links and the memory of a star join are divided among shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAMS = {
     for name, key in (("r", "a"), ("s", "b"))
 }
 SETTINGS: dict[str, Any] = {"on": ["a", "b"], "time": "t", "within": 20}
-#: Facts by how they hang together: all, in two parts of which one is large, in many, and not many.
+#: Relations: one component, one large component of two, many components, and a few.
 RELATIONS: dict[str, list[tuple[int, int]]] = {
     "one": [(0, k) for k in range(12)] + [(k, 0) for k in range(1, 12)],
     "uneven": [(0, k) for k in range(9)] + [(1, 9), (2, 9)],
@@ -70,7 +70,7 @@ def test_where_facts_are_depends_on_their_content_only() -> None:
 def test_shards_have_all_the_memory_and_no_more(
     name: str, shards: int, memory: int, split: str
 ) -> None:
-    """By the keys that they have; none where there are no facts."""
+    """Memory is divided by the number of keys; a shard without links gets none."""
     job = job_of(relation(name), memory=memory, split=split)
     held = [job.engine_at(at, shards)._tables.rules.budgets for at in range(shards)]
     assert sum(int(one.sum()) for one in held) == (memory if RELATIONS[name] else 0)
@@ -90,6 +90,6 @@ def test_shards_together_are_one(name: str) -> None:
     one, two, five = (sharded(tables, relation(name), n, **SETTINGS) for n in (1, 2, 5))
     assert one.results == two.results == five.results
     assert (one.copies, two.copies > 0) == (0, name in ("one", "uneven"))
-    # With memory for every copy, the bound takes nothing away.
+    # With memory for every copy, the budget sheds nothing.
     enough = 40 + int(40 * five.copies / max(five.tuples, 1)) * 5
     assert sharded(tables, relation(name), 5, memory=5 * enough, **SETTINGS).results == one.results

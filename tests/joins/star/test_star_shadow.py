@@ -1,4 +1,4 @@
-"""Small copies of a star join: what other memories would find, through the relation."""
+"""Small copies of a star join: the results with other budgets, through the relation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 
 def streams(ticks: int, domain: int, skew: float = 1.0) -> Tables:
-    """One tuple of a stream at every time; keys of the same rank are as frequent."""
+    """One row of a stream at every time; keys of the same rank are as frequent."""
     left, right = zipf(ticks, domain=domain, skew=skew, correlation="same", seed=4)
     return left.rename_columns({"key": "a", "value": "w"}), right.rename_columns(
         {"key": "b", "value": "w"}
@@ -32,7 +32,7 @@ def streams(ticks: int, domain: int, skew: float = 1.0) -> Tables:
 
 
 def relation(domain: int, ties: int) -> pa.Table:
-    """Facts that connect keys in groups of `ties`, all with all."""
+    """Links that connect keys in groups of `ties`, each key with each."""
     pairs = [(a, a - a % ties + at) for a in range(domain) for at in range(ties)]
     table = {"a": [a for a, _ in pairs], "b": [b for _, b in pairs]}
     return pa.table({**table, "end": [None if a % 3 else 500 for a, _ in pairs]})
@@ -101,7 +101,7 @@ def test_copies_foresee_what_a_star_join_finds(policy: str, importance: str | No
 
 
 def test_a_sample_has_whole_components() -> None:
-    """Where there are many; else some tuples of all."""
+    """With many components a sample takes whole ones; otherwise it takes rows of all."""
     tables, facts = streams(3_000, 6_000, skew=0.0), facts_of(6_000, 2)
     job = job_of(tables, facts)
     copies = ShardCopies(job, 0, 1)
@@ -140,7 +140,7 @@ def test_star_joins_that_cannot_be_copied() -> None:
 
 
 def changing(tables: Tables, domain: int, **settings: Any) -> tuple[StarJob, pa.Table]:
-    """The same relation as changes: all facts are inserted at first, some deleted later."""
+    """The same relation as changes: all links are inserted at first, some deleted later."""
     facts = facts_of(domain, 3).to_pylist()
     rows = [("insert", each["begin"], each["a"], each["b"]) for each in facts]
     rows += [("delete", 500, each["a"], each["b"]) for each in facts if each["end"] is not None]
@@ -163,7 +163,7 @@ def changing(tables: Tables, domain: int, **settings: Any) -> tuple[StarJob, pa.
 
 
 def changing_feeds(job: StarJob, tables: Tables, changes: pa.Table, batches: int) -> list[Any]:
-    """Changes come in the batch of their time."""
+    """Feeds in which changes come in the batch of their time."""
     found: list[Any] = feeds(job, tables, batches)
     ends = np.linspace(0, len(tables[0]), batches + 1).astype(int)
     times = changes["at"].to_numpy()
@@ -198,7 +198,7 @@ def test_copies_take_the_changes_of_their_relation() -> None:
 
 @pytest.mark.parametrize("rows", [1 << 15, 200])
 def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
-    """Beside an engine that was moved; also where they see a part of the batches only."""
+    """Beside an engine that was moved, and when the copies see only some of the batches."""
     tables = streams(1_200, 30)
     job, changes = changing(tables, 30)
     given = changing_feeds(job, tables, changes, 6)
@@ -218,7 +218,7 @@ def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
 
 
 def test_a_changing_relation_in_a_pool() -> None:
-    """With orders and reports, moved after every batch, and as the engine alone."""
+    """With budget updates and reports, moved after every batch, equal to the engine alone."""
     tables = streams(900, 30)
     job, changes = changing(tables, 30)
     member = Member("pool", "star", (20, 40), 1.0)

@@ -1,8 +1,8 @@
-"""Aggregates over a constrained join: what the windows hold, as it changes.
+"""Aggregates over the results of a constrained join, as its windows change.
 
-A result is in the join from the time of its latest tuple until the first of its tuples drops out of
-its window (CQL's relations, section 1.1 of Babu, Srivastava, Widom: the total common traffic). For
-every time at which an aggregate of a group may have changed there is one row.
+A result is in the join from the time of its latest row until the first of its rows leaves its
+window (CQL's relations; section 1.1 of Babu, Srivastava, Widom: the total common traffic). The
+output has one row for every time at which an aggregate of a group may have changed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.settings.columns import numbered
 from tidegate.settings.times import times
 
-#: The result's column that says when.
+#: The result column with the time of a change.
 AT = "at"
 
 
 @dataclass(frozen=True)
 class Aggregates:
-    """What is asked for of a join's results, by the numbers of their columns.
+    """The aggregates to compute, by the column numbers of the join's results.
 
-    `items` are (name, function, column); a function of None is a group's column, a column of None
-    stands for whole rows.
+    `items` are (name, function, column). Function None means the group's column itself. Column None
+    means whole rows.
     """
 
     groups: tuple[int, ...]
@@ -45,7 +45,7 @@ class Aggregates:
 
 
 class AggregatedJob:
-    """Aggregates of a constrained join as something to send to where it runs."""
+    """The settings of a constrained join with aggregates, sent to where it runs."""
 
     def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
         self.join = ConstrainedJob(spec)
@@ -53,7 +53,7 @@ class AggregatedJob:
 
     @property
     def result_schema(self) -> pa.Schema:
-        """When, and what was asked for."""
+        """The time, and the requested columns."""
         source = self.join.result_schema
         fields = [pa.field(AT, at_type(self.join.spec))]
         for name, function, column in self.asked.items:
@@ -69,11 +69,11 @@ class AggregatedJob:
         return pa.schema(fields)
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """As the join does."""
+        """Prepare rows as the join does."""
         return self.join.prepare(stream, batch)
 
     def engine(self, shards: int) -> AggregatedEngine:
-        """There is one shard."""
+        """Return the engine; there is only one shard."""
         return AggregatedEngine(self)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class AggregatedJob:
 
 
 def at_type(spec: ConstrainedJoin) -> pa.DataType:
-    """How times are written in the result."""
+    """Return the type of the time column of the result."""
     if not spec.unit.is_time:
         return pa.int64()
     unit = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(spec.unit.per_unit.denominator, "s")
@@ -91,7 +91,7 @@ def at_type(spec: ConstrainedJoin) -> pa.DataType:
 
 
 class AggregatedEngine:
-    """A constrained join, and the aggregates of what its windows hold."""
+    """A constrained join, and the aggregates over the results in its windows."""
 
     def __init__(self, job: AggregatedJob) -> None:
         self._job = job
@@ -114,15 +114,15 @@ class AggregatedEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of every stream; give the aggregates that have changed."""
+        """Process prepared batches of every stream; give the aggregates that have changed."""
         yield from self._give(self._join.feed(inputs, clocks), final=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Take the tick that is still open, and give what holds at its time."""
+        """Close the open tick, and give the aggregates at its time."""
         yield from self._give(self._join.finish(), final=True)
 
     def _give(self, found: Iterator[pa.RecordBatch], *, final: bool) -> Iterator[pa.RecordBatch]:
-        # Of each piece, only the columns that matter stay.
+        # Keep only the columns that are needed.
         new = pa.concat_tables([self._schema.empty_table(), *map(self._timed, found)])
         self._fresh = pa.concat_tables([self._fresh, new])
         rows = pa.concat_tables([self._rows, new])
@@ -134,7 +134,7 @@ class AggregatedEngine:
             yield from cut_batch(changed)
 
     def _timed(self, batch: pa.RecordBatch) -> pa.Table:
-        """Results with the time for which they are in the join."""
+        """Return results with the time interval during which they are in the join."""
         spec = self._job.join.spec
         start = np.full(batch.num_rows, -NEVER, np.int64)
         end = np.full(batch.num_rows, NEVER, np.int64)
@@ -147,7 +147,7 @@ class AggregatedEngine:
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _changed(self, rows: pa.Table, end: int) -> pa.RecordBatch | None:
-        """The aggregates of every group at every time from the last one told to `end`."""
+        """Return the aggregates of every group at every time of change before `end`."""
         start, until = (rows.column(name).to_numpy() for name in ("from", "until"))
         held = np.flatnonzero(start < self._told)
         comes = np.flatnonzero((start >= self._told) & (start < end))
@@ -180,7 +180,7 @@ class AggregatedEngine:
     def _grouped(
         self, rows: pa.Table, row: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of each row's group, and a row of each group."""
+        """Return the number of each row's group, and one row of each group."""
         if not self._asked.groups:
             return np.zeros(len(row), np.int64), row[:1]
         keys = rows.select([f"c{c}" for c in self._asked.groups]).take(pa.array(row))
@@ -195,7 +195,7 @@ class AggregatedEngine:
         row: NDArray[np.int64],
         changes: Changes,
     ) -> pa.Array:
-        """An aggregate after each event that is told."""
+        """Return an aggregate after each change that is reported."""
         if column is None:
             return pa.array(changes.sums(np.ones(len(row), np.int64)))
         taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
@@ -224,32 +224,32 @@ class AggregatedEngine:
     # ---- counters and state -------------------------------------------------------------------
 
     def take_counters(self) -> dict[str, int | float]:
-        """Those of the join, and how many results are in its windows."""
+        """Return the counters of the join, and the number of results in its windows."""
         return self._join.take_counters() | {"waiting": self._rows.num_rows}
 
     @property
     def adherence(self) -> dict[str, int | None]:
-        """The join's."""
+        """The k of each constraint that is used now; see `ConstrainedEngine.adherence`."""
         return self._join.adherence
 
     @property
     def held(self) -> int:
-        """The join's."""
+        """Number of rows the join holds."""
         return self._join.held
 
     @property
     def log_is_heavy(self) -> bool:
-        """The join's."""
+        """True if most of the join's log is out of date."""
         return self._join.log_is_heavy
 
     def changes(self) -> bytes:
-        """What has changed: the join's changes, and results that are new."""
+        """Return what has changed: the join's changes, and new results."""
         record = self._record(self._join.changes(), self._fresh)
         self._fresh = self._schema.empty_table()
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state."""
         first, *others = self._join.snapshot()
         self._fresh = self._schema.empty_table()
         none = self._schema.empty_table()
@@ -262,7 +262,7 @@ class AggregatedEngine:
         return to_bytes({"told": self._told}, {"rows": whole, "join": join})
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Restore the state from records, into a new engine."""
         inner, rows = [], [self._schema.empty_table()]
         for record in records:
             head, parts = from_bytes(record)

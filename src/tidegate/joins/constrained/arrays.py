@@ -1,4 +1,4 @@
-"""The arrays of a constrained join: made from its graph, grown, and looked at from Python."""
+"""Build the arrays of a constrained join from its graph, grow them, and read them from Python."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidegate.joins.constrained.load import rehash, tidy_timer
 from tidegate.joins.constrained.spec import ConstrainedJoin, Known
 
 _FIRST_ROOM = 64
-#: Arrays with room for all slots.
+#: Arrays with one place per slot.
 _BY_SLOT = ("slots", "links", "free", "stack", "changed", "recheck", "departed")
 
 
 def plan_of(spec: ConstrainedJoin) -> layout.Plan:
-    """The join graph as the loop takes it."""
+    """Translate the join graph for the loop."""
     graph, n = spec.graph, len(spec.streams)
     edges, constraints = graph.edges, spec.constraints
     links = [_links(graph, s, stream.by is not None) for s, stream in enumerate(spec.streams)]
@@ -122,12 +122,12 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
 
 
 def sample_threshold(p: float) -> np.uint64:
-    """Below which a share p of all hashes is."""
+    """Return the threshold below which a share p of all hashes lies."""
     return np.uint64(min(int(p * 2.0**64), 2**64 - 1))
 
 
 class _Numbers:
-    """Numbers one after the other."""
+    """A counter: 0, 1, 2, ..."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -144,7 +144,7 @@ def _links(graph: Graph, stream: int, by: bool) -> list[tuple[int, int]]:
 
 
 def _by_edge(spec: ConstrainedJoin, kind: str) -> NDArray[np.int64]:
-    """By join, the constraint of a kind that is used: of several the first."""
+    """Return for each join the constraint of a kind that is used; the first of several."""
     found = np.full(len(spec.graph.edges), -1, np.int64)
     for c, known in reversed(list(enumerate(spec.constraints))):
         if known.kind == kind and serves(spec, known):
@@ -153,9 +153,10 @@ def _by_edge(spec: ConstrainedJoin, kind: str) -> NDArray[np.int64]:
 
 
 def serves(spec: ConstrainedJoin, known: Known) -> bool:
-    """Whether a constraint can lead to anything: CA and OAP need company (theorem 5.1).
+    """Return True if a constraint can have an effect (theorem 5.1).
 
-    Of a child stream, they must hold on all parents, or on all of a minimal cover.
+    CA and OAP take effect only together: on all parents of a child stream, or on all streams of a
+    minimal cover.
     """
     if known.kind not in ("CA", "OAP"):
         return True
@@ -171,12 +172,12 @@ def serves(spec: ConstrainedJoin, known: Known) -> bool:
 
 
 def _clearing(spec: ConstrainedJoin) -> set[int]:
-    """The joins that CA and OAP are on."""
+    """Return the joins that have a CA or OAP constraint."""
     return {e for c in spec.constraints if c.kind in ("CA", "OAP") for e in c.edges}
 
 
 def _bounded(spec: ConstrainedJoin, stream: int) -> bool:
-    """Whether a stream's tuples are gone some day, constraints or not."""
+    """Return True if a stream's window ends for every row, with or without constraints."""
     window = spec.streams[stream]
     return window.window is not None or (window.rows is not None and window.by is None)
 
@@ -184,7 +185,7 @@ def _bounded(spec: ConstrainedJoin, stream: int) -> bool:
 def _ordered_value(
     spec: ConstrainedJoin, stream: int, edge: int, role: int, of: dict[str, NDArray[np.int64]]
 ) -> int:
-    """Which of a stream's ordered attributes is compared with the other side's order."""
+    """Return which ordered attribute of a stream is compared with the order of the other side."""
     used = of["OAC" if role == layout.PARENT else "OAP"][edge]
     if used < 0:
         return -1
@@ -196,7 +197,7 @@ def _ordered_value(
 
 
 def _steps(graph: Graph, start: int) -> list[tuple[bool, int]]:
-    """How a result is put together from one of its tuples: joins downwards, else upwards."""
+    """Return the order of joins that completes a result from one row: downwards, then upwards."""
     assigned, left, steps = {start}, list(range(len(graph.edges))), []
     while left:
         down = [i for i in left if graph.edges[i].parent in assigned]
@@ -208,7 +209,7 @@ def _steps(graph: Graph, start: int) -> list[tuple[bool, int]]:
 
 
 def _parent_covers(spec: ConstrainedJoin, stream: int) -> list[int]:
-    """The minimal covers among a stream's parents that CA and OAP hold on, as bits."""
+    """Return the minimal covers among a stream's parents that CA and OAP hold on, as bits."""
     graph = spec.graph
     served = _clearing(spec)
     ups = graph.parents(stream)
@@ -221,7 +222,7 @@ def _parent_covers(spec: ConstrainedJoin, stream: int) -> list[int]:
 
 
 def _choosable(spec: ConstrainedJoin, stream: int) -> bool:
-    """Whether No may be kept or not, and one key says which tuples are concerned."""
+    """Return True if keeping No is optional for a stream, and one key decides for which rows."""
     ups = spec.graph.parents(stream)
     told = {e for c in spec.constraints if c.kind in ("RIDS", "OAC") for e in c.edges}
     return len(ups) == 1 and ups[0] in told
@@ -294,17 +295,17 @@ class Tables:
 
     @property
     def held(self) -> int:
-        """How many tuples are held, in all components."""
+        """Number of held rows, in all components."""
         return int(self.core.held.sum())
 
     def used_slots(self) -> NDArray[np.int64]:
-        """Where tuples are held."""
+        """Return the slots that contain rows."""
         slots = self.core.slots[: self.core.ints[layout.SLOTS]]
         found: NDArray[np.int64] = np.flatnonzero(slots["status"] != layout.EMPTY)
         return found
 
     def lone_groups(self) -> int:
-        """How many keys are remembered, by CA, of which no tuple is held."""
+        """Return the number of keys that CA remembers and of which no row is held."""
         groups = self.core.groups[: self.core.ints[layout.GROUPS]]
         lone = (groups["child"] == -1) & (groups["parents"] == -1) & (groups["stamp"] >= 0)
         return int(np.count_nonzero(lone))
@@ -312,7 +313,7 @@ class Tables:
     # ---- room ---------------------------------------------------------------------------------
 
     def make_room(self, rows: int) -> None:
-        """Have room for this many newcomers."""
+        """Make room for this many newcomers."""
         core, ints = self.core, self.core.ints
         lacking = rows - int(ints[layout.FREE]) - (len(core.slots) - int(ints[layout.SLOTS]))
         if lacking > 0:
@@ -326,7 +327,7 @@ class Tables:
 
     def _grow_slots(self, size: int) -> None:
         core = self.core
-        # As many as there are slots can go at once, newcomers among them.
+        # All rows can leave at once, newcomers included.
         more = ("shed",) if self.plan.archived else ()
         self.core = core._replace(
             **{name: _grown(getattr(core, name), size) for name in (*_BY_SLOT, *more)}
@@ -379,7 +380,7 @@ class Tables:
         self.core = core._replace(records=records, record_at=starts[:-1])
 
     def take_shed(self) -> NDArray[Any]:
-        """What was noted as shed since the last call."""
+        """Return the rows noted as shed since the last call."""
         noted: NDArray[Any] = self.core.shed[: self.core.ints[layout.SHED]].copy()
         self.core.ints[layout.SHED] = 0
         return noted
@@ -387,7 +388,7 @@ class Tables:
     # ---- what has changed ---------------------------------------------------------------------
 
     def mark(self) -> None:
-        """From here on, changes are noted anew."""
+        """Set the mark: changes are recorded relative to it."""
         core, ints = self.core, self.core.ints
         ints[layout.MARK] = ints[layout.SEQ]
         ints[[layout.DEPARTED, layout.DEPARTED_GROUPS]] = 0
@@ -395,7 +396,7 @@ class Tables:
         core.groups["dirty"] = 0
 
     def groups_to_log(self, changed: bool) -> NDArray[Any]:
-        """Keys of which more is known than who has them."""
+        """Return the groups with CA state; others follow from the held rows."""
         groups = self.core.groups[: self.core.ints[layout.GROUPS]]
         told = (groups["stamp"] >= 0) & ((groups["clustered"] == 1) | (groups["closed"] == 1))
         if changed:
@@ -404,7 +405,7 @@ class Tables:
         return found
 
     def records_of(self, c: int) -> NDArray[Any]:
-        """The running maxima of an ordered attribute."""
+        """Return the running maxima of an ordered attribute."""
         first = self.core.record_at[c] + self.core.record_first[c]
         found: NDArray[Any] = self.core.records[first : first + self.core.record_size[c]]
         return found

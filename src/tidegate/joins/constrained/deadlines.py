@@ -1,4 +1,4 @@
-"""What constraints settle as counts, times and values pass: who need not be waited for any more.
+"""Deadlines of constraints: decide, as counts, times and values pass, what can no longer arrive.
 
 Babu, Srivastava, Widom: sections 4.2, 5.2, 6.2 and F.2.
 """
@@ -24,13 +24,13 @@ from tidegate.joins.constrained.synopses import (
 )
 from tidegate.kernel.compiling import inlined, inner
 
-#: About how many running maxima are kept of an ordered attribute whose k is given.
+#: Approximate number of running maxima kept for an ordered attribute whose k is given.
 _RECORDS = 64
 
 
 @inlined
 def wait(core: Core, plan: Plan, slot: int) -> None:
-    """Set the timers of an Unknown tuple, for each child that is not there."""
+    """Set the timers of an Unknown row, one for each child that has not arrived."""
     stream, seq = core.slots[slot].stream, core.slots[slot].seq
     for i in range(plan.downs[stream]):
         edge = plan.down[stream, i]
@@ -44,7 +44,7 @@ def wait(core: Core, plan: Plan, slot: int) -> None:
 
 @inlined
 def deadlines(core: Core, plan: Plan) -> bool:
-    """See to what constraints have settled; whether anything was."""
+    """Process all deadlines that have passed. Return True if there were any."""
     for c in range(plan.axis.shape[0]):
         if plan.ordered[c] >= 0:
             _raise_low(core, plan, c)
@@ -62,7 +62,7 @@ def deadlines(core: Core, plan: Plan) -> bool:
 
 @inlined
 def _over(core: Core, plan: Plan, c: int, since: int) -> bool:
-    """Whether k tuples have come, or a time of more than k has passed."""
+    """Return True if k rows have come, or more than the time k has passed."""
     if core.k[c] == NEVER:
         return False
     if plan.timed[c]:
@@ -72,7 +72,7 @@ def _over(core: Core, plan: Plan, c: int, since: int) -> bool:
 
 @inlined
 def _give_up(core: Core, plan: Plan, slot: int, edge: int, c: int) -> None:
-    """The child tuple of an Unknown tuple will not come (sections 4.2 and F.2)."""
+    """Decide that the missing child of an Unknown row will not come (sections 4.2 and F.2)."""
     if child_of(core, plan, slot, edge) != -1:
         return
     if core.slots[slot].sampled == 1:
@@ -85,7 +85,7 @@ def _give_up(core: Core, plan: Plan, slot: int, edge: int, c: int) -> None:
 
 @inlined
 def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
-    """RIDS: k tuples of the child stream have come."""
+    """RIDS: give up on rows after k rows of the child stream."""
     timer, c = plan.rids_timer[edge], plan.rids[edge]
     while core.timer_size[timer] > 0:
         top = core.timers[core.timer_at[timer]]
@@ -99,7 +99,7 @@ def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
 
 @inlined
 def _passed_children(core: Core, plan: Plan, edge: int) -> None:
-    """OAC: the child stream has passed a value."""
+    """OAC: give up on rows whose value the child stream has passed."""
     timer, c = plan.oac_timer[edge], plan.oac[edge]
     if core.k[c] == NEVER:
         return
@@ -115,7 +115,7 @@ def _passed_children(core: Core, plan: Plan, edge: int) -> None:
 
 @inlined
 def _end_of_cluster(core: Core, plan: Plan, edge: int) -> None:
-    """CA: more than k other values have come since the first of a value."""
+    """CA: close keys once more than k rows of other keys have come since their first row."""
     timer, c = plan.ca_timer[edge], plan.ca[edge]
     while core.timer_size[timer] > 0:
         top = core.timers[core.timer_at[timer]]
@@ -141,7 +141,7 @@ def _end_of_cluster(core: Core, plan: Plan, edge: int) -> None:
 
 @inner
 def _keep_group(core: Core, plan: Plan, group: int) -> None:
-    """A value is sampled: leave its tuples be, and remember why."""
+    """Keep the rows of a sampled key, and mark them as kept by sampling."""
     core.groups[group].kept = 1
     core.groups[group].dirty = 1
     edge = core.groups[group].edge
@@ -154,7 +154,7 @@ def _keep_group(core: Core, plan: Plan, group: int) -> None:
 
 @inlined
 def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
-    """OAP: the parent stream has passed a value."""
+    """OAP: close keys that the parent stream has passed."""
     timer, c = plan.oap_timer[edge], plan.oap[edge]
     if core.k[c] == NEVER or core.idle[plan.parent.shape[0] + edge] > 0:
         return
@@ -176,7 +176,7 @@ def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
 
 @inlined
 def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
-    """CA: another tuple of a value (section 5.2)."""
+    """CA: count a row of a key (section 5.2)."""
     c = plan.ca[edge]
     hashed = mixed(key, edge)
     if core.idle[edge] == 1 and not on_scales(hashed):
@@ -201,14 +201,14 @@ def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
 
 @inlined
 def record(core: Core, plan: Plan, c: int, value: int) -> None:
-    """OA: keep the running maximum (section 6.2), and see how far out of order a value is."""
+    """OA: update the running maximum (section 6.2), and measure how far out of order a value is."""
     if asleep(core, plan, c):
         return
     first, size = core.record_at[c] + core.record_first[c], core.record_size[c]
     now = core.clock[plan.axis[c]] if plan.timed[c] else core.counts[plan.axis[c]]
     largest = core.records[first + size - 1].value if size > 0 else core.low[c]
     if value > largest or (size == 0 and core.low[c] == -NEVER):
-        # A k that is given needs few maxima, whatever it is: the bound comes a little later.
+        # A given k needs few maxima: with steps, the bound rises slightly later.
         step = 1 if plan.detected[c] or core.k[c] == NEVER else core.k[c] // _RECORDS + 1
         if size == 0 or core.records[first + size - 1].at // step != now // step:
             size += 1
@@ -233,7 +233,7 @@ def record(core: Core, plan: Plan, c: int, value: int) -> None:
 
 @inlined
 def _raise_low(core: Core, plan: Plan, c: int) -> None:
-    """OA: what is k tuples back is a lower bound on all to come."""
+    """OA: raise the lower bound on future values to the maximum k rows back."""
     while core.record_size[c] > 0:
         record = core.records[core.record_at[c] + core.record_first[c]]
         if not _over(core, plan, c, record.at):

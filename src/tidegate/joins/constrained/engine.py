@@ -1,6 +1,6 @@
-"""The constrained join: an n-way join whose state shrinks by itself (k-constraints).
+"""The constrained join: an n-way join that drops rows early by k-constraints.
 
-Arrow in, Arrow out, around the compiled loop of `kernel.constrained`.
+Record batches in, record batches out, around the compiled loop of `joins/constrained/loop.py`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.kernel.order import tick_order
 from tidegate.settings.columns import equal
 
-#: Results found before they are handed over, and newcomers taken at once.
+#: Results collected before they are handed over, and newcomers processed at once.
 _ROOM = 1 << 16
 _CHUNK = 1 << 15
-#: What a held tuple costs besides its payload: its slot, its links and timers, its groups.
+#: Bytes per held row besides its payload: its slot, links, timers and groups.
 TUPLE_OVERHEAD = 256
-#: What a key costs that is remembered without a tuple.
+#: Bytes per key that is remembered without a row.
 KEY_OVERHEAD = 96
 
 _COUNTED = {
@@ -44,7 +44,7 @@ _COUNTED = {
 
 
 class JoinFrame:
-    """What a constrained join and its repair have in common, as something to send."""
+    """Base class of the jobs of a constrained join and of its repair."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
@@ -55,18 +55,18 @@ class JoinFrame:
         return self.spec.result_schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Hash the keys of one input's rows, and see which pass their filter.
+        """Hash the keys of one input's rows, and evaluate their filter.
 
-        Rows that pass none are not dropped: windows and constraints count all of a stream.
+        Rows that do not pass are not dropped: windows and constraints count all rows of a stream.
         """
         return prepare(self.spec, stream, batch)
 
 
 class ConstrainedJob(JoinFrame):
-    """A constrained join as something to send to where it runs."""
+    """The settings of a constrained join, sent to where it runs."""
 
     def engine(self, shards: int) -> ConstrainedEngine:
-        """The engine of one shard."""
+        """Return the engine of one shard."""
         return ConstrainedEngine(self.spec)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ConstrainedJob(JoinFrame):
 
 
 class ConstrainedEngine:
-    """A select-project-join over n streams that exploits constraints (section 3 to 6)."""
+    """A select-project-join over n streams that exploits constraints (sections 3 to 6)."""
 
     def __init__(self, spec: ConstrainedJoin, more: Sequence[pa.Field] = ()) -> None:
         self.spec = spec
@@ -93,7 +93,7 @@ class ConstrainedEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of every stream; give results as they are found."""
+        """Process prepared batches of every stream; give results as they are found."""
         self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
         told = [clock for clock in clocks or () if clock is not None]
         yield from self._run(inputs, int(max(told)) if told else None)
@@ -106,13 +106,13 @@ class ConstrainedEngine:
                 yield from self._loop(self._no_batch(), np.zeros(0, np.uint64))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Take the tick that is still open."""
+        """Close the open tick."""
         yield from self._run([[] for _ in self._sides], layout.NEVER)
 
     def _run(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], told: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """Take all rows but those of the latest time, of which more may come."""
+        """Process all rows except those of the latest time, of which more may come."""
         given = [[self._open[s], *inputs[s]] for s in range(len(self._sides))]
         lengths = [sum(batch.num_rows for batch in batches) for batches in given]
         if not any(lengths):
@@ -150,7 +150,7 @@ class ConstrainedEngine:
         starts: NDArray[np.int64],
         first: list[int],
     ) -> layout.Batch:
-        """The newcomers as arrays, in their order."""
+        """Return the newcomers as arrays, in arrival order."""
         width = self._tables.core.links.shape[1]
         ordered = max(1, *(len(side.stream.ordered) for side in self._sides))
         hashes = np.zeros((len(time), width), np.uint64)
@@ -201,7 +201,7 @@ class ConstrainedEngine:
         self._shed_log.note(tables.take_shed(), newcomers, row_hashes, self._payload)
 
     def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Results as rows, in pieces."""
+        """Give results as rows, in pieces of bounded size."""
         taken: Widths = 0
         for s, payload in enumerate(self._payload):
             taken = taken + payload.widths_of(rows[:, s])
@@ -209,7 +209,7 @@ class ConstrainedEngine:
             yield self._results(rows[piece])
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """Results as rows, less those whose keys only had the same hash."""
+        """Return results as rows, without those whose keys only have the same hash."""
         parts = [p.take(np.ascontiguousarray(rows[:, s])) for s, p in enumerate(self._payload)]
         streams = self.spec.streams
         same = np.ones(len(rows), np.bool_)
@@ -226,7 +226,7 @@ class ConstrainedEngine:
         return result
 
     def _drop_rows(self, first: list[int]) -> None:
-        """Drop the rows that nobody holds: the new ones at once, others when they are many."""
+        """Drop the payload of rows not held: of new rows at once, of others if they are many."""
         slots = self._tables.core.slots
         used = self._tables.used_slots()
         used = used[slots["row"][used] >= 0]
@@ -250,17 +250,17 @@ class ConstrainedEngine:
 
     @property
     def held(self) -> int:
-        """How many tuples are held, in all components."""
+        """Number of held rows, in all components."""
         return self._tables.held
 
     @property
     def settled(self) -> int:
-        """A time before which no result will come any more."""
+        """A time before which no further result will come."""
         return int(self._tables.core.horizon.min())
 
     @property
     def latest(self) -> int:
-        """The largest time that was taken."""
+        """The largest time processed."""
         return int(self._tables.core.clock.max())
 
     @property
@@ -276,7 +276,7 @@ class ConstrainedEngine:
         return found
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return flows since the last call, and current gauges."""
         core, ints = self._tables.core, self._tables.core.ints
         for name, at in _COUNTED.items():
             self._flows[name] += int(ints[at])
@@ -298,7 +298,7 @@ class ConstrainedEngine:
         }
 
     def components(self) -> dict[str, dict[str, int]]:
-        """How many tuples of each stream are in Yes, No and Unknown."""
+        """Return the number of rows of each stream in Yes, No and Unknown."""
         held = self._tables.core.held
         names = {"yes": layout.YES, "no": layout.NO, "unknown": layout.UNKNOWN}
         return {
@@ -307,7 +307,7 @@ class ConstrainedEngine:
         }
 
     def _bytes(self) -> int:
-        """What is held: payload, dead rows among it, and indexes."""
+        """Return the bytes held: payload (with rows not yet dropped), and indexes."""
         indexes = self._tables.held * TUPLE_OVERHEAD + self._tables.lone_groups() * KEY_OVERHEAD
         records = int(self._tables.core.record_size.sum()) * layout.RECORD.itemsize
         return indexes + records + sum(p.nbytes for p in self._payload)
@@ -315,29 +315,29 @@ class ConstrainedEngine:
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return what has changed since the last record."""
         return self._log.changes()
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state."""
         return self._log.snapshot()
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Restore the state from records, into a new engine."""
         self._log.restore(records)
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether most of what was logged is dead."""
+        """True if most of the log is out of date."""
         return self._log.is_heavy(self._bytes())
 
     # ---- what was shed ------------------------------------------------------------------------
 
     def take_shed(self) -> pa.Table:
-        """What constraints dropped since the last call; see `Departures`."""
+        """Return the rows that constraints dropped since the last call; see `ShedLog`."""
         return self._shed_log.take()
 
 
 def _column(batches: Sequence[pa.RecordBatch], name: str) -> NDArray[Any]:
-    """A column of numbers of several batches."""
+    """Return a numeric column of several batches as one array."""
     return np.concatenate([batch.column(name).to_numpy() for batch in batches])

@@ -1,10 +1,11 @@
-"""How the state of a constrained join lies in memory.
+"""Array layout of the state of a constrained join.
 
-*Slots* are tuples that are held. A *group* is one key of one join: a list of the child tuples that
-have it (one, if the join is many-one as declared) and a list of the parent tuples. Each slot has a
-*link* for each join of its stream, its place in one of these lists. *Timers* are heaps of what is
-to be looked at when a count, a time or an attribute has passed a value; an entry whose tuple or
-group is gone is recognised by its number. *Records* are the running maxima of ordered attributes.
+A held row is stored in a *slot*. A *group* is one key of one join: a list of the child rows with
+this key (at most one, if the join is many-one as declared), and a list of the parent rows. Each
+slot has a *link* for each join of its stream: its place in one of these lists. *Timers* are heaps
+of slots and groups that are to be checked when a count, a time or an attribute passes a value. An
+entry whose row or group is gone is recognised by its sequence number. *Records* are the running
+maxima of ordered attributes.
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ from tidegate.kernel.layout import ranked_type
     INTS,
 ) = range(22)
 
-#: What a slot is. RISING is Yes before it has given results, GONE is to be removed.
+#: Status of a slot. RISING means Yes, but its results have not been given yet. GONE means that its
+#: window has ended, and that it is removed as soon as its parents know.
 EMPTY, UNKNOWN, YES, NO, RISING, GONE = range(6)
-#: What a link is for: as the parent or the child of a join, or for a window by value.
+#: Role of a link: its row is the parent or the child of a join, or a member of a window by value.
 PARENT, CHILD, BY = range(3)
 #: A k that is not used, and an end that is never reached.
 NEVER = 2**62
 
-#: Why a tuple is shed, if not on account of one constraint by number: CA or OAP on its parents.
+#: Reason for which a row is dropped, if it is not one constraint: CA or OAP on all its parents.
 CLEARED = -1
 
-#: Bits of a newcomer: it passes its filter; none of its join attributes is null; it is sampled.
+#: Bits of a newcomer: it passes its filter; no join attribute is null; it is sampled.
 PASSES, KEYED, SAMPLED = 1, 2, 4
 
 SLOT = np.dtype(
@@ -113,7 +115,7 @@ RECORD = np.dtype([("at", "i8"), ("value", "i8")])
 
 
 class Plan(NamedTuple):
-    """The join graph and what follows from it; it does not change."""
+    """The join graph and what follows from it. It does not change."""
 
     degree: Array  # by stream: how many links a tuple has
     link_edge: Array  # by stream and link
@@ -214,7 +216,7 @@ class Core(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Newcomers in their order."""
+    """Newcomers in arrival order."""
 
     stream: Array
     time: Array

@@ -1,4 +1,4 @@
-"""The state of a constrained join: taken in again from records, and kept in order."""
+"""Load the state of a constrained join from records, and maintain its hash table and timers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidegate.kernel.heap import put, sift_up
 
 @entry_point
 def rehash(core: Core) -> None:
-    """Index all groups in a new table."""
+    """Insert all groups into a new table."""
     mask = np.uint64(core.table.shape[0] - 1)
     for group in range(core.ints[GROUPS]):
         if core.groups[group].stamp >= 0:
@@ -43,7 +43,7 @@ def rehash(core: Core) -> None:
 
 @entry_point
 def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
-    """Drop the entries of tuples and groups that are gone."""
+    """Drop timer entries of rows and groups that are gone."""
     start = core.timer_at[timer]
     heap = core.timers[start : start + core.timer_room[timer]]
     size = 0
@@ -59,7 +59,7 @@ def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
 
 @entry_point
 def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bits: Array) -> None:
-    """Take in what a record says of keys."""
+    """Load the CA state of keys from a record."""
     for i in range(edge.shape[0]):
         group = need_group(core, hashed[i], edge[i])
         core.groups[group].ca = ca[i]
@@ -74,7 +74,7 @@ def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bi
 
 @entry_point
 def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Array) -> None:
-    """Take in tuples in the order of their numbers; `links` has -1 for a group that is none."""
+    """Load rows in the order of their sequence numbers; a link without a group has -1 there."""
     for i in range(loaded.shape[0]):
         slot = new_slot(core)
         core.slots[slot] = loaded[i]

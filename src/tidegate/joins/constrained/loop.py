@@ -1,8 +1,8 @@
-"""The loop of a constrained join: one tuple after the other, in the order of their arrival.
+"""The compiled loop of the constrained join: one row after the other, in arrival order.
 
-Babu, Srivastava, Widom: sections 3 to 6 and appendices B, C, D and F. A tuple is taken, what
-follows from it is seen to (Yes and No travel to parents, results are given), and then what the
-constraints say can never matter again is forgotten.
+Babu, Srivastava, Widom: sections 3 to 6 and appendices B, C, D and F. For each row, the loop
+inserts it, propagates Yes and No to parents, gives results, and then drops the rows that can never
+matter again according to the constraints.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from tidegate.joins.constrained.synopses import (
 )
 from tidegate.kernel.compiling import Array, entry_point, inlined, inner
 
-#: What `run` says when it stops.
+#: Why `run` stopped.
 DONE, FULL = 0, 1
 
 
 @entry_point
 def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[int, int]:
-    """Take a batch; stops with FULL when the next result does not fit into `out`."""
+    """Process a batch. Stop with FULL when the next result does not fit into `out`."""
     ints = core.ints
     while True:
         while ints[STACK] > 0:
@@ -98,7 +98,7 @@ def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[i
 
 @entry_point
 def advance_clock(core: Core, plan: Plan, told: Array) -> None:
-    """Learn how far the streams have come elsewhere."""
+    """Advance the stream clocks to times seen elsewhere, and expire rows."""
     for s in range(told.shape[0]):
         core.clock[s] = max(core.clock[s], told[s])
     _look_ahead(core, plan)
@@ -114,7 +114,7 @@ def _count_status(core: Core, slot: int) -> None:
 
 @inlined
 def _spread(core: Core, plan: Plan, slot: int) -> None:
-    """Tell the parents of a tuple what has become of it (figures 14 and 15)."""
+    """Propagate the new status of a row to its parents (figures 14 and 15)."""
     status, stream = core.slots[slot].status, core.slots[slot].stream
     if status == GONE:
         return
@@ -135,7 +135,7 @@ def _spread(core: Core, plan: Plan, slot: int) -> None:
 
 @inlined
 def _settle(core: Core, plan: Plan) -> None:
-    """Forget what was decided: theorem 3.5, section 3.3.1, and theorem 5.1."""
+    """Drop rows whose fate is decided: theorem 3.5, section 3.3.1, and theorem 5.1."""
     ints = core.ints
     for i in range(ints[CHANGED]):
         slot = core.changed[i]
@@ -144,7 +144,7 @@ def _settle(core: Core, plan: Plan) -> None:
         if status == GONE:
             remove(core, plan, slot)
         elif status == NO or (status == YES and plan.single[stream]):
-            # Spent: in a cycle, a tuple that has given its one result is to its parents as No is.
+            # In a cycle, a row that has given its only result acts like No for its parents.
             if keeps_no(core, plan, slot):
                 keep_as_no(core, plan, slot)
                 list_one(core, slot)
@@ -166,7 +166,7 @@ def _settle(core: Core, plan: Plan) -> None:
 
 @inlined
 def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
-    """A tuple arrives."""
+    """Process one arrival."""
     ints = core.ints
     stream, time, bits = batch.stream[i], batch.time[i], batch.bits[i]
     core.counts[stream] += 1
@@ -225,7 +225,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
 
 @inlined
 def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
-    """Put a newcomer into the lists of its keys."""
+    """Insert a newcomer into the groups of its keys."""
     stream = core.slots[slot].stream
     for j in range(plan.degree[stream]):
         edge, role = plan.link_edge[stream, j], plan.link_role[stream, j]
@@ -260,7 +260,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
 
 @inlined
 def _look_ahead(core: Core, plan: Plan) -> None:
-    """Reckon for each stream how early a tuple may still come."""
+    """Compute, for each stream, the earliest time that a future row can have."""
     latest = core.clock[0]
     for s in range(1, core.clock.shape[0]):
         latest = max(latest, core.clock[s])
@@ -273,7 +273,7 @@ def _look_ahead(core: Core, plan: Plan) -> None:
 
 @inlined
 def _expire(core: Core, plan: Plan) -> None:
-    """Let go of what has dropped out of its window: of no use to any tuple that comes."""
+    """Drop rows whose window has ended, so that no future row can join them."""
     for s in range(core.clock.shape[0]):
         timer = plan.window_timer[s]
         if timer < 0:
@@ -296,7 +296,7 @@ def _expire(core: Core, plan: Plan) -> None:
 
 @inlined
 def _leave_window(core: Core, plan: Plan, slot: int) -> None:
-    """A tuple drops out: those above that wait for others can no longer be complete."""
+    """Drop a row from its window; parents that wait for other children become No."""
     stream, status = core.slots[slot].stream, core.slots[slot].status
     if status == GONE:
         return
@@ -309,7 +309,7 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
     core.slots[slot].status = GONE
     core.ints[EXPIRED] += 1
     push(core, slot)
-    # At once: the newcomer for which it makes room may have the same key, and another child.
+    # Update the parents at once: a newcomer may have the same key and be their next child.
     for i in range(plan.ups[stream]):
         edge = plan.up[stream, i]
         above = core.groups[core.links[slot, plan.at_child[edge]].group].parents
@@ -321,7 +321,7 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
 
 @inner
 def _push_out(core: Core, plan: Plan, stream: int, key: int) -> None:
-    """Count a newcomer against the window of its value, and let go of what drops out."""
+    """Count a newcomer in the window of its value, and drop the rows that fall out of it."""
     at = plan.by[stream]
     group = find_group(core, mixed(key, plan.link_edge[stream, at]))
     if group == -1:

@@ -1,4 +1,4 @@
-"""Watching constraints: how large k is in the data, and whether keeping No, CA and OAP pay.
+"""Monitor constraints: how large k is in the data, and whether No, CA and OAP save memory.
 
 Babu, Srivastava, Widom: sections 4.3, 5.3, 6.3 and 8.
 """
@@ -10,15 +10,15 @@ import math
 from tidegate.joins.constrained.layout import NEVER, UNKNOWN, Core, Plan
 from tidegate.kernel.compiling import inlined, inner
 
-#: What a running maximum takes, if a value that CA remembers takes 1.
+#: Memory of a running maximum relative to that of a key that CA remembers.
 _RECORD = 1 / 6
-#: For how many times as long as it was looked at an OAP that does not pay is left alone.
+#: An OAP that does not save memory is switched off for this many times its observation period.
 _REST = 8
 
 
 @inner
 def watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None:
-    """RIDS: how long the parents of a newcomer have waited for it (section 4.3)."""
+    """RIDS: measure how long the parents of a newcomer have waited for it (section 4.3)."""
     c = plan.rids[edge]
     if c < 0 or not plan.detected[c]:
         return
@@ -34,7 +34,7 @@ def watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None
 
 @inlined
 def observe(core: Core, plan: Plan, c: int, distance: int) -> None:
-    """Take in a distance: one beyond k stops the use of the constraint at once."""
+    """Record a distance. A distance above k stops the use of the constraint at once."""
     if not plan.detected[c]:
         return
     core.seen[c] = max(core.seen[c], distance)
@@ -46,7 +46,7 @@ def observe(core: Core, plan: Plan, c: int, distance: int) -> None:
 
 @inlined
 def forget_k(core: Core, plan: Plan, c: int) -> None:
-    """Stop the use of a constraint, until its k is found again."""
+    """Stop the use of a constraint until its k has been found again."""
     core.used[c] = NEVER
     core.k[c] = NEVER
     watch_anew(core, plan, c)
@@ -55,10 +55,10 @@ def forget_k(core: Core, plan: Plan, c: int) -> None:
 
 @inner
 def adopt(core: Core, plan: Plan, c: int) -> None:
-    """A window of watching is over: take its largest distance for k, if that is less.
+    """At the end of an observation window, adopt its largest distance as k if that is smaller.
 
-    While a constraint is not used, longer distances than since when it is so cannot be seen: one
-    that is nearly as long says nothing yet.
+    While a constraint is not used, only distances up to the time since then can be seen. A distance
+    that is nearly as long is therefore not conclusive.
     """
     unseen = core.used[c] == NEVER and core.seen[c] > core.opened[c] - core.begun[c]
     if core.seen[c] < core.used[c] and not unseen:
@@ -69,7 +69,7 @@ def adopt(core: Core, plan: Plan, c: int) -> None:
 
 @inlined
 def watch_anew(core: Core, plan: Plan, c: int) -> None:
-    """Begin a window of watching."""
+    """Begin an observation window."""
     count = core.counts[plan.axis[c]]
     core.since[c] = count
     core.opened[c] = core.clock[plan.axis[c]] if plan.timed[c] else count
@@ -78,10 +78,10 @@ def watch_anew(core: Core, plan: Plan, c: int) -> None:
 
 @inlined
 def judge(core: Core, plan: Plan, stream: int) -> None:
-    """See whether keeping No makes the state smaller or larger (section 8).
+    """Decide whether keeping No makes the state smaller (section 8).
 
-    A small part of the keys keeps No and another does not, whatever the rest does. What is compared
-    is what they hold over time: No itself, and the parents that wait.
+    One small part of the keys always keeps No, and another never does. The loop compares the number
+    of rows they hold over time: rows in No, and parents that wait.
     """
     for s in range(core.keep.shape[0]):
         if plan.choosable[s]:
@@ -96,13 +96,13 @@ def judge(core: Core, plan: Plan, stream: int) -> None:
 
 @inlined
 def weigh(core: Core, plan: Plan, stream: int) -> None:
-    """See whether CA and OAP clear more than they have to keep in mind (section 8).
+    """Decide whether CA and OAP free more memory than they need (section 8).
 
-    Compared are the tuples that were cleared, by how long they would have stayed, and what had to
-    be remembered over the same time. That is done after two windows of the child stream: what is
-    cleared later than that is gone anyway. A small part of the keys always uses CA, and is what is
-    looked at. OAP keeps its running maxima for all keys at once, so it is left unused for a while
-    and then tried again.
+    The loop compares the rows they dropped, weighted by how long these would have stayed, with the
+    keys and maxima remembered over the same time. It does so after two windows of the child stream,
+    since rows dropped later would have expired anyway. A small part of the keys always uses CA, and
+    only this part is measured. OAP keeps running maxima for all keys at once, so it is switched off
+    for a while and then tried again.
     """
     edges = plan.parent.shape[0]
     for edge in range(edges):
@@ -132,7 +132,7 @@ def weigh(core: Core, plan: Plan, stream: int) -> None:
 
 @inlined
 def _add_up(core: Core, plan: Plan, edge: int, at: int, remembered: float) -> bool:
-    """Add what is remembered now; whether it is time to compare."""
+    """Add the memory in use since the last call. Return True if it is time to compare."""
     stream = plan.child[edge]
     parents = core.counts[plan.parent[edge]]
     now = core.counts[stream] if plan.rows[stream] > 0 else core.clock[stream]
@@ -152,7 +152,7 @@ def _add_up(core: Core, plan: Plan, edge: int, at: int, remembered: float) -> bo
 
 @inlined
 def asleep(core: Core, plan: Plan, c: int) -> bool:
-    """Whether an OAP is not used now by any join."""
+    """Return True if no join uses an OAP now."""
     found = False
     for edge in range(plan.parent.shape[0]):
         if plan.oap[edge] == c:

@@ -1,4 +1,4 @@
-"""The rows of a constrained join's streams, as its engine takes them."""
+"""Prepare the rows of a constrained join's streams for its engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BITS = "bits"
 
 
 class Side:
-    """Where in a prepared batch of one stream what is found; `more` columns are held besides."""
+    """Layout of a prepared batch of one stream. The payload has the columns `more` in addition."""
 
     def __init__(self, spec: ConstrainedJoin, at: int, more: Sequence[pa.Field] = ()) -> None:
         self.stream = spec.streams[at]
@@ -40,7 +40,7 @@ class Side:
         self.payload_schema = pa.schema(list(self.schema)[self.payload_at :])
 
     def payload(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is held of prepared rows."""
+        """Return the payload of prepared rows."""
         return pa.RecordBatch.from_arrays(
             batch.columns[self.payload_at :], schema=self.payload_schema
         )
@@ -49,7 +49,7 @@ class Side:
 def prepare(
     spec: ConstrainedJoin, at: int, batch: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """Rows of one stream with their keys hashed, and how many were dropped."""
+    """Return the rows of one stream with their keys hashed, and how many were dropped."""
     side = Side(spec, at)
     stream = side.stream
     timed = batch.column(stream.time).is_valid()
@@ -67,8 +67,8 @@ def prepare(
     shards = spec.shard_columns
     key = row_hashes if shards is None else hash_columns([batch.column(shards[at])], rows)
     if spec.watched:
-        # By the key that all joins share, if there is one: so the tuples of a result are drawn
-        # together, and it counts once, however many constraints would have cost it.
+        # Sample by the key that all joins share, if there is one. All rows of a result are then
+        # sampled together, and the result counts once, however many constraints would have lost it.
         bits[key < sample_threshold(spec.monitor.p)] |= layout.SAMPLED
     when = times(batch.column(stream.time), spec.unit)
     columns = [pa.array(key), pa.array(when), pa.array(row_hashes), pa.array(bits)]
@@ -86,7 +86,7 @@ def _passing(stream: Stream, batch: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def order_of(column: pa.Array) -> NDArray[np.int64]:
-    """Whole numbers in the order of a column's values; nulls anywhere."""
+    """Return integers in the order of a column's values; nulls have any place."""
     column = plain(column)
     kind = column.type
     if pa.types.is_floating(kind):
@@ -103,6 +103,7 @@ def order_of(column: pa.Array) -> NDArray[np.int64]:
     elif pa.types.is_temporal(kind):
         column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     values = np.asarray(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
-    # Within half of what fits, so that sums with any k do; the order of the far ends is lost.
+    # Limit values to half the range of int64, so that adding any k does not overflow. The order of
+    # larger values is lost.
     clipped: NDArray[np.int64] = np.clip(values, -(2**61), 2**61).astype(np.int64)
     return clipped

@@ -1,11 +1,12 @@
-"""The results of a constrained join that constraints have cost, from the streams and an archive.
+"""Repair: the results of a constrained join that its constraints lost, from streams and archive.
 
-Every tuple that a constraint drops is archived with the last tuple of each stream that had come
-(`departures`). A result is missing exactly if one of its tuples was archived before another of them
-came: it could not be given any more, and what went along with that tuple had no results without it.
-So all that joins archived tuples is joined as SWJ does, and the results are given of which that is
-true. Nothing is given twice, and with what was delivered it is the exact result, as long as joins
-are many-one as declared and no rows were late.
+Every row that a constraint drops is archived with the last row of each stream that had come by then
+(`shed_log`). A result is missing exactly if one of its rows was archived before another of its rows
+came: it could no longer be given, and rows that were dropped with the archived row had no results
+without it. The repair therefore joins everything that joins archived rows, as the sliding window
+join (SWJ) does, and gives the results that were missing. No result is given twice. Together with
+the delivered results this is the exact join, as long as joins are many-one as declared and no rows
+were out of order.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.settings.checks import check_same
 from tidegate.settings.values import quoted
 
-#: What a tuple has besides, when its results are looked for: its place in its stream's order, and
-#: its line in the archive, -1 if it has none.
+#: Additional columns of a row during a repair: its place in its stream's order, and its line in the
+#: archive (-1: none).
 _MORE = pa.schema(
     [("when", pa.int64()), ("order", pa.uint64()), ("number", pa.int64()), ("left", pa.int64())]
 )
@@ -49,15 +50,15 @@ _ARCHIVED = pa.schema(
     ]
 )
 _SEEN = ("seen_time", "seen_tie", "seen_number")
-#: Under this name an archive says with which settings it was written.
+#: The name under which an archive stores the settings it was written with.
 MADE_BY = "made_by"
 
 
 class RepairJob(JoinFrame):
-    """A repair as something to send to where it runs: the join's streams, and then its archive."""
+    """The settings of a repair. Its inputs are the join's streams, and then the archive."""
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """As the join does; of the archive, the columns `side` and `mark`."""
+        """Prepare rows as the join does; of the archive, take the columns `side` and `mark`."""
         if stream < len(self.spec.streams):
             return super().prepare(stream, batch)
         names = [field.name for field in MARK_TYPE]
@@ -69,16 +70,16 @@ class RepairJob(JoinFrame):
         return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
 
     def engine(self, shards: int) -> RepairEngine:
-        """The engine of one shard."""
+        """Return the engine of one shard."""
         return RepairEngine(self.spec)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What an archive depends on."""
+        """The settings that an archive depends on."""
         return archive_settings(self.spec)
 
 
 def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
-    """The settings that an archive depends on, as plain JSON values."""
+    """Return the settings that an archive depends on, as plain JSON values."""
     every = spec.settings()
     streams = {
         f"{setting} of {stream['name']}": value
@@ -91,7 +92,7 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
 
 
 def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
-    """Refuse an archive of a join with other settings, or that does not say with which."""
+    """Raise an error if an archive does not state its settings, or if they differ."""
     try:
         written = json.loads(made_by)["settings"]
         keys = {**written}
@@ -104,7 +105,7 @@ def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> Non
 
 
 class _Missing(ConstrainedEngine):
-    """The sliding window join, less what was delivered."""
+    """The sliding window join, restricted to results that were not delivered."""
 
     def __init__(self, spec: ConstrainedJoin, seen: Places) -> None:
         super().__init__(spec, _MORE)
@@ -124,7 +125,7 @@ class _Missing(ConstrainedEngine):
 
 
 class RepairEngine:
-    """Finds what is missing when all rows are there."""
+    """Find missing results once all rows are there."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
@@ -135,13 +136,13 @@ class RepairEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of every stream and of the archive."""
+        """Collect prepared batches of every stream and of the archive."""
         for mine, batches in zip(self._given, inputs, strict=True):
             mine += batches
         return iter(())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Give the results that are missing."""
+        """Give the missing results."""
         *streams, archive = self._given
         given = [
             one_batch(pa.Table.from_batches(batches, side.schema))
@@ -181,10 +182,10 @@ class RepairEngine:
         shed: pa.RecordBatch,
         seen: Places,
     ) -> NDArray[np.int64]:
-        """The line that each tuple has in the archive, -1 if it has none.
+        """Return the line of each row in the archive, or -1.
 
-        Of tuples that are the same as far as they were held, the first are taken for those that
-        left first: their results are the same.
+        Rows that are equal in all held columns have the same results, so the first of them in
+        stream order are matched with the first archived.
         """
         name = self.spec.streams[stream].name
         side = np.asarray(shed.column("side").to_numpy(zero_copy_only=False))
@@ -201,7 +202,7 @@ class RepairEngine:
         found: NDArray[np.int64] = np.full(batch.num_rows, -1, np.int64)
         if len(which) < len(lines):
             raise TidegateError(
-                f"{len(lines) - len(which):,} of {len(lines):,} archived tuples of the stream "
+                f"{len(lines) - len(which):,} of {len(lines):,} archived rows of the stream "
                 f"{quoted(name)} are not among its rows; repair needs all rows that were joined"
             )
         found[passing[at]] = lines[which]
@@ -210,7 +211,7 @@ class RepairEngine:
     def _near(
         self, given: list[pa.RecordBatch], archived: list[NDArray[np.bool_]]
     ) -> list[NDArray[np.bool_]]:
-        """Which tuples may be in a result with an archived one: by keys, from stream to stream."""
+        """Return which rows may be in a result with an archived row, by following keys."""
         edges = self.spec.graph.edges
         near = [mask.copy() for mask in archived]
         for start, mask in enumerate(archived):
@@ -226,30 +227,30 @@ class RepairEngine:
         return near
 
     def _hashes(self, given: list[pa.RecordBatch], stream: int, edge: int) -> NDArray[np.uint64]:
-        """The keys of a stream's tuples in one join."""
+        """Return the key hashes of a stream's rows in one join."""
         graph = self.spec.graph
         links = [*graph.children(stream), *graph.parents(stream)]
         found: NDArray[np.uint64] = given[stream].column(f"h{links.index(edge)}").to_numpy()
         return found
 
     def take_counters(self) -> dict[str, int | float]:
-        """What the repair took."""
+        """Return the counters of the repair."""
         return self._counters
 
     def changes(self) -> bytes:
-        """Nothing: a repair is one batch."""
+        """Return nothing: a repair is one batch."""
         return b""
 
     def snapshot(self) -> list[bytes]:
-        """Nothing."""
+        """Return nothing."""
         return []
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @property
     def log_is_heavy(self) -> bool:
-        """There is no log."""
+        """False: there is no log."""
         return False
 
 
@@ -257,7 +258,7 @@ def _matches(
     one: tuple[NDArray[np.int64], NDArray[np.int64]],
     other: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which tuples, by time and content, are the same; the n-th of some with the n-th of others."""
+    """Match rows with equal time and content: the n-th of one with the n-th of the other."""
     time, content = (np.concatenate(pair) for pair in zip(one, other, strict=True))
     number = np.concatenate([_numbers(t, c.view(np.uint64)) for t, c in (one, other)])
     first = len(one[0])
@@ -269,7 +270,7 @@ def _matches(
 
 
 def _numbers(time: NDArray[np.int64], row_hash: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many of the same time and content come before each."""
+    """Return, for each row, how many rows of the same time and content come before it."""
     order = np.lexsort((row_hash, time))
     number = np.empty(len(order), np.int64)
     number[order] = places(time[order], row_hash[order]).number
@@ -279,7 +280,7 @@ def _numbers(time: NDArray[np.int64], row_hash: NDArray[np.uint64]) -> NDArray[n
 def _marked(
     batch: pa.RecordBatch, left: NDArray[np.int64], near: NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """Prepared rows with their places and lines; those that are not near only count in windows."""
+    """Add places and archive lines to prepared rows. Rows not near only count in windows."""
     bits = batch.column(BITS).to_numpy()
     bits = np.where(near, bits, bits & ~np.uint8(layout.PASSES)).astype(np.uint8)
     at = batch.schema.get_field_index(BITS)

@@ -1,4 +1,4 @@
-"""Which component a tuple of a constrained join belongs to, and the results it gives.
+"""Classify a row of a constrained join as Yes, No or Unknown, and generate its results.
 
 Babu, Srivastava, Widom: section 3.2 and appendices B, C and D.
 """
@@ -21,7 +21,7 @@ from tidegate.kernel.compiling import Array, inlined
 
 @inlined
 def evaluate(core: Core, plan: Plan, slot: int) -> int:
-    """Which component a tuple belongs to: theorems 3.1 and 3.2, figures 13, 18 and 19."""
+    """Return the component of a row: theorems 3.1 and 3.2, figures 13, 18 and 19."""
     stream = core.slots[slot].stream
     missing = False
     if not plan.deep[stream]:
@@ -42,7 +42,7 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
             continue
         known = assign[plan.child[edge]]
         if known != -1:
-            # Another way to a stream must lead to the same tuple: one that has the same key.
+            # A second path to a stream must lead to the same row: one with the same key.
             here = core.links[parent, plan.at_parent[edge]].group
             if here != core.links[known, plan.at_child[edge]].group:
                 return NO
@@ -50,7 +50,7 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
         child = child_of(core, plan, parent, edge)
         if child == -1:
             if stands(core.slots[parent].status):
-                return NO  # it was there, and is gone
+                return NO  # the child was there, and is gone
             missing = True
         elif core.slots[child].status == NO:
             return NO
@@ -61,10 +61,10 @@ def evaluate(core: Core, plan: Plan, slot: int) -> int:
 
 @inlined
 def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
-    """Join a tuple of the cover that has come into Yes with all others.
+    """Generate the results of a row of the cover that has just become Yes.
 
-    Results are written to `out`, which has `found` already; gives how many it has then. When `out`
-    is full it sets `PAUSED`, and the next call continues there: `assign` and `cursor` say where.
+    Results are written to `out` after the `found` that are there; the new number is returned. When
+    `out` is full, `PAUSED` is set and the next call continues at `assign` and `cursor`.
     """
     assign, cursor = core.assign, core.cursor
     stream = core.slots[slot].stream
@@ -107,7 +107,7 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
         elif forward:
             child = child_of(core, plan, assign[plan.parent[edge]], edge)
             forward = child != -1 and core.slots[child].status != NO
-            # Only in a cycle is one of the cover below another.
+            # Only in a cycle can a stream of the cover be below another.
             forward = forward and _can_join(core, plan, child)
             cursor[at] = forward
             if forward:
@@ -126,7 +126,10 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
 
 @inlined
 def _can_join(core: Core, plan: Plan, slot: int) -> bool:
-    """Of the cover, only what has given its own results: so each result is given once."""
+    """Return True if a row can be in a result. A row of the cover must have given its own results.
+
+    So each result is given once.
+    """
     status = core.slots[slot].status
     if plan.covering[core.slots[slot].stream]:
         return bool(status == YES)
@@ -135,7 +138,7 @@ def _can_join(core: Core, plan: Plan, slot: int) -> bool:
 
 @inlined
 def _in_windows(core: Core) -> bool:
-    """Whether all tuples were in their windows when the latest came."""
+    """Return True if all rows were in their windows when the latest arrived."""
     latest = core.slots[core.assign[0]].time
     first_end = core.slots[core.assign[0]].end
     for s in range(1, core.assign.shape[0]):

@@ -1,9 +1,9 @@
-"""Tuples that left early, as they are archived: with how far every stream had come.
+"""Archive of rows that constraints dropped, with the position of every stream at that time.
 
-A result is missing exactly if one of its tuples left before another of them came. So what is kept
-of a departure is the tuple, and of each stream the last that had come: in order of time, of content
-within a time, and of number among tuples that are the same. That order does not depend on batches,
-shards and restarts.
+A result is missing exactly if one of its rows left before another of its rows came. The archive
+therefore stores the row, and for each stream the last row that had come. Rows are ordered by time,
+then by content hash, then by number among equal rows. This order does not depend on batches, shards
+and restarts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.settings.columns import hash_columns
 
-#: The column by which departures are told apart and compared with arrivals. Hashes are signed, as
-#: Spark has no unsigned numbers.
+#: The column that identifies an archived row and tells which rows came after it left. Hashes are
+#: signed, as Spark has no unsigned numbers.
 MARK = "mark"
 MARK_TYPE = pa.struct(
     [
-        ("key", pa.int64()),  # decides on the shard
+        ("key", pa.int64()),  # determines the shard
         ("time", pa.int64()),
-        ("content", pa.int64()),  # a hash of what was held of the tuple
-        ("seen_time", pa.list_(pa.int64())),  # by stream: the last that had come
+        ("content", pa.int64()),  # a hash of the held columns of the row
+        ("seen_time", pa.list_(pa.int64())),  # by stream: the last row that had come
         ("seen_tie", pa.list_(pa.int64())),
         ("seen_number", pa.list_(pa.int64())),
     ]
@@ -38,14 +38,14 @@ _HEAD = ("side", "shed_at", "why")
 
 
 def shed_schema(spec: ConstrainedJoin) -> pa.Schema:
-    """Which stream, when (in the time column's numbers), why, the tuple, and its mark."""
+    """Schema of the archive: which stream, when (as a number), why, the row, and its mark."""
     fields = [("side", pa.string()), ("shed_at", pa.int64()), ("why", pa.string())]
     fields += [(s.name, pa.struct(list(s.kept_schema))) for s in spec.streams]
     return pa.schema([*fields, (MARK, MARK_TYPE)])
 
 
 def archived(spec: ConstrainedJoin) -> ConstrainedJoin:
-    """The same join, with what constraints drop noted."""
+    """Return the same join with dropped rows recorded."""
     if not spec.eliminate:
         raise TidegateError(
             "nothing is shed with eliminate=False; leave shed_to out, or eliminate=False"
@@ -59,19 +59,19 @@ def archived(spec: ConstrainedJoin) -> ConstrainedJoin:
 
 
 def contents(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """A hash of each tuple, as far as it was held."""
+    """Return a hash of the held columns of each row."""
     return hash_columns(batch.columns, batch.num_rows, exact=True).view(np.int64)
 
 
 class Places(NamedTuple):
-    """Where tuples are in the order of their stream."""
+    """Positions of rows in the order of their stream."""
 
     time: NDArray[np.int64]
     row_hash: NDArray[np.uint64]
     number: NDArray[np.int64]
 
     def after(self, other: Places) -> NDArray[np.bool_]:
-        """Whether they come after others, one by one."""
+        """Return for each position whether it comes after the other's."""
         same = (self.time == other.time) & (self.row_hash == other.row_hash)
         later: NDArray[np.bool_] = (
             (self.time > other.time)
@@ -81,11 +81,11 @@ class Places(NamedTuple):
         return later
 
     def at(self, where: Any) -> Places:
-        """Some of them."""
+        """Return some of the positions."""
         return Places(self.time[where], self.row_hash[where], self.number[where])
 
     def put(self, where: Any, other: Places) -> None:
-        """Set some of them."""
+        """Set some of the positions."""
         for mine, others in zip(self, other, strict=True):
             mine[where] = others
 
@@ -93,7 +93,7 @@ class Places(NamedTuple):
 def places(
     time: NDArray[np.int64], row_hash: NDArray[np.uint64], last: Places | None = None
 ) -> Places:
-    """The places of tuples that come in order, after the last that came before them."""
+    """Return the positions of rows, given in order and after the row `last`."""
     number = np.zeros(len(time), np.int64)
     if len(time):
         first = np.ones(len(time), np.bool_)
@@ -107,7 +107,7 @@ def places(
 
 
 class ShedLog:
-    """Collects what constraints dropped."""
+    """Collect the rows that constraints dropped."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self._spec = spec
@@ -134,7 +134,7 @@ class ShedLog:
         row_hashes: NDArray[np.uint64],
         payload: list[Payload],
     ) -> None:
-        """Take in what went while newcomers came, and that these came."""
+        """Record the rows dropped while newcomers came, and advance the streams' positions."""
         if not self._spec.archive:
             return
         n = len(payload)
@@ -195,18 +195,18 @@ class ShedLog:
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def take(self) -> pa.Table:
-        """What was noted since the last call."""
+        """Return the rows recorded since the last call."""
         parts = [pa.Table.from_batches([batch]) for batch in self._found]
         self._found = []
         empty = self._schema.empty_table()
         return pa.concat_tables([empty, *parts], promote_options="default")
 
     def marks(self) -> dict[str, Any]:
-        """How far the streams have come, for a record."""
+        """Return the positions of the streams, for a record."""
         return {"last": [each.tolist() for each in self._last]} if self._spec.archive else {}
 
     def load(self, head: dict[str, Any]) -> None:
-        """Go on from a record."""
+        """Continue from a record."""
         if self._spec.archive:
             for mine, told in zip(self._last, head["last"], strict=True):
                 mine[:] = told

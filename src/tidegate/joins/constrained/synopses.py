@@ -1,6 +1,6 @@
-"""Synopses: tuples in Yes, No and Unknown, found by the keys of their joins.
+"""Synopses of a constrained join: rows in Yes, No and Unknown, found by the keys of their joins.
 
-What happens to one tuple; `constrained` says when. Appendix B of Babu, Srivastava, Widom.
+These functions change one row; `loop` decides when. See appendix B of Babu, Srivastava, Widom.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from tidegate.joins.constrained.layout import (
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.heap import drop_top, put, sift_up
 
-#: Of 64 parts of the keys, the first of the two that are on trial.
+#: Keys are divided into 64 parts by hash. Parts 62 and 63 are on trial (see `trial_of`).
 _TRIALS = 62
-#: The part of which CA is measured, and what a tuple takes if a value that is remembered takes 1.
+#: The part of the keys by which CA is measured, and the memory of a row relative to that of a key
+#: that CA remembers.
 _WEIGHED = 61
 _TUPLE = 4
 
 
 @inlined
 def mixed(key: Any, edge: int) -> Any:
-    """The hash of a key in one join: the same key elsewhere has another."""
+    """Return the hash of a key in one join, which differs from its hash in other joins."""
     h = (key ^ (np.uint64(edge + 1) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(
         0xD6E8FEB86659FD93
     )
@@ -57,7 +58,7 @@ def mixed(key: Any, edge: int) -> Any:
 
 @inlined
 def find_group(core: Core, hashed: Any) -> int:
-    """The group of a mixed hash; -1 if there is none."""
+    """Return the group of a mixed hash; -1 if there is none."""
     mask = np.uint64(core.table.shape[0] - 1)
     at = hashed & mask
     while core.table[at] != 0:
@@ -70,7 +71,7 @@ def find_group(core: Core, hashed: Any) -> int:
 
 @inlined
 def need_group(core: Core, hashed: Any, edge: int) -> int:
-    """The group of a mixed hash, made if there is none."""
+    """Return the group of a mixed hash; create it if there is none."""
     ints = core.ints
     mask = np.uint64(core.table.shape[0] - 1)
     at = hashed & mask
@@ -102,20 +103,20 @@ def need_group(core: Core, hashed: Any, edge: int) -> int:
 
 @inlined
 def on_scales(hashed: Any) -> bool:
-    """Whether a key is one of those by which CA is measured."""
+    """Return True if a key belongs to the part by which CA is measured."""
     return bool(hashed >> np.uint64(58) == np.uint64(_WEIGHED))
 
 
 @inlined
 def remember(core: Core, group: int, change: int) -> None:
-    """Count a value that CA has in mind, or no more."""
+    """Count a key that CA remembers, or with -1 no longer remembers."""
     if on_scales(core.groups[group].hash):
         core.entries[core.groups[group].edge] += change
 
 
 @inlined
 def maybe_free_group(core: Core, group: int) -> None:
-    """Forget a group that has no tuples and of whose key nothing need be known."""
+    """Free a group if it has no rows and no CA state."""
     g = core.groups[group]
     if g.child != -1 or g.parents != -1:
         return
@@ -133,7 +134,7 @@ def maybe_free_group(core: Core, group: int) -> None:
     at = g.hash & mask
     while table[at] != group + 1:
         at = (at + one) & mask
-    # Close the gap: move back whatever would not be found across it.
+    # Close the gap: move entries back that a search would not reach across it.
     nxt = (at + one) & mask
     while table[nxt] != 0:
         home = core.groups[table[nxt] - 1].hash & mask
@@ -149,7 +150,7 @@ def maybe_free_group(core: Core, group: int) -> None:
 
 @inlined
 def link(core: Core, slot: int, at: int, group: int, role: int) -> None:
-    """Put a tuple at the head of one of its group's lists."""
+    """Insert a row at the head of one of its group's lists."""
     head = core.groups[group].child if role == CHILD else core.groups[group].parents
     core.links[slot, at].group = group
     core.links[slot, at].next = head
@@ -164,7 +165,7 @@ def link(core: Core, slot: int, at: int, group: int, role: int) -> None:
 
 @inlined
 def unlink(core: Core, slot: int, at: int, role: int) -> None:
-    """Take a tuple out of one of its lists."""
+    """Remove a row from one of its lists."""
     group = core.links[slot, at].group
     if group == -1:
         return
@@ -183,13 +184,13 @@ def unlink(core: Core, slot: int, at: int, role: int) -> None:
 
 @inlined
 def child_of(core: Core, plan: Plan, slot: int, edge: int) -> int:
-    """The child tuple of a tuple; -1 if it is not there."""
+    """Return the child row of a row; -1 if there is none."""
     return joinable(core, plan, core.links[slot, plan.at_parent[edge]].group, slot)
 
 
 @inlined
 def joinable(core: Core, plan: Plan, group: int, slot: int) -> int:
-    """The child tuple of a group that can be in one result with a tuple; -1 if there is none."""
+    """Return the child row of a group that can be in a result with a row; -1 if there is none."""
     child = core.groups[group].child
     while child != -1 and (core.slots[child].status == GONE or not meet(core, child, slot)):
         child = core.links[child, plan.at_child[core.groups[group].edge]].next
@@ -198,10 +199,10 @@ def joinable(core: Core, plan: Plan, group: int, slot: int) -> int:
 
 @inlined
 def meet(core: Core, one: int, other: int) -> bool:
-    """Whether two tuples are in their windows at some same time.
+    """Return True if the windows of two rows overlap.
 
-    One that is out of its window is held on while a stream may be behind, and its key may have come
-    again: to those that come later it is not there.
+    A row whose window has ended is held while another stream may lag behind. Its key may have come
+    again meanwhile: rows after its window must not find it.
     """
     here, there = core.slots[one], core.slots[other]
     return bool(here.end > there.time and there.end > here.time)
@@ -209,7 +210,7 @@ def meet(core: Core, one: int, other: int) -> bool:
 
 @inlined
 def push(core: Core, slot: int) -> None:
-    """Have what follows from a new status seen to."""
+    """Put a row whose status changed on the stack, so that its effects are propagated."""
     if core.slots[slot].pending == 0:
         core.slots[slot].pending = 1
         core.stack[core.ints[STACK]] = slot
@@ -218,7 +219,7 @@ def push(core: Core, slot: int) -> None:
 
 @inner
 def list_children(core: Core, plan: Plan, group: int) -> None:
-    """Have the child tuples of a group looked at: they may have become useless."""
+    """Have the child rows of a group rechecked: they may have become useless."""
     edge = core.groups[group].edge
     child = core.groups[group].child
     while child != -1:
@@ -228,7 +229,7 @@ def list_children(core: Core, plan: Plan, group: int) -> None:
 
 @inlined
 def list_one(core: Core, slot: int) -> None:
-    """Have a tuple looked at."""
+    """Have a row rechecked by `useless`."""
     if core.slots[slot].listed == 0:
         core.slots[slot].listed = 1
         core.recheck[core.ints[RECHECK]] = slot
@@ -237,7 +238,7 @@ def list_one(core: Core, slot: int) -> None:
 
 @inlined
 def trial_of(core: Core, plan: Plan, group: int) -> int:
-    """Whether a key is on trial: 0 for keeping No, 1 for not, -1 if it is not."""
+    """Return the trial that a key is in: 0 keeps No, 1 does not; negative for all other keys."""
     if not plan.choosable[plan.child[core.groups[group].edge]]:
         return -1
     return int(np.int64(core.groups[group].hash >> np.uint64(58)) - _TRIALS)
@@ -245,7 +246,7 @@ def trial_of(core: Core, plan: Plan, group: int) -> int:
 
 @inlined
 def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
-    """Count a tuple that is held, or no more, because of how No is treated."""
+    """Count a row, or with -1 no longer, that is held because of how No is treated."""
     trial = trial_of(core, plan, group)
     if trial >= 0:
         core.trial[plan.child[core.groups[group].edge], trial] += change
@@ -253,7 +254,7 @@ def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
 
 @inlined
 def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
-    """Count a tuple out of the Unknown parents of its children."""
+    """Remove a row from the number of Unknown parents of its children."""
     stream = core.slots[slot].stream
     for i in range(plan.downs[stream]):
         edge = plan.down[stream, i]
@@ -266,7 +267,7 @@ def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
 
 @inlined
 def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
-    """Move a tuple from one component to another, and have the effects seen to."""
+    """Move a row to another component, and have the effects propagated."""
     old = core.slots[slot].status
     stream = core.slots[slot].stream
     if old == UNKNOWN:
@@ -282,7 +283,7 @@ def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
 
 @inlined
 def new_slot(core: Core) -> int:
-    """Room for a tuple."""
+    """Return an unused slot."""
     ints = core.ints
     if ints[FREE] > 0:
         ints[FREE] -= 1
@@ -303,7 +304,7 @@ def new_slot(core: Core) -> int:
 
 @inlined
 def remove(core: Core, plan: Plan, slot: int) -> None:
-    """Forget a tuple."""
+    """Remove a row and free its slot."""
     ints = core.ints
     stream, status = core.slots[slot].stream, core.slots[slot].status
     if status == UNKNOWN:
@@ -327,7 +328,7 @@ def remove(core: Core, plan: Plan, slot: int) -> None:
 
 @inlined
 def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
-    """Hold of a tuple only what its parents need: that nothing comes of it (section 3.3.2)."""
+    """Move a row to No: keep only its key for its parents, and drop its payload (section 3.3.2)."""
     stream, status = core.slots[slot].stream, core.slots[slot].status
     if status != NO:
         no_on_trial(core, plan, slot, 1)
@@ -345,7 +346,7 @@ def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
 
 @inlined
 def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
-    """Count a tuple in No, or no more, where that is on trial."""
+    """Count a row in No, or with -1 no longer, if its stream is on trial."""
     stream = core.slots[slot].stream
     if plan.choosable[stream]:
         on_trial(core, plan, core.links[slot, plan.at_child[plan.up[stream, 0]]].group, change)
@@ -353,10 +354,10 @@ def no_on_trial(core: Core, plan: Plan, slot: int, change: int) -> None:
 
 @inlined
 def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
-    """Whether a tuple is kept in No.
+    """Return True if a row has to be kept in No.
 
-    It must be if some parent has no other way to learn of it (section 4.1). Otherwise it may be,
-    where that makes the state smaller (example 8.2).
+    This is required if some parent cannot learn of it otherwise (section 4.1). Otherwise No is kept
+    if that makes the state smaller (example 8.2).
     """
     stream = core.slots[slot].stream
     if plan.choosable[stream]:
@@ -374,7 +375,7 @@ def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
 
 @inlined
 def useless(core: Core, plan: Plan, slot: int) -> bool:
-    """Whether no future result can have a child tuple (theorem 5.1, and section 5.1 for No)."""
+    """Return True if no future result has a child row (theorem 5.1, and section 5.1 for No)."""
     stream = core.slots[slot].stream
     if core.slots[slot].status == NO:
         for i in range(plan.ups[stream]):
@@ -396,7 +397,7 @@ def useless(core: Core, plan: Plan, slot: int) -> bool:
 
 @inner
 def eliminate(core: Core, plan: Plan, slot: int) -> int:
-    """Forget a useless tuple and all above that join it (section 5.1); how many went."""
+    """Remove a useless row and all rows above that join it; return their number (section 5.1)."""
     ints = core.ints
     gone = 0
     first = core.slots[slot].stream
@@ -438,7 +439,7 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
 
 @inlined
 def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
-    """Have something looked at when a value is passed."""
+    """Schedule a check for when a value is passed."""
     heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
     size = core.timer_size[timer]
     put(heap, size, rank, seq, item)
@@ -448,7 +449,7 @@ def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
 
 @inlined
 def drop_timer(core: Core, timer: int) -> None:
-    """Remove the first of a timer."""
+    """Remove the first entry of a timer."""
     heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
     drop_top(heap, core.timer_size[timer])
     core.timer_size[timer] -= 1
@@ -456,16 +457,16 @@ def drop_timer(core: Core, timer: int) -> None:
 
 @inlined
 def note_changed(core: Core, slot: int) -> None:
-    """Remember to settle a tuple when all effects are seen to."""
+    """List a row to be settled after all effects have been propagated."""
     core.changed[core.ints[CHANGED]] = slot
     core.ints[CHANGED] += 1
 
 
 @inlined
 def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
-    """Note a tuple that goes because a constraint says so: all results it may miss have it.
+    """Record a row that a constraint drops. Every result that may be missing contains it.
 
-    What goes with it joins it, and many-one: those tuples' results have it too.
+    Rows that are dropped with it join it, and many-one: their results contain it, too.
     """
     if plan.archived and core.slots[slot].row >= 0:
         noted = core.ints[SHED]
@@ -479,5 +480,5 @@ def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
 
 @inlined
 def stands(status: int) -> bool:
-    """Whether a tuple is in Yes."""
+    """Return True if a row is in Yes."""
     return bool(status in (YES, RISING))

@@ -1,4 +1,4 @@
-"""The arrays of a star join: made, grown, filled and read."""
+"""Allocate, grow, fill and read the arrays of a star join."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMULAS = {
 
 
 class StarTables:
-    """The arrays of one join, large enough for what comes."""
+    """The arrays of one join."""
 
     def __init__(self, spec: StarJoin, index: FactIndex, memory: int | None) -> None:
         self.rules = _rules(spec, memory)
@@ -57,11 +57,14 @@ class StarTables:
 
     @property
     def held(self) -> int:
-        """Tuples in memory."""
+        """Number of held rows."""
         return int(self.core.held.sum())
 
     def make_room(self, newcomers: int, at_once: int) -> None:
-        """Make sure that newcomers, so many of them linked at once, fit without growing midway."""
+        """Grow the slots so that the newcomers fit.
+
+        `at_once` is the largest number of newcomers that are linked at the same time.
+        """
         most = self.held + newcomers
         if self.rules.kind != star_layout.NOTHING:
             most = min(most, max(int(self.rules.budgets.sum()), self.held) + at_once)
@@ -88,11 +91,11 @@ class StarTables:
         )
 
     def allow(self, memory: int) -> None:
-        """Go by another memory from now on."""
+        """Set another memory budget."""
         self.rules = self.rules._replace(budgets=_budgets(memory, self.rules.pools))
 
     def fit(self) -> None:
-        """Have a group for each key of the relation."""
+        """Make a group for each key of the relation."""
         entries = self._index.entries
         if self.core.groups.shape[1] < entries:
             groups = np.zeros((len(self.core.groups), entries), star_layout.GROUP)
@@ -100,15 +103,15 @@ class StarTables:
             groups[:, : self.core.groups.shape[1]] = self.core.groups
             self.core = self.core._replace(groups=groups)
 
-    # ---- facts that end -----------------------------------------------------------------------
+    # ---- links that end -----------------------------------------------------------------------
 
     def _to_end(self) -> NDArray[np.int64]:
-        """The facts that end after the clock, and do end."""
+        """Return the links that end after the clock."""
         end = self._index.arrays.end[: self._index.count]
         return np.flatnonzero((end > self.core.clock[0]) & (end < self.rules.always))
 
     def note_ends(self, facts: NDArray[np.int64]) -> None:
-        """Have the loop act when these facts end, if its ranks depend on it."""
+        """Schedule the ends of these links, if the ranking depends on them."""
         if self.rules.kind < star_layout.DIMPPROB or len(facts) == 0:
             return
         ending = self.core.ending
@@ -120,20 +123,20 @@ class StarTables:
         star.note_ends(self.core, self._index.arrays, facts)
 
     def renumber(self) -> None:
-        """Facts have new numbers."""
+        """Schedule all ends again after links were renumbered."""
         self.core.ints[star_layout.ENDING] = 0
         self.note_ends(self._to_end())
 
     # ---- rows and records ---------------------------------------------------------------------
 
     def slots_of(self, stream: int) -> NDArray[np.int64]:
-        """The slots of one stream's tuples in memory, by row."""
+        """Return the slots of the held rows of one stream, ordered by row number."""
         slots = self.core.slots
         mine = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["stream"] == stream))
         return mine[np.argsort(slots["row"][mine], kind="stable")]
 
     def keep_rows(self, stream: int, first: int, stop: int) -> NDArray[np.int64]:
-        """The rows from `first` on that are held, and are numbered anew from there."""
+        """Renumber the held rows in [first, stop) from `first` on, and return their old numbers."""
         slots = self.slots_of(stream)
         rows = self.core.slots["row"][slots]
         mine = (rows >= first) & (rows < stop)
@@ -141,7 +144,7 @@ class StarTables:
         return rows[mine].copy()
 
     def unmarked(self) -> NDArray[np.int64]:
-        """The slots that were filled after the last mark and are held."""
+        """Return the slots of rows that were admitted after the last mark and are held."""
         slots = self.core.slots
         return np.flatnonzero(
             (slots["state"] == star_layout.HELD)
@@ -149,7 +152,7 @@ class StarTables:
         )
 
     def learned(self) -> pa.RecordBatch:
-        """What was learned since the mark of tuples that were held then."""
+        """Return the DGL state that changed since the mark, of rows that were held at the mark."""
         slots = self.core.slots
         old = (slots["seq"] >= 0) & (slots["seq"] < self.core.ints[star_layout.MARK])
         at = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["learned"] == 1) & old)
@@ -157,7 +160,7 @@ class StarTables:
         return pa.record_batch([pa.array(slots[name][at]) for name in names], names)
 
     def mark(self) -> None:
-        """All that is held now has been written down."""
+        """Set the mark: everything held now has been recorded."""
         core = self.core
         core.ints[star_layout.MARK] = core.ints[star_layout.SEQ]
         core.ints[[star_layout.GONE, star_layout.REWRITTEN]] = 0
@@ -165,7 +168,7 @@ class StarTables:
         core.groups["touched"] = 0
 
     def rates(self, *, changed: bool) -> pa.RecordBatch:
-        """How often keys came, of all or of those that came since the mark."""
+        """Return the arrival counts of all keys, or of those that arrived since the mark."""
         columns: dict[str, list[NDArray[Any]]] = {n: [] for n in ("stream", "key", "rate", "sum")}
         for s, used in enumerate(self._index.used):
             groups = self.core.groups[s, :used]
@@ -179,7 +182,7 @@ class StarTables:
         )
 
     def load_rates(self, batch: pa.RecordBatch) -> None:
-        """Set how often keys came, also those that no fact has now."""
+        """Set the arrival counts of keys, including keys that no link has now."""
         stream, key, rate, total = (column.to_numpy() for column in batch.columns)
         for s in range(len(self.core.groups)):
             mine = stream == s
@@ -197,7 +200,7 @@ def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
 
 
 def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
-    """The settings as the loop takes them."""
+    """Translate the settings of a join for the loop."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
     first = spec.shed_when == "after-probe"
@@ -225,7 +228,7 @@ def _budgets(memory: int, pools: int) -> NDArray[np.int64]:
 
 
 def kind_of(policy: Policy) -> int:
-    """How the loop ranks for a policy."""
+    """Return the kind of ranking that a policy needs."""
     if policy.ranks == "tuple":
         return star_layout.FIXED
     return star_layout.RATE if policy.ranks == "key" else _FORMULAS[policy.formula]

@@ -1,10 +1,12 @@
 """A relation that is a stream of changes: inserts, deletes and updates at their own times.
 
-A fact is found by its interval, so that changes can be taken in as they come, before the tuples
-of their batch: one that came before a change is not affected by it (section 2.2 of the paper).
+Each link (fact, in the paper and in the code) is stored with its active interval. Changes are
+therefore applied as soon as they arrive, before the rows of their batch: a row that is older than a
+change is not affected by it (section 2.2 of the paper).
 
-Until tuples of its time are joined, a change may come in any batch: those of one fact are put in
-order of time with what is known of it, so that how the input is cut into batches does not matter.
+A change may come in any batch, until rows of its time have been joined. Changes of one link are
+sorted by time together with the known changes of this link, so the result does not depend on how
+the input is cut into batches.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from tidegate.joins.star.spec import StarJoin
 from tidegate.settings.columns import hash_columns
 from tidegate.settings.times import shown, times
 
-#: Columns of a prepared change before those of the input: which fact, when, content, what, keys.
+#: Columns of a prepared change before the input's: which link, when, content hash, operation. The
+#: hashes of the keys follow these.
 _HEAD = ("key", "time", "row_hash", "operation")
-#: Facts that may have ended before they are dropped.
+#: Ended links are dropped when there are more than this, and more than the others.
 _FEW = 1024
 
 
@@ -50,7 +53,7 @@ def prepare_changes(spec: StarJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
             "such rows, or give them one"
         )
     which = hash_columns([batch.column(name) for name in spec.relation.fact], batch.num_rows)
-    # An operation may be written in two ways.
+    # Leave the operation out: it may be written in upper or lower case.
     content = [c for c, n in zip(batch.columns, batch.schema.names, strict=True) if n != said]
     row_hashes = hash_columns(content, batch.num_rows, exact=True)
     head = [which, when, row_hashes, codes, *key_hashes(spec, batch)]
@@ -68,21 +71,20 @@ def _prepared(spec: StarJoin) -> pa.Schema:
 
 
 class _Chain(NamedTuple):
-    """Changes of some facts, new ones and known ones, in order of fact and time."""
+    """New and known changes of some links, sorted by link and time."""
 
-    rows: pa.Table  # prepared, in another order
+    rows: pa.Table  # prepared, not sorted
     order: NDArray[np.int64]  # the row of each change
     which: NDArray[np.uint64]
     when: NDArray[Any]
     code: NDArray[np.int8]
-    made: NDArray[
-        np.int64
-    ]  # the number of the fact that it made; -1 of one that is new, -2 of none
-    had: NDArray[np.int64]  # by fact: the number of the one before all these changes, or -1
+    # The number of the link that a change made; _NEW if it is not added yet, _NONE for a delete.
+    made: NDArray[np.int64]
+    had: NDArray[np.int64]  # by link: the number of its state before all these changes, or -1
 
     @property
     def first(self) -> NDArray[np.bool_]:
-        """The first change of each fact."""
+        """Mask of the first change of each link."""
         return np.append(True, self.which[1:] != self.which[:-1])
 
 
@@ -90,7 +92,7 @@ _NEW, _NONE = -1, -2
 
 
 class ChangingRelation:
-    """The facts of a stream of changes, and which of them are active."""
+    """The links that a stream of changes makes, and their active intervals."""
 
     def __init__(self, spec: StarJoin) -> None:
         self._spec = spec
@@ -99,20 +101,20 @@ class ChangingRelation:
         self._schema = pa.schema([(f"c{i}", f.type) for i, f in enumerate(spec.relation.schema)])
         self.index = FactIndex(self._streams, spec.unit.dtype)
         self.rows = Payload(self._schema)
-        self._which = np.empty(0, np.uint64)  # by fact: what tells it from others
-        self._ids = np.empty(0, np.int64)  # by fact: how many came before it
+        self._which = np.empty(0, np.uint64)  # by link: hash of its identifying columns
+        self._ids = np.empty(0, np.int64)  # by link: how many were added before it
         self._next_id = self._mark = 0
         self._ended: list[tuple[int, int | float]] = []  # since the mark: ids and ends
 
     @property
     def nbytes(self) -> int:
-        """What the facts take."""
+        """Bytes that the links take."""
         return self.rows.nbytes + self.index.count * 16
 
     def apply(self, batches: Sequence[pa.RecordBatch], done: Any) -> NDArray[np.int64]:
-        """Take in changes after the time `done`: the facts whose end is known, or earlier, now.
+        """Apply changes after the time `done`; return the links whose end is now known or earlier.
 
-        Nothing is taken in if one of them is wrong.
+        If one change is wrong, none is applied.
         """
         batches = [b for b in batches if b.num_rows]
         if not batches:
@@ -122,28 +124,28 @@ class ChangingRelation:
         if when.min() <= done:
             self._refuse(
                 self._said(new, int(when.argmin())),
-                f"comes after tuples of the time {shown(done, self._spec.unit)} have been joined, "
-                "which it would change: have changes arrive before the tuples they are for",
+                f"comes after rows of the time {shown(done, self._spec.unit)} have been joined, "
+                "which it would change: have changes arrive before the rows they are for",
             )
         chain = self._chained(new, done)
         self._check(chain)
         return self._take(chain)
 
     def _chained(self, new: pa.Table, done: Any) -> _Chain:
-        """New changes among those that are known of the same facts, each once."""
+        """Merge new changes with the known changes of the same links; drop duplicates."""
         affected = distinct(new.column("key").to_numpy())
         known, made, had = self._known(affected, done)
         rows = pa.concat_tables([new, known])
         makes = new.column("operation").to_numpy() != DELETE
         made = np.concatenate([np.where(makes, _NEW, _NONE), made])
         which, when, row_hash, code = (rows.column(name).to_numpy() for name in _HEAD)
-        # All deletes of a fact at one time are one, whatever else they carry.
+        # All deletes of a link at one time are one change, whatever other columns contain.
         same = np.where(code == DELETE, np.uint64(0), row_hash)
         order = np.lexsort((-made, same, code, when, which))
         which, when, code, same, made = (a[order] for a in (which, when, code, same, made))
         moment = np.append(True, (which[1:] != which[:-1]) | (when[1:] != when[:-1]))
         keep = np.append(True, moment[1:] | (code[1:] != code[:-1]) | (same[1:] != same[:-1]))
-        # What ends with a known update was not deleted.
+        # A link that ends with a known update was not deleted.
         tick = np.cumsum(moment) - 1
         updated = np.bincount(tick[(code == UPDATE) & (made >= 0)], minlength=len(tick)) > 0
         keep &= ~((order >= len(new)) & (code == DELETE) & updated[tick])
@@ -153,15 +155,16 @@ class ChangingRelation:
     def _known(
         self, affected: NDArray[np.uint64], done: Any
     ) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]]:
-        """Changes of some facts after a time, what each made, and the facts that were there then.
+        """Return the changes of some links after a time, what each made, and the links before.
 
-        They need not be kept: facts say when they were made, by what, and when they ended.
+        Changes need not be stored: a link tells when and by which row it was made, and when it
+        ended.
         """
         facts, count = self.index.arrays, self.index.count
         begin, end = facts.begin[:count], facts.end[:count]
         live = np.flatnonzero(end > done)
         live = live[_among(self._which[live], affected)]
-        # Also look at those without a key, which never begin.
+        # Links without a key never begin, so their rows have to be checked, too.
         is_told = (begin[live] > done) | (end[live] < self._always)
         told = live[is_told]
         rows = prepare_changes(self._spec, self._raw(self.rows.take(told)))
@@ -176,7 +179,7 @@ class ChangingRelation:
         return pa.concat_tables([inserts, deletes]), made, had
 
     def _check(self, chain: _Chain) -> None:
-        """Refuse changes that contradict each other, or what was there before."""
+        """Raise an error if changes contradict each other or the links before them."""
         which, when, code = chain.which, chain.when, chain.code
         one, other = code[:-1], code[1:]
         at_once = (which[1:] == which[:-1]) & (when[1:] == when[:-1])
@@ -205,7 +208,7 @@ class ChangingRelation:
                 self._refuse(self._said(chain.rows, int(chain.order[at])), why + advice)
 
     def _take(self, chain: _Chain) -> NDArray[np.int64]:
-        """Have the facts that changes make, and the ends that they give to others."""
+        """Add the links that changes make, and set the ends of those they replace or delete."""
         first = chain.first
         end = np.append(chain.when[1:], 0).astype(chain.when.dtype)
         end[np.append(first[1:], True)] = self._always
@@ -231,14 +234,14 @@ class ChangingRelation:
         return np.concatenate([old, number[end[made] < self._always]])
 
     def _payload(self, prepared: pa.Table) -> pa.Table:
-        """The columns of the input, of prepared changes."""
+        """Return the input columns of prepared changes."""
         return prepared.select(self._schema.names)
 
     def _raw(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.rename_columns(self._spec.relation.schema.names)
 
     def _joinable(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Whether facts have all their keys; those that have a null there never begin."""
+        """Return for each link whether it has all keys; a link with a null key never begins."""
         schema = self._spec.relation.schema
         good = np.ones(len(rows), np.bool_)
         for name in {name for keys in self._spec.relation.keys for name in keys}:
@@ -246,7 +249,7 @@ class ChangingRelation:
         return good
 
     def _said(self, rows: pa.Table, at: int) -> str:
-        """A change in words: what it does, and to which fact."""
+        """Describe a change: its operation and its link."""
         relation = self._spec.relation
         assert relation.changes is not None
         one = rows.slice(at, 1)
@@ -262,7 +265,7 @@ class ChangingRelation:
         raise TidegateError(f"a change of the relation {why}; it is {said}")
 
     def _advice(self) -> str:
-        """What to do if facts that differ are taken for one."""
+        """Hint for links that differ but have the same identifying columns."""
         listed = ", ".join(f'"{name}"' for name in self._spec.relation.fact)
         return f" (facts are told apart by {listed}; fact= names other columns)"
 
@@ -285,9 +288,9 @@ class ChangingRelation:
         self.index.arrays.end[facts] = ends
 
     def forget(self, before: Any) -> bool:
-        """Drop the facts that ended by a time, if they are many; whether they were.
+        """Drop the links that ended by a time if they are many. Return True if links were dropped.
 
-        Then all facts have new numbers.
+        All links have new numbers then.
         """
         keep = np.flatnonzero(self.index.arrays.end[: self.index.count] > before)
         if 2 * len(keep) + _FEW > self.index.count:
@@ -300,7 +303,7 @@ class ChangingRelation:
     # ---- state --------------------------------------------------------------------------------
 
     def log(self) -> dict[str, pa.RecordBatch]:
-        """What has changed since the last record."""
+        """Return what has changed since the last record."""
         parts = self._parts(np.flatnonzero(self._ids >= self._mark), self._ended)
         self._mark, self._ended = self._next_id, []
         return parts
@@ -316,12 +319,12 @@ class ChangingRelation:
         }
 
     def whole(self) -> dict[str, pa.RecordBatch]:
-        """All facts."""
+        """Return all links."""
         self._mark, self._ended = 0, []
         return self.log()
 
     def learn(self, other: ChangingRelation) -> None:
-        """Know what another knows; for a new one."""
+        """Copy the links of another relation into this empty one."""
         self.load(other._parts(np.arange(other.index.count), []))
 
     def _records(self, facts: NDArray[np.int64]) -> pa.RecordBatch:
@@ -334,7 +337,7 @@ class ChangingRelation:
         return pa.RecordBatch.from_arrays([*map(pa.array, own.values()), *rows.columns], names)
 
     def load(self, parts: dict[str, pa.RecordBatch]) -> None:
-        """Take in a record; the records of a snapshot come first."""
+        """Apply a record; those of a snapshot come first."""
         facts = parts["facts"]
         table = pa.Table.from_batches([facts])
         which, ids, begin, end = (table.column(i).to_numpy() for i in range(4))
@@ -344,21 +347,21 @@ class ChangingRelation:
             self._add(which, ids, keys, begin, end, rows)
             self._next_id = max(self._next_id, int(ids.max()) + 1)
         ended, ends = (column.to_numpy() for column in parts["ended"].columns)
-        # One that began, ended and was dropped between two records is in none.
+        # A link that began, ended and was dropped between two records is in neither.
         known = np.isin(ended, self._ids)
         self._end(np.searchsorted(self._ids, ended[known]), ends[known])
         self._mark = self._next_id
 
 
 def _among(values: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether each value is one of some that are sorted; these are few, and values may be many."""
+    """Return for each value whether it is in `some`, which is sorted and short."""
     at = np.minimum(np.searchsorted(some, values), len(some) - 1)
     found: NDArray[np.bool_] = some[at] == values
     return found
 
 
 def _deletes(facts: pa.RecordBatch, ends: NDArray[Any]) -> pa.Table:
-    """The deletes of facts, given as the changes that made them, at the times of their ends."""
+    """Return the deletes of links. `facts` are the changes that made them, `ends` their ends."""
     columns = dict(zip(facts.schema.names, facts.columns, strict=True))
     columns |= {"time": pa.array(ends), "operation": pa.array(np.full(len(ends), DELETE, np.int8))}
     return pa.table(columns, schema=facts.schema)

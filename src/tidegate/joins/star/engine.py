@@ -1,4 +1,7 @@
-"""The star-streaming join: Arrow in, Arrow out, around the compiled loop."""
+"""The engine of the star join: record batches in, record batches out, around the compiled loop.
+
+The relation's rows are *links*. The paper, and names in the code, call them facts.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ from tidegate.kernel import layout
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 
-#: Results found before they are handed over.
+#: Results collected before they are handed over.
 _ROOM = 1 << 16
-#: Rows in one record of a snapshot, and what a log may take whatever is held.
+#: Rows per record of a snapshot, and bytes a log may take however little is held.
 _RECORD_ROWS = 1 << 16
 _RECORD_BYTES = 16 << 20
-#: What a held tuple costs besides its payload.
+#: Bytes per held row besides its payload.
 TUPLE_OVERHEAD = 256
 
 _COUNTED = {
@@ -43,22 +46,22 @@ _COUNTED = {
     "filtered": star_layout.FILTERED,
 }
 _SCALARS = {"seq": star_layout.SEQ, "epoch": star_layout.EPOCH, "started": star_layout.STARTED}
-#: What a record says of a held tuple, besides its key and payload.
+#: Fields of a held row in a record, besides its key and payload.
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
 
 
 class StarEngine:
-    """Streams joined through a relation (Towne, Zhu, Zuzarte, Hou; ALGORITHMS section 4).
+    """Join streams through a relation (Towne, Zhu, Zuzarte, Hou; ALGORITHMS section 4).
 
     Parameters
     ----------
     spec
         The join.
     relation
-        Where the relation does not change: its facts, and an index of those that this engine is
-        for, with their numbers among all facts.
+        For a static relation: its links, an index of the links of this engine's shard, and their
+        numbers among all links. None if the relation is a stream of changes.
     memory
-        How many tuples it may hold; None for all.
+        The number of rows it may hold; None for all.
     """
 
     def __init__(
@@ -84,12 +87,12 @@ class StarEngine:
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._piece = room(spec.result_schema)
         self._open = [pa.RecordBatch.from_pylist([], schema) for schema in self._schemas]
-        self._done = self._tables.rules.never  # the time of the last tick that is closed
+        self._done = self._tables.rules.never  # the time of the last closed tick
         self._keep_shed = keep_shed
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
-        #: The last order to hold another amount: its number, and how much.
+        #: The last budget update: its number, and the new budget.
         self.budget_update: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
@@ -99,7 +102,7 @@ class StarEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of the streams, and of the changes where the relation has them."""
+        """Process prepared batches of the streams, and of the changes if the relation changes."""
         n = len(self.spec.streams)
         self._flows["arrived"] += sum(b.num_rows for stream in inputs[:n] for b in stream)
         if self._changing is not None:
@@ -114,11 +117,11 @@ class StarEngine:
             self._forget_facts()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Close the tick that is still open."""
+        """Close the open tick."""
         yield from self._run([()] * len(self.spec.streams), close=True)
 
     def resize(self, number: int, memory: int) -> None:
-        """Follow an order to hold no more than this; what does not fit leaves at once."""
+        """Apply a budget update; rows that do not fit are shed at once."""
         self._allow(number, memory)
         tables, out = self._tables, self._output(0)
         tables.core.ints[star_layout.SHED] = 0
@@ -132,7 +135,7 @@ class StarEngine:
         self.budget_update = number, memory
 
     def _change(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Take in changes of the relation; the loop finds them by their times."""
+        """Apply changes of the relation; the loop looks links up by time."""
         assert self._changing is not None
         ended = self._changing.apply(batches, self._done)
         tables = self._tables
@@ -142,7 +145,7 @@ class StarEngine:
         self._advance(tables.core.stream_clock)
 
     def learn_facts(self, other: StarEngine) -> None:
-        """Know the facts that another engine knows, whose relation changes; for a new one."""
+        """Copy the links of another engine whose relation changes, into this new one."""
         assert self._changing is not None
         assert other._changing is not None
         self._changing.learn(other._changing)
@@ -151,7 +154,7 @@ class StarEngine:
         self._tables.renumber()
 
     def _forget_facts(self) -> None:
-        """Drop facts that ended before all that can still come, if they are many."""
+        """Drop links that ended before every row that can still come, if they are many."""
         assert self._changing is not None
         tables = self._tables
         before = tables.core.stream_clock.min() - tables.rules.lateness
@@ -164,7 +167,7 @@ class StarEngine:
         star.advance(tables.core, self._index.arrays, tables.rules, none, told)
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
-        """Whether the clock lies after all that is given and all that is waiting."""
+        """Return True if the clock is after all rows that are given or waiting."""
         batches = [b for s in inputs[: len(self._open)] for b in s] + self._open
         return all(b.num_rows == 0 or b.column(TIME).to_numpy().max() < clock for b in batches)
 
@@ -194,7 +197,7 @@ class StarEngine:
     def _batch(
         self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
     ) -> tuple[star_layout.Batch, NDArray[np.int64], NDArray[np.int64]]:
-        """The newcomers as sorted arrays; also the order, and where each stream's rows begin."""
+        """Return the newcomers as sorted arrays, their order, and where each stream begins."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in one]) for one in given]
             for name in (KEY, TIME, ROW_HASH)
@@ -234,7 +237,7 @@ class StarEngine:
         return newcomers, order, starts
 
     def _weights(self, stream: int, batches: list[pa.RecordBatch]) -> NDArray[np.float64]:
-        """How important the rows of one stream are."""
+        """Return the importance of the rows of one stream."""
         importance = self.spec.streams[stream].importance
         assert importance is not None
         at = PREPARED + self.spec.streams[stream].schema.get_field_index(importance)
@@ -251,13 +254,13 @@ class StarEngine:
         )
 
     def _facts(self, facts: NDArray[np.int64]) -> tuple[Payload, NDArray[np.int64]]:
-        """Where facts are found, and their numbers there."""
+        """Return the payload that contains links, and their numbers there."""
         if self._changing is not None:
             return self._changing.rows, facts
         return self._rows, self._numbers[facts]
 
     def _found(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Combinations as rows, in pieces."""
+        """Give combinations as result rows, in pieces of bounded size."""
         relation, facts = self._facts(rows[-1])
         taken = relation.widths_of(facts)
         for payload, own in zip(self._payload, rows, strict=False):
@@ -266,7 +269,7 @@ class StarEngine:
             yield self._results(rows[:, piece])
 
     def _results(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """Combinations as rows, less those whose keys only had the same hash."""
+        """Return combinations as result rows, without those whose keys only have the same hash."""
         relation = self.spec.relation
         known, numbers = self._facts(rows[-1])
         facts = known.take(numbers)
@@ -301,7 +304,7 @@ class StarEngine:
         first: list[int],
         close: bool,
     ) -> None:
-        """After a batch: remember the open tick, and drop the rows that nobody holds."""
+        """After a batch: store the open tick, and drop the payload of rows that are not held."""
         tables = self._tables
         start = len(order)
         if not close and batch.time[-1] >= tables.core.clock[0]:
@@ -310,7 +313,7 @@ class StarEngine:
             self._done = max(self._done, batch.time[start - 1])
         opened = order[start:]
         if not tables.rules.defer:
-            opened = opened[batch.slot[start:] >= 0]  # the others have no fact
+            opened = opened[batch.slot[start:] >= 0]  # the others have no link
         opened = np.sort(opened)
         for s, schema in enumerate(self._schemas):
             own = opened[(opened >= starts[s]) & (opened < starts[s + 1])] - starts[s]
@@ -321,7 +324,7 @@ class StarEngine:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Drop the rows that nobody holds, if they are many."""
+        """Drop the payload of rows that are not held, if these are many."""
         tables = self._tables
         for s, payload in enumerate(self._payload):
             if payload.wants_trim(int(tables.core.held[s])):
@@ -349,7 +352,7 @@ class StarEngine:
                 self._shed.append(pa.RecordBatch.from_arrays(columns, names=named))
 
     def take_shed(self) -> pa.Table:
-        """Early departures since the last call: which stream, when, why, and the tuple itself."""
+        """Return the rows shed since the last call: which stream, when, why, and the row itself."""
         fields = [
             ("side", pa.string()),
             ("shed_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
@@ -363,7 +366,7 @@ class StarEngine:
         return pa.concat_tables([empty, *parts], promote_options="default")
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return flows since the last call, and current gauges."""
         ints = self._tables.core.ints
         for name, at in _COUNTED.items():
             self._flows[name] += int(ints[at])
@@ -386,7 +389,7 @@ class StarEngine:
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return what has changed since the last record."""
         tables = self._tables
         core = tables.core
         rewritten = bool(core.ints[star_layout.REWRITTEN])
@@ -409,7 +412,7 @@ class StarEngine:
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state."""
         tables = self._tables
         parts: dict[str, pa.RecordBatch] = {
             "rates": tables.rates(changed=False),
@@ -428,7 +431,7 @@ class StarEngine:
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than three quarters of what was logged is dead."""
+        """True if more than three quarters of the log is out of date."""
         facts = 0 if self._changing is None else self._changing.nbytes
         return (
             self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
@@ -450,7 +453,7 @@ class StarEngine:
     def _held_rows(
         self, stream: int, slots: NDArray[np.int64], *most: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
+        """Give the held rows of a stream for a record, in pieces (see `Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["stream"][slots] == stream]
         for part in self._payload[stream].cut(table["row"][slots], *most):
@@ -463,7 +466,7 @@ class StarEngine:
             yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Restore the state from records, into a new engine."""
         streams = range(len(self._open))
         tables, number = self._tables, self.spec.unit.dtype.type
         held: list[list[pa.RecordBatch]] = [[] for _ in streams]
@@ -514,7 +517,7 @@ class StarEngine:
     def _survivors(
         self, stream: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """The logged tuples of one stream that are still there, as slots."""
+        """Return the logged rows of one stream that are still held, as slots."""
         payload = self._payload[stream]
         own = 1 + len(_LOGGED)
         payload.add(
@@ -533,7 +536,7 @@ class StarEngine:
 
 
 def _update(tuples: NDArray[Any], learned: pa.RecordBatch) -> None:
-    """Take in what was learned of tuples, which are in order of their sequence numbers."""
+    """Apply the logged DGL state of rows, which are sorted by sequence number."""
     seq = learned.column("seq").to_numpy()
     at = np.searchsorted(tuples["seq"], seq)
     known = at < len(tuples)

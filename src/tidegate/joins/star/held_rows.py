@@ -1,4 +1,4 @@
-"""Tuples of a star join: linked on arrival, in memory or not, expired, evicted."""
+"""The life of a row in a star join: linked on arrival, held, expired or shed."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from tidegate.kernel.layout import BEFORE_PROBE
 
 @inlined
 def _counts(rules: Rules) -> bool:
-    """Whether matches in memory are kept count of."""
+    """Return True if the policy needs the current number of matches of each held row."""
     return rules.kind == DIMPPROB or rules.kind == DGL
 
 
 @inner
 def link(core: Core, slot: int) -> None:
-    """Put a tuple into its group."""
+    """Insert a row into its group."""
     held = core.slots[slot]
     group = core.groups[held.stream, held.entry]
     held.prev, held.next = -1, group.head
@@ -70,7 +70,7 @@ def link(core: Core, slot: int) -> None:
 
 @inner
 def release(core: Core, slot: int) -> None:
-    """Take a tuple out of its group, and free its slot."""
+    """Remove a row from its group, and free its slot."""
     held = core.slots[slot]
     if held.prev >= 0:
         core.slots[held.prev].next = held.next
@@ -87,7 +87,7 @@ def release(core: Core, slot: int) -> None:
 
 @inlined
 def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: int) -> None:
-    """Link newcomer i, if it has an active fact; otherwise it is filtered."""
+    """Insert newcomer i into its group if it has an active link; otherwise count it as filtered."""
     stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
     end = last_end(facts, stream, entry, time, rules.never)
     batch.slot[i] = -1
@@ -111,7 +111,7 @@ def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: i
 
 @inlined
 def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
-    """Whether nothing can join a tuple any more, if the other streams are in order."""
+    """Return True if no future row can join a row, as long as the other streams are in order."""
     for o in range(rules.windows.shape[0]):
         if o != stream and not core.stream_clock[o] >= until + rules.lateness:
             return False
@@ -120,7 +120,7 @@ def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
 
 @inlined
 def _overdue(core: Core, rules: Rules, pool: int) -> int:
-    """The tuple of a pool that ended first, of those that only a lagging stream could join."""
+    """Return the row of a pool that ended first, if only a lagging stream could still join it."""
     best = -1
     for s in range(rules.windows.shape[0]):
         if rules.pools > 1 and s != pool:
@@ -142,7 +142,7 @@ def _overdue(core: Core, rules: Rules, pool: int) -> int:
 
 @inlined
 def _oldest(core: Core, stream: int) -> int:
-    """The tuple of a stream that ends first, or -1."""
+    """Return the slot of the row of a stream that ends first, or -1."""
     due = core.due[stream]
     while core.dues[stream] > 0:
         slot = due[0].item
@@ -156,11 +156,11 @@ def _oldest(core: Core, stream: int) -> int:
 
 @inner
 def schedule(core: Core, slot: int) -> None:
-    """Remember when a tuple ends."""
+    """Add a row to the heap of expiry times."""
     stream = core.slots[slot].stream
     due = core.due[stream]
     if core.dues[stream] == due.shape[0]:
-        # Most of these are gone, or end at another time by now.
+        # The heap is full: drop entries of rows that are gone or end at another time.
         n = 0
         for i in range(due.shape[0]):
             held = core.slots[due[i].item]
@@ -177,7 +177,7 @@ def schedule(core: Core, slot: int) -> None:
 
 @inner
 def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> None:
-    """Take a tuple out of memory."""
+    """Remove a row from memory."""
     held = core.slots[slot]
     held.state = PENDING
     if rules.kind != NOTHING:
@@ -190,7 +190,7 @@ def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> N
         core.gone[core.ints[GONE]] = held.seq
         core.ints[GONE] += 1
     if held.seq >= core.ints[BASE] and core.ints[STAGE] != BEGIN:
-        # A newcomer of this tick: the others may still find it.
+        # Other newcomers of this tick may still probe this newcomer.
         if rules.shed_when == BEFORE_PROBE:
             return
         batch.slot[held.origin] = -1
@@ -208,7 +208,7 @@ def _shed(core: Core, out: Output, slot: int, was_held: bool) -> None:
 
 @inner
 def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None:
-    """Have a tuple in memory; one that is not `fresh` knows its rank and its gain."""
+    """Hold a row. A row that is not `fresh` comes from a checkpoint with its rank and gain."""
     held = core.slots[slot]
     held.state = HELD
     pool = pool_of(rules, held.stream)
@@ -219,7 +219,7 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
         return
     partners = 0
     if _counts(rules) or (rules.kind == SIMPPROB and fresh):
-        # SIMPPROB counts its own matches only, and changes nobody else's.
+        # SIMPPROB counts a row's matches once, and does not update those of its partners.
         action = COUNT if rules.kind == SIMPPROB else ADD
         partners = recount(core, facts, rules, slot, action, -1)
         held.matches = partners
@@ -243,7 +243,7 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
 
 @inlined
 def admit(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, i: int) -> None:
-    """Have newcomer i in memory, and drop what does not fit then: it, or another."""
+    """Admit newcomer i; if the pool is over budget then, shed rows or reject the newcomer."""
     ints = core.ints
     slot = batch.slot[i]
     if slot < 0:
@@ -263,7 +263,7 @@ def admit(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, i: 
 def fit(
     core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, pool: int, slot: int
 ) -> None:
-    """Drop what a pool has no room for: the newcomer in this slot, if there is one, or others."""
+    """Shed rows of a pool that is over budget. `slot` is the newcomer, or -1."""
     ints = core.ints
     while core.used[pool] > rules.budgets[pool]:
         least = _overdue(core, rules, pool)
@@ -282,7 +282,7 @@ def fit(
 
 @inlined
 def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, stop: int) -> None:
-    """Count the arrivals of a tick; an arrival one half-life later weighs twice as much."""
+    """Count the arrivals of a tick. The weight of an arrival doubles every half-life."""
     ints = core.ints
     weight = 1.0
     if rules.halflife > 0:
@@ -318,14 +318,14 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
 
 @inner
 def end_facts(core: Core, facts: Facts, rules: Rules) -> None:
-    """What the facts that have ended by the clock led to does not count any more."""
+    """Process links that have ended: update the ranks of the rows they connected."""
     ints = core.ints
     while ints[ENDING] > 0 and core.ending[0].rank <= core.clock[0]:
         fact, end = core.ending[0].item, core.ending[0].rank
         drop_top(core.ending, ints[ENDING])
         ints[ENDING] -= 1
         if facts.end[fact] != end:
-            continue  # it was given an earlier end
+            continue  # the link was given an earlier end
         if _counts(rules):
             slot = core.groups[0, facts.key[fact, 0]].head
             while slot >= 0:
@@ -348,7 +348,7 @@ def end_facts(core: Core, facts: Facts, rules: Rules) -> None:
 
 @inlined
 def expire(core: Core, facts: Facts, rules: Rules, batch: Batch) -> None:
-    """Drop what nothing can join any more."""
+    """Drop rows that no future row can join."""
     for s in range(rules.windows.shape[0]):
         slot = _oldest(core, s)
         while slot >= 0 and _expired(core, rules, s, core.slots[slot].until):

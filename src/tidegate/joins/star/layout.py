@@ -1,8 +1,10 @@
-"""How everything that a star join holds lies in arrays.
+"""Array layout of the state of a star join.
 
-A held tuple is a *slot*; the slots of one stream and key form a *group*, a list. Newcomers of a
-tick are linked into their groups too, before they are held or not, so that whoever comes after
-finds them.
+A row is stored in a *slot*. The slots of one stream and key form a linked list, a *group*. The
+newcomers of a tick are linked into their groups before the loop decides whether to hold them, so
+that later newcomers of the tick can find them.
+
+The relation's rows are *links*; code and the paper call them facts.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import numpy as np
 
 from tidegate.kernel.compiling import Array
 
-#: What ranks: nothing, a number fixed at admission, or one of the formulas of section 3.2; `RATE`
-#: is how often partners come, weighed by the tuple's own importance or (`AUTO`) by the results'.
+#: How held rows are ranked: not at all, by a number fixed at admission, or by a formula of section
+#: 3.2 of the paper. `RATE` ranks by how often partners arrive, weighted by the row's own
+#: importance. `AUTO` weights by the importance of the results.
 NOTHING, FIXED, SIMPPROB, DIMPPROB, DGL, RATE, AUTO = range(7)
 
 # Places in `Core.ints`.
@@ -28,21 +31,21 @@ RATED = 20  # changes with all that `worth` depends on
 # Whether a probe stopped at a full output, and at which fact and slot it continues.
 PAUSED, PAUSED_FACT, PAUSED_SLOT = 21, 22, 23
 INTS = 24
-#: How many tuples' worth is remembered; a power of two.
+#: Number of entries in the cache of `worth`; a power of two.
 MEMO = 256
 
-# What a slot is: free, linked but not in memory, or in memory.
+# States of a slot. 0 means free; PENDING means linked into its group but not held.
 PENDING, HELD = 1, 2
-# Stages of a tick, and what `meet` does with what it finds.
+# Stages of a tick, and actions of `match.join_partners`.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 EMIT, ADD, TAKE, COUNT = 2, 1, -1, 0
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """One tuple.
+    """Return the dtype of a slot, which stores one row.
 
-    `until` is when nothing can join it any more, `rank`, `tie`, `matches` and `seq` are what it is
-    compared by; `gain` is what DGL has of it, since `last`.
+    Nothing can join the row from the time `until` on. Rows are compared by `rank`, `tie`, `matches`
+    and `seq`, in this order. `gain` is DGL's priority of the row as it was at the time `last`.
     """
     return np.dtype(
         [
@@ -71,14 +74,18 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
     )
 
 
-#: The tuples of a stream and key, and how often the key came, as a count and as importance.
+#: The rows of one stream and key. `rate` counts the arrivals of the key, `sum` adds up their
+#: importance.
 GROUP = np.dtype(
     [("rate", "f8"), ("sum", "f8"), ("head", "i4"), ("count", "i4"), ("touched", "i4")], align=True
 )
 
 
 def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """What tuples of one key and weight are worth, if their times lie in [since, before)."""
+    """Return the dtype of a cache entry: the worth of a row with this key, weight and time.
+
+    The entry is valid for rows whose time lies in [since, before).
+    """
     return np.dtype(
         [
             ("since", time),
@@ -94,48 +101,48 @@ def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Core(NamedTuple):
-    """All state of one join but the relation; n streams, p pools."""
+    """All state of one join except the relation, for n streams and p memory pools."""
 
     ints: Array
     clock: Array  # [1]: the largest time seen
-    stream_clock: Array  # [n]: the same of each stream
+    stream_clock: Array  # [n]: the largest time seen of each stream
     slots: Array
     free: Array
     groups: Array  # [n, entries]
-    heaps: Array  # [2 p, slots]; the second p are those that DGL has nothing to say for
-    sizes: Array  # [2 p]: of the heaps
+    heaps: Array  # [2 p, slots]; the second p heaps hold the rows whose DGL priority is zero
+    sizes: Array  # [2 p]: sizes of the heaps
     used: Array  # [p]
     held: Array  # [n]
-    due: Array  # [n, .]: heaps of what expires
-    dues: Array  # [n]: their sizes
-    ending: Array  # a heap of facts that end
-    floor: Array  # [p]: the largest rank evicted so far
-    cursor: Array  # [n]: the slots of a combination
-    gone: Array  # sequence numbers of what has left since the mark
+    due: Array  # [n, .]: heaps of rows by the time they expire
+    dues: Array  # [n]: sizes of the heaps in `due`
+    ending: Array  # a heap of links by the time they end
+    floor: Array  # [p]: the largest rank shed so far
+    cursor: Array  # [n]: the slots of the combination that a probe is at
+    gone: Array  # sequence numbers of rows that left since the mark
     memo: Array  # [MEMO]
 
 
 class Rules(NamedTuple):
-    """What does not change while a batch runs."""
+    """Settings that do not change while a batch runs."""
 
     kind: int
     shed_when: int
-    defer: bool  # whether a tick waits for its end before it probes
+    defer: bool  # a tick is probed only after it is complete
     pools: int
     budgets: Array
-    windows: Array  # [n]; 0: unbounded
+    windows: Array  # [n]; 0 means unbounded
     lateness: Any
-    halflife: Any  # 0: no decay
-    combine: int  # of importance: 0 min, 1 max, 2 sum, 3 product; -1: there is none
+    halflife: Any  # 0 means no decay
+    combine: int  # how importance is combined: 0 min, 1 max, 2 sum, 3 product; -1: there is none
     params: Any
     floor_weight: float
     seq_weight: float
-    never: Any  # a time before all others, and one after
+    never: Any  # a time before all others; `always` is a time after all others
     always: Any
 
 
 class Batch(NamedTuple):
-    """Newcomers, sorted by (time, stream, key hash, tie)."""
+    """Newcomers, sorted by (time, stream, key hash, row hash)."""
 
     time: Array
     stream: Array
@@ -143,12 +150,12 @@ class Batch(NamedTuple):
     row: Array
     weight: Array
     rank: Array
-    probed: Array  # those of the open tick that have probed in an earlier batch
-    slot: Array  # where each is linked, -1 if nowhere
+    probed: Array  # rows of the open tick that probed in an earlier batch
+    slot: Array  # the slot of each newcomer; -1 if it has none
 
 
 class Output(NamedTuple):
-    """Results as rows of each stream and a fact, and (where asked for) what was shed."""
+    """Results as the row numbers of each stream and a link; optionally the rows that were shed."""
 
     rows: Array  # [n + 1, room]
     shed_row: Array

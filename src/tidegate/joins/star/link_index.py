@@ -1,7 +1,8 @@
-"""The relation of a star join as an index: from a key of any stream to the facts that have it.
+"""Index of the relation of a star join: from a key of any stream to the links that have it.
 
-Each stream has keys of its own, found by hash; the facts of a key form a list. Facts are numbered
-in the order in which they were added, and only a rebuild takes any away.
+Each stream has its own keys, found by hash. The links of one key form a list. Links (facts in the
+paper and in the code) are numbered in the order in which they were added, and only a rebuild
+removes any.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefet
 
 
 class Facts(NamedTuple):
-    """An index of n streams, e keys a stream and f facts at the most."""
+    """An index of n streams, with room for e keys per stream and f links."""
 
     table: Array  # [n, slots, 2], open addressing: (hash, entry + 1)
     hashes: Array  # [n, e]
-    first: Array  # [n, e]: a key's first fact, or -1
+    first: Array  # [n, e]: a key's first link, or -1
     begin: Array  # [f]
     end: Array  # [f]
     key: Array  # [f, n]
-    next: Array  # [f, n]: another fact with the same key of the stream, or -1
+    next: Array  # [f, n]: the next link with the same key of the stream, or -1
 
 
 @inlined
 def _place(table: Array, stream: int, h: Any) -> int:
-    """Where a hash is in the table, or would be."""
+    """Return the place of a hash in the table, or the free place where it belongs."""
     mask = np.uint64(table.shape[1] - 1)
     at = h & mask
     while table[stream, at, 1] != 0 and table[stream, at, 0] != h:
@@ -37,7 +38,7 @@ def _place(table: Array, stream: int, h: Any) -> int:
 
 @entry_point
 def find(facts: Facts, stream: int, hashes: Array, entries: Array) -> None:
-    """The entry of each hash, or -1."""
+    """Find the entry of each hash; -1 if there is none."""
     mask = np.uint64(facts.table.shape[1] - 1)
     row = facts.table[stream]
     for i in range(hashes.shape[0]):
@@ -48,7 +49,10 @@ def find(facts: Facts, stream: int, hashes: Array, entries: Array) -> None:
 
 @entry_point
 def intern(facts: Facts, stream: int, hashes: Array, entries: Array, used: int) -> int:
-    """Find or make the entry of each hash, for which there is room; how many there are then."""
+    """Find or create the entry of each hash, and return the number of entries.
+
+    The table has room for all of them.
+    """
     for i in range(hashes.shape[0]):
         at = _place(facts.table, stream, hashes[i])
         if facts.table[stream, at, 1] == 0:
@@ -63,7 +67,7 @@ def intern(facts: Facts, stream: int, hashes: Array, entries: Array, used: int) 
 
 @entry_point
 def chain(facts: Facts, start: int, stop: int) -> None:
-    """Put facts whose keys are set into the lists of their keys."""
+    """Add links, whose keys are set, to the lists of their keys."""
     for fact in range(start, stop):
         for stream in range(facts.key.shape[1]):
             entry = facts.key[fact, stream]
@@ -73,15 +77,15 @@ def chain(facts: Facts, start: int, stop: int) -> None:
 
 @inlined
 def active(facts: Facts, fact: int, time: Any) -> bool:
-    """Whether a fact is active at a time."""
+    """Return True if a link is active at a time."""
     return bool(facts.begin[fact] <= time < facts.end[fact])
 
 
 @inlined
 def last_end(facts: Facts, stream: int, entry: int, time: Any, none: Any) -> Any:
-    """When the last of the facts ends that a tuple of this key and time has; `none` without any.
+    """Return when the last active link of a row ends; `none` if the row has no active link.
 
-    The paper's condition (8): from then on nothing can join it.
+    This is condition (8) of the paper: no row can join it from that time on.
     """
     latest = none
     if entry >= 0:
@@ -95,7 +99,7 @@ def last_end(facts: Facts, stream: int, entry: int, time: Any, none: Any) -> Any
 
 @entry_point
 def matched(facts: Facts, stream: int, entries: Array, times: Array, found: Array) -> None:
-    """Whether each tuple has an active fact."""
+    """Set for each row whether it has an active link."""
     for i in range(entries.shape[0]):
         if entries[i] < 0:
             found[i] = False
@@ -110,9 +114,9 @@ def matched(facts: Facts, stream: int, entries: Array, times: Array, found: Arra
 def lead(
     facts: Facts, stream: int, entries: Array, times: Array, shard: Array, rows: Array, to: Array
 ) -> int:
-    """The shards that the active facts of each tuple are in, each once: which row goes where.
+    """Find the shards of the active links of each row, each shard once per row.
 
-    Gives how many there are; fills `rows` and `to` as far as there is room.
+    Return the number of (row, shard) pairs. Write them to `rows` and `to` as far as there is room.
     """
     n = 0
     for i in range(entries.shape[0]):
@@ -133,9 +137,10 @@ def lead(
 
 @entry_point
 def components(facts: Facts, count: int, parent: Array, offset: Array) -> None:
-    """Union of keys that a fact connects; `parent` is of all streams' keys, one after the other.
+    """Unite the keys that a link connects (union-find).
 
-    `offset[s]` is where those of stream s begin; each is its own parent before.
+    `parent` contains the keys of all streams, one stream after the other, each its own parent at
+    first. `offset[s]` is where the keys of stream s begin.
     """
     for fact in range(count):
         root = -1

@@ -1,4 +1,7 @@
-"""The loop of the star join: expire, probe through the facts, admit, evict."""
+"""The compiled loop of the star join: expire, probe through the links, admit, shed.
+
+The relation's rows are called links in the docs and facts in the paper and in the code.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def _hear(core: Core, stream: int, time: Any) -> None:
 def _probe_tick(
     core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, n: int
 ) -> tuple[int, int]:
-    """Probe with every newcomer of the tick, from the cursor on."""
+    """Probe with every newcomer of the tick, starting at the cursor."""
     ints = core.ints
     alone = rules.windows.shape[0] == 1
     for i in range(ints[AT], ints[TICK_TO]):
@@ -100,7 +103,7 @@ def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Outpu
 
 @inlined
 def _close_tick(core: Core, batch: Batch) -> None:
-    """Let go of the newcomers that are not in memory."""
+    """Free the slots of newcomers that are not held."""
     for i in range(core.ints[TICK_FROM], core.ints[TICK_TO]):
         slot = batch.slot[i]
         if slot >= 0 and core.slots[slot].state == PENDING:
@@ -112,10 +115,11 @@ def _close_tick(core: Core, batch: Batch) -> None:
 def run(
     core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, n: int, close: bool
 ) -> tuple[int, int]:
-    """Take the batch from the cursor on: how many results there are, and why it stopped.
+    """Process the batch from the cursor on; return the number of results and why it stopped.
 
-    `out` has `n` results already. The last tick is left open unless `close`. A tick that was open
-    before and has probed is linked first, so that late tuples find it, too.
+    `out` contains `n` results already. The last tick stays open unless `close` is true. If the open
+    tick of an earlier batch has probed, its rows are linked first, so that out-of-order rows find
+    them.
     """
     ints = core.ints
     total = batch.time.shape[0]
@@ -156,7 +160,7 @@ def run(
                 ints[STAGE] = END if stage == SECOND else SECOND
         if stage == END:
             if waits:
-                # Its tuples will come again, with the rest of it.
+                # The rows of an open tick come again with the next batch.
                 for i in range(ints[TICK_FROM], total):
                     if batch.slot[i] >= 0:
                         release(core, batch.slot[i])
@@ -167,7 +171,7 @@ def run(
 
 @entry_point
 def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -> None:
-    """Hear how far the streams have come, and drop what has expired by then."""
+    """Advance the stream clocks, and drop rows that have expired."""
     core.ints[RATED] += 1
     for s in range(told.shape[0]):
         _hear(core, s, told[s])
@@ -177,7 +181,7 @@ def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -
 
 @entry_point
 def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
-    """Drop what is too much by rules that have just changed."""
+    """Shed rows until the budgets, which have just changed, are met."""
     core.ints[RATED] += 1
     for pool in range(rules.pools):
         fit(core, facts, rules, batch, out, pool, -1)
@@ -185,7 +189,7 @@ def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) ->
 
 @entry_point
 def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
-    """Hold tuples that were held before, given in order of their sequence numbers."""
+    """Hold rows from a checkpoint again. They come in the order of their sequence numbers."""
     core.ints[RATED] += 1
     for i in range(tuples.shape[0]):
         core.ints[FREE] -= 1
@@ -203,7 +207,7 @@ def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
 
 @entry_point
 def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
-    """Facts have been given an end: held tuples may end with them."""
+    """Shorten the lives of held rows whose links have been given an end."""
     core.ints[RATED] += 1
     for i in range(ended.shape[0]):
         fact = ended[i]
@@ -221,7 +225,7 @@ def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
 
 @entry_point
 def note_ends(core: Core, facts: Facts, fact: Array) -> None:
-    """Remember which facts end, for which there is room."""
+    """Add the ends of links to the heap of ends, which has room for them."""
     for i in range(fact.shape[0]):
         n = core.ints[ENDING]
         put(core.ending, n, facts.end[fact[i]], fact[i], fact[i])

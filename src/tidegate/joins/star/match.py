@@ -1,4 +1,4 @@
-"""What facts lead to: the combinations of a tuple with one of each other stream."""
+"""Combine a row with rows of the other streams through the links (facts) of the relation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate.kernel.compiling import Array, inlined, inner
 
 @inlined
 def _near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
-    """Whether tuples of streams s and o with times a and b lie in each other's window."""
+    """Return True if rows of streams s and o with times a and b are in each other's window."""
     mine, other = rules.windows[s], rules.windows[o]
     return bool((mine == 0 or b < a + mine) and (other == 0 or a < b + other))
 
@@ -32,7 +32,7 @@ def _near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
 def _fits(
     core: Core, facts: Facts, rules: Rules, fact: int, slot: int, depth: int, s: int, time: Any
 ) -> bool:
-    """Whether a tuple completes a combination through a fact: active, and in all windows."""
+    """Return True if a row completes a combination: its link is active, and all windows agree."""
     held = core.slots[slot]
     if not (active(facts, fact, held.time) and _near(rules, s, time, held.stream, held.time)):
         return False
@@ -45,7 +45,7 @@ def _fits(
 
 @inlined
 def _other(stream: int, depth: int) -> int:
-    """The other streams of a stream, by number."""
+    """Return the number of the other stream at a given depth of the search."""
     return depth if depth < stream else depth + 1
 
 
@@ -68,12 +68,13 @@ def join_partners(
     action: int,
     only: int,
 ) -> int:
-    """Go through all combinations of a tuple with one of each other stream, by its facts.
+    """Enumerate all combinations of a row with one row of each other stream, link by link.
 
-    `EMIT` writes those with all that have probed to `rows`, after the n that it has; it gives how
-    many it has then. When `rows` is full it sets `PAUSED`, and the next call continues there. The
-    others count those with what is in memory, through facts that have not ended; `ADD` and `TAKE`
-    also in the matches of all but the tuple itself. `only` is one fact, or -1.
+    `EMIT` writes combinations of rows that have probed to `rows`, after the `n` that are there, and
+    returns the new number. When `rows` is full it sets `PAUSED`; the next call continues from
+    there. `COUNT`, `ADD` and `TAKE` count combinations of held rows through links that have not
+    ended. `ADD` and `TAKE` also update the matches of the other rows. `only` restricts the search
+    to one link; -1 means all links of the row.
     """
     others = rules.windows.shape[0] - 1
     fact = only if only >= 0 else facts.first[stream, entry]
@@ -95,7 +96,7 @@ def join_partners(
             depth = 0
             slot = core.groups[_other(stream, 0), facts.key[fact, _other(stream, 0)]].head
             if resumes:
-                # The slots of the streams before the last are still in `core.cursor`.
+                # `core.cursor` still contains the slots of the streams before the last.
                 depth, slot = others - 1, core.ints[PAUSED_SLOT]
                 resumes = False
             while depth >= 0:
@@ -141,7 +142,7 @@ def join_partners(
 
 @inner
 def recount(core: Core, facts: Facts, rules: Rules, slot: int, action: int, only: int) -> int:
-    """Count the matches of a tuple in memory, and in theirs; see `meet`."""
+    """Count the matches of a held row, and update those of its partners; see `join_partners`."""
     held = core.slots[slot]
     none = core.cursor.reshape(1, -1)
     return join_partners(

@@ -1,7 +1,7 @@
-"""Which tuple of a star join leaves: its rank now, and the heaps that keep the lowest on top.
+"""Ranking of held rows, and the heaps that keep the lowest rank on top.
 
-A heap knows where each slot is in it: what changes a rank moves the slot, so that the choice is
-always exact.
+Each slot stores its position in its heap. When a rank changes, the slot moves, so the row with the
+lowest rank is always known exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _lower(core: Core, a: int, b: int) -> bool:
 
 @inner
 def settle(core: Core, slot: int) -> None:
-    """Move a slot to where it belongs in its heap."""
+    """Restore the heap order after the rank of a slot has changed."""
     queue, at = core.slots[slot].queue, core.slots[slot].place
     heap, n = core.heaps[queue], core.sizes[queue]
     while at > 0:
@@ -52,7 +52,7 @@ def settle(core: Core, slot: int) -> None:
 
 @inner
 def push(core: Core, queue: int, slot: int) -> None:
-    """Put a slot into a heap."""
+    """Add a slot to a heap."""
     core.slots[slot].queue = queue
     core.slots[slot].place = core.sizes[queue]
     core.heaps[queue, core.sizes[queue]] = slot
@@ -62,7 +62,7 @@ def push(core: Core, queue: int, slot: int) -> None:
 
 @inner
 def pull(core: Core, slot: int) -> None:
-    """Take a slot out of its heap."""
+    """Remove a slot from its heap."""
     queue, at = core.slots[slot].queue, core.slots[slot].place
     core.sizes[queue] -= 1
     last = core.heaps[queue, core.sizes[queue]]
@@ -74,25 +74,27 @@ def pull(core: Core, slot: int) -> None:
 
 @inlined
 def pool_of(rules: Rules, stream: int) -> int:
-    """The part of the memory that a stream's tuples are in."""
+    """Return the memory pool of a stream's rows."""
     return stream if rules.pools > 1 else 0
 
 
 @inlined
 def _balance(core: Core, rules: Rules, slot: int) -> float:
-    """What DGL has of a tuple now."""
+    """Return the DGL priority of a row at the current time."""
     held = core.slots[slot]
     return float(held.gain - rules.params[1] * float(core.clock[0] - held.last))
 
 
 @inner
 def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
-    """How much comes for a tuple: over its facts that are active now, the rate of all others.
+    """Return the expected rate of results of a row.
 
-    With importance, a rate is that of the results' importance, as if each arrival of a key had the
-    mean of the key's. It is written so that more arrivals never make it less.
+    It is the sum, over the active links of the row, of the product of the arrival rates of the
+    other streams. With importance it is the rate of the results' importance, assuming that each
+    arrival of a key has the mean importance of the key. The formula never decreases when more rows
+    arrive.
 
-    A key may have very many facts and tuples, so what was found for one of them is remembered.
+    A key may have very many links and rows, so the last values are cached.
     """
     held = core.slots[slot]
     spread = 97 * held.stream + int(8.0 * min(held.weight, 1e9))
@@ -149,7 +151,7 @@ def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
 
 @inlined
 def victim(core: Core, facts: Facts, rules: Rules, pool: int) -> int:
-    """The tuple of a pool with the lowest rank."""
+    """Return the slot with the lowest rank of a pool."""
     heap = core.heaps[pool]
     if rules.kind == DGL:
         while core.sizes[pool] > 0 and _balance(core, rules, heap[0]) <= 0.0:
@@ -160,7 +162,7 @@ def victim(core: Core, facts: Facts, rules: Rules, pool: int) -> int:
         if core.sizes[rules.pools + pool] > 0:
             return int(core.heaps[rules.pools + pool, 0])
     if rules.kind >= RATE:
-        # Ranks are as they were when last looked up, and only rise.
+        # Stored ranks may be outdated, but true ranks only rise.
         while True:
             slot = heap[0]
             rank = worth(core, facts, rules, slot)
@@ -173,13 +175,13 @@ def victim(core: Core, facts: Facts, rules: Rules, pool: int) -> int:
 
 @inner
 def learn(core: Core, rules: Rules, slot: int) -> None:
-    """DGL: a held tuple has a result now; its matches count once an instant."""
+    """DGL: credit a held row with a result. Its current matches count once per instant."""
     held = core.slots[slot]
     since = float(core.clock[0] - held.last)
     share = held.weight * max(float(held.time + rules.windows[held.stream] - core.clock[0]), 0.0)
     share /= rules.params[0]
     if since > 0.0:
-        # An instant with a result costs nothing: only those since the last one, before this, do.
+        # Only instants without a result, after the last result and before this one, cost priority.
         idle = max(since - rules.params[2], 0.0)
         held.gain = max(held.gain - rules.params[1] * idle, 0.0) + share * float(held.matches)
         held.last = core.clock[0]
@@ -190,7 +192,7 @@ def learn(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def _regain(core: Core, rules: Rules, slot: int) -> None:
-    """Have a tuple ranked by its balance: all fall alike, so what differs does not change."""
+    """Rank a row by its gain plus what has decayed until `last`: all priorities decay alike."""
     held = core.slots[slot]
     pool = pool_of(rules, held.stream)
     if held.queue != pool:
@@ -204,7 +206,7 @@ def _regain(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def rematch(core: Core, rules: Rules, slot: int, change: int) -> None:
-    """A tuple in memory has gained or lost matches there."""
+    """Update the number of matches of a held row."""
     core.slots[slot].matches += change
     if rules.kind == DIMPPROB:
         core.slots[slot].rank = core.slots[slot].weight * float(core.slots[slot].matches)

@@ -1,4 +1,7 @@
-"""The relation of a star join: read, checked, indexed, changed."""
+"""Read, check and index the relation of a star join.
+
+The relation's rows are *links*. The paper, and names in the code, call them facts.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ from tidegate.settings.values import quoted
 
 Hashes = NDArray[np.uint64]
 
-#: A delete comes before an insert of the same time, so that the two together are an update.
+#: Order of operations at one time: a delete comes before an insert, so that both are an update.
 _ORDER = {"delete": 0, "update": 1, "insert": 2}
 DELETE, UPDATE, INSERT = _ORDER.values()
 
 
 def for_ever(unit: TimeUnit) -> int | float:
-    """A time after all others."""
+    """Return a time after all others."""
     return np.inf if unit.kind == "real number" else LARGEST_TIME
 
 
 @dataclass(frozen=True)
 class Known:
-    """A relation that does not change, as arrays: keys by stream, and active intervals."""
+    """A static relation as arrays: key hashes by stream, and active intervals."""
 
     rows: pa.RecordBatch
     keys: list[Hashes]
@@ -43,9 +46,10 @@ class Known:
 
 
 def known(spec: StarJoin, table: pa.Table) -> Known:
-    """Read and check a relation that does not change.
+    """Read and check a static relation.
 
-    Facts with a null key can never join, and those that end as they begin are never active.
+    Links with a null key can never join, and links that end when they begin are never active: both
+    are dropped.
     """
     names = {name for keys in spec.relation.keys for name in keys}
     good = np.ones(len(table), np.bool_)
@@ -63,7 +67,7 @@ def known(spec: StarJoin, table: pa.Table) -> Known:
 
 
 def key_hashes(spec: StarJoin, rows: pa.RecordBatch) -> list[Hashes]:
-    """The keys of facts, by stream."""
+    """Return the key hashes of links, by stream."""
     return [
         hash_columns([rows.column(name) for name in keys], rows.num_rows)
         for keys in spec.relation.keys
@@ -71,7 +75,7 @@ def key_hashes(spec: StarJoin, rows: pa.RecordBatch) -> list[Hashes]:
 
 
 def _interval(spec: StarJoin, rows: pa.RecordBatch) -> tuple[NDArray[Any], NDArray[Any]]:
-    """When facts begin and end; a null is since ever, and for ever."""
+    """Return when links begin and end; a null means no bound."""
     last, dtype = for_ever(spec.unit), spec.unit.dtype
     ends = [np.full(rows.num_rows, -last, dtype), np.full(rows.num_rows, last, dtype)]
     for at, name in enumerate(spec.relation.interval or ()):
@@ -94,7 +98,7 @@ def _interval(spec: StarJoin, rows: pa.RecordBatch) -> tuple[NDArray[Any], NDArr
 def _check_apart(
     spec: StarJoin, rows: pa.RecordBatch, begin: NDArray[Any], end: NDArray[Any]
 ) -> None:
-    """Refuse a fact that stands twice for one time."""
+    """Raise an error if a link is listed twice for the same time."""
     columns = [rows.column(name) for name in spec.relation.fact]
     which = hash_columns(columns, rows.num_rows)
     order = np.lexsort((end, begin, which))
@@ -125,7 +129,7 @@ def _shown(rows: pa.RecordBatch, at: Any) -> str:
 
 
 def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
-    """What each row of a stream of changes does, as a number in the order of one time."""
+    """Return the operation of each row of a stream of changes, as its place in `_ORDER`."""
     assert spec.relation.changes is not None
     name, time = spec.relation.changes
     column = pc.utf8_lower(rows.column(name))
@@ -149,14 +153,14 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The values in order, each once: sorting a million is far quicker than numpy's hash table."""
+    """Return the sorted distinct values. For a million values, sorting beats numpy's hash table."""
     ordered = np.sort(values)
     kept: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
     return kept
 
 
 class FactIndex:
-    """Facts that can be found by the key of any stream."""
+    """Links that can be found by the key of any stream."""
 
     def __init__(self, streams: int, time: np.dtype[Any]) -> None:
         self.streams, self.time = streams, time
@@ -178,11 +182,11 @@ class FactIndex:
 
     @property
     def entries(self) -> int:
-        """How many keys a stream may have."""
+        """Number of keys per stream that there is room for."""
         return int(self.arrays.hashes.shape[1])
 
     def add(self, keys: Sequence[Hashes], begin: NDArray[Any], end: NDArray[Any]) -> None:
-        """Add facts; they are numbered from `count` on."""
+        """Add links; they are numbered from `count` on."""
         more = len(begin)
         self._make_room(more, max(len(distinct(hashes)) for hashes in keys))
         facts, start = self.arrays, self.count
@@ -195,7 +199,7 @@ class FactIndex:
         self.count += more
 
     def know(self, stream: int, hashes: Hashes) -> None:
-        """Have an entry for keys, whether or not a fact has them."""
+        """Create entries for keys, whether or not a link has them."""
         self._make_room(0, len(hashes))
         entries = np.empty(len(hashes), np.int64)
         self.used[stream] = kernel.intern(self.arrays, stream, hashes, entries, self.used[stream])
@@ -216,7 +220,7 @@ class FactIndex:
         self.arrays = grown
 
     def keep(self, facts: NDArray[np.int64]) -> None:
-        """Keep these facts only, numbered anew in this order; keys stay."""
+        """Keep only these links, renumbered in this order; keys stay."""
         old = self.arrays
         for name in ("begin", "end", "key"):
             getattr(old, name)[: len(facts)] = getattr(old, name)[facts]
@@ -225,13 +229,13 @@ class FactIndex:
         kernel.chain(old, 0, self.count)
 
     def find(self, stream: int, hashes: Hashes) -> NDArray[np.int64]:
-        """The entry of each key, or -1."""
+        """Return the entry of each key, or -1."""
         entries = np.empty(len(hashes), np.int64)
         kernel.find(self.arrays, stream, hashes, entries)
         return entries
 
     def matched(self, stream: int, hashes: Hashes, at: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether each tuple, of this key and time, has an active fact."""
+        """Return for each row, given its key and time, whether it has an active link."""
         found = np.empty(len(hashes), np.bool_)
         kernel.matched(self.arrays, stream, self.find(stream, hashes), at, found)
         return found
@@ -239,7 +243,7 @@ class FactIndex:
     def lead(
         self, stream: int, hashes: Hashes, at: NDArray[Any], shard: NDArray[np.uint16]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """The shards that facts lead each tuple to: row numbers, and the shard of each."""
+        """Return the shards of each row's active links: row numbers, and the shard of each."""
         entries = self.find(stream, hashes)
         room = len(hashes)
         while True:
@@ -250,7 +254,7 @@ class FactIndex:
             room = n
 
     def components(self) -> NDArray[np.int64]:
-        """The connected component of each fact: facts that share a key of a stream."""
+        """Return the connected component of each link: links that share a key are connected."""
         offset = np.concatenate([[0], np.cumsum(self.used)]).astype(np.int64)
         parent = np.arange(offset[-1])
         kernel.components(self.arrays, self.count, parent, offset)
