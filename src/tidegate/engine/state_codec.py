@@ -8,6 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+#: Columns of records that were stored under other names, and their names now.
+_RENAMED = {"tie": "row_hash", "lot": "random_word"}
+
 
 def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
     """One record."""
@@ -40,5 +43,8 @@ def from_bytes(record: bytes) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]
     parts = {}
     for name, (start, length) in described["parts"].items():
         with pa.ipc.open_stream(body.slice(start, length)) as reader:
-            parts[name] = reader.read_next_batch()
+            batch = reader.read_next_batch()
+        parts[name] = batch.rename_columns(
+            [_RENAMED.get(each, each) for each in batch.schema.names]
+        )
     return described["head"], parts
