@@ -243,13 +243,13 @@ class AggregatedEngine:
         return self._join.log_is_heavy
 
     def changes(self) -> bytes:
-        """What has changed: the join's changes, and results that are new."""
+        """Return a record of all changes: those of the join, and new results."""
         record = self._record(self._join.changes(), self._fresh)
         self._fresh = self._schema.empty_table()
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         first, *others = self._join.snapshot()
         self._fresh = self._schema.empty_table()
         none = self._schema.empty_table()
@@ -262,7 +262,7 @@ class AggregatedEngine:
         return to_bytes({"told": self._told}, {"rows": whole, "join": join})
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         inner, rows = [], [self._schema.empty_table()]
         for record in records:
             head, parts = from_bytes(record)

@@ -315,20 +315,20 @@ class ConstrainedEngine:
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         return self._log.changes()
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         return self._log.snapshot()
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         self._log.restore(records)
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether most of what was logged is dead."""
+        """True if more than three quarters of the log are outdated."""
         return self._log.is_heavy(self._bytes())
 
     # ---- what was shed ------------------------------------------------------------------------

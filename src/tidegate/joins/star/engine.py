@@ -386,7 +386,7 @@ class StarEngine:
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         tables = self._tables
         core = tables.core
         rewritten = bool(core.ints[star_layout.REWRITTEN])
@@ -409,7 +409,7 @@ class StarEngine:
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         tables = self._tables
         parts: dict[str, pa.RecordBatch] = {
             "rates": tables.rates(changed=False),
@@ -428,7 +428,7 @@ class StarEngine:
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than three quarters of what was logged is dead."""
+        """True if more than three quarters of the log are outdated."""
         facts = 0 if self._changing is None else self._changing.nbytes
         return (
             self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
@@ -450,7 +450,7 @@ class StarEngine:
     def _held_rows(
         self, stream: int, slots: NDArray[np.int64], *most: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
+        """Yield the held rows of a stream as a record stores them, in pieces (`Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["stream"][slots] == stream]
         for part in self._payload[stream].cut(table["row"][slots], *most):
@@ -463,7 +463,7 @@ class StarEngine:
             yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         streams = range(len(self._open))
         tables, number = self._tables, self.spec.unit.dtype.type
         held: list[list[pa.RecordBatch]] = [[] for _ in streams]
@@ -514,7 +514,7 @@ class StarEngine:
     def _survivors(
         self, stream: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
     ) -> NDArray[Any]:
-        """The logged tuples of one stream that are still there, as slots."""
+        """Return the logged rows of one stream that are still held, as slots."""
         payload = self._payload[stream]
         own = 1 + len(_LOGGED)
         payload.add(
@@ -533,7 +533,7 @@ class StarEngine:
 
 
 def _update(tuples: NDArray[Any], learned: pa.RecordBatch) -> None:
-    """Take in what was learned of tuples, which are in order of their sequence numbers."""
+    """Load what was learned about held rows, which are ordered by sequence number."""
     seq = learned.column("seq").to_numpy()
     at = np.searchsorted(tuples["seq"], seq)
     known = at < len(tuples)

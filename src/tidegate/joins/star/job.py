@@ -1,4 +1,4 @@
-"""A star join as something to send to where it runs."""
+"""The job of a star join: its relation, and how links and rows are spread over shards."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from tidegate.joins.star.relation import FactIndex, Known, distinct, known
 from tidegate.joins.star.spec import StarJoin
 from tidegate.settings.columns import hash_columns
 
-#: Relations that a process keeps indexed.
+#: The number of indexed relations that a process keeps.
 _MOST_INDEXED = 4
-#: A shard with so many times its share of the facts is too much for one.
+#: Shards are uneven if one has more than this multiple of its share of the links.
 _UNEVEN = 1.5
-#: A group of facts is dealt out by itself if it has more than a shard's share over this.
+#: A group of links is large if it has more than a shard's share divided by this.
 _LARGE = 8
 
 
 class RelationSource(Protocol):
-    """A relation that does not change, on its way to where it is needed."""
+    """A relation that does not change, and how a worker loads it."""
 
     @property
     def digest(self) -> str:
-        """What tells its content from that of others."""
+        """A hash of its content."""
 
     def load(self) -> pa.Table:
-        """Its rows, in the order of `in_order`."""
+        """Return its rows, in the order of `in_order`."""
 
 
 @dataclass(frozen=True)
 class LocalRelation:
-    """A relation that is here already."""
+    """A relation in the memory of this process."""
 
     table: pa.Table
     digest: str
 
     def load(self) -> pa.Table:
-        """Its rows."""
+        """Return its rows."""
         return self.table
 
 
 def in_order(table: pa.Table) -> tuple[pa.Table, str]:
-    """The rows in an order that depends on their content only, and what tells it from others."""
+    """Return the rows in an order that depends on their content only, and a hash of them."""
     rows = one_batch(table)
     row_hashes = hash_columns(rows.columns, rows.num_rows, exact=True)
     order = np.argsort(row_hashes, kind="stable")
@@ -63,7 +63,7 @@ def in_order(table: pa.Table) -> tuple[pa.Table, str]:
 def prepare_stream(
     spec: StarJoin, stream: int, batch: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """Hash the rows of one stream, whose importance is in (0, U] (section 2.1 of the paper)."""
+    """Hash the rows of one stream; importance must be in (0, U] (section 2.1 of the paper)."""
     most = np.inf if spec.importance_limit is None else spec.importance_limit
     bounds = Bounds(above_0=True, most=most, stream=spec.stream_names[stream])
     return prepare(spec.streams[stream], spec.unit, batch, bounds)
@@ -71,7 +71,7 @@ def prepare_stream(
 
 @dataclass
 class _Indexed:
-    """A relation with its index, and the parts of it that shards have."""
+    """A relation with its index, and the parts of it by shard."""
 
     known: Known
     index: FactIndex
@@ -84,9 +84,9 @@ _lock = threading.Lock()
 
 
 class StarJob:
-    """A star join as something to send to where it runs.
+    """The settings of a star join, and its engines.
 
-    `relation` is None where the relation is a stream of changes: the input after the streams.
+    `relation` is None if the relation is a stream of changes, the last input.
     """
 
     def __init__(self, spec: StarJoin, relation: RelationSource | None) -> None:
@@ -95,18 +95,18 @@ class StarJob:
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The columns of the streams, then those of the relation that are no keys."""
+        """The columns of the streams, then those of the relation that are not keys."""
         return self.spec.result_schema
 
     def check(self) -> None:
-        """Read the relation, which says what is wrong with it."""
+        """Read the relation, and raise an error if it is not valid."""
         if self.relation is not None:
             self._indexed()
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Hash the rows of one input, and drop those that no fact is active for.
+        """Hash the rows of one input; drop and count rows without an active link.
 
-        Of these the latest is left for the engine to drop, so that the stream's clock is heard.
+        The latest row always stays, so that the engine learns the time of the stream.
         """
         spec = self.spec
         if stream == len(spec.streams):
@@ -121,11 +121,11 @@ class StarJob:
         return prepared.filter(pa.array(good)) if dropped["filtered"] else prepared, dropped
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> StarEngine:
-        """The only engine there is, or one of several for shards that nothing connects."""
+        """Return the engine of the first shard."""
         return self.engine_at(0, shards, keep_shed=keep_shed)
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
-        """The engine of one shard: with its facts, and its share of the memory."""
+        """Return the engine of one shard, with its links and its share of the memory."""
         part, memory = None, self.spec.memory
         if self.relation is not None:
             part = self.facts_at(shard, shards)
@@ -134,14 +134,14 @@ class StarJob:
         return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed)
 
     def facts_at(self, shard: int, shards: int) -> tuple[Known, FactIndex, NDArray[np.int64]]:
-        """All facts, an index of those of one shard, and their numbers among all."""
+        """Return all links, an index of those of one shard, and their numbers among all."""
         indexed = self._indexed()
         return (indexed.known, *self._part(indexed, shard, shards))
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """Every tuple goes to the shards of its active facts; one without any, to the first."""
+        """Route each row to the shards of its active links, or to the first if it has none."""
         rows = np.arange(prepared.num_rows)
         if self.relation is None:
             return rows, np.zeros(len(rows), np.uint16)
@@ -152,12 +152,12 @@ class StarJob:
         return np.concatenate([led, lost]), np.concatenate([to, np.zeros(len(lost), np.uint16)])
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on, with the content of the relation."""
+        """Return the settings that a checkpoint depends on, with a hash of the relation."""
         digest = None if self.relation is None else self.relation.digest
         return {**self.spec.settings(), "relation": digest}
 
     def _indexed(self) -> _Indexed:
-        """The relation, indexed once in a process."""
+        """Return the relation with its index, built once per process."""
         assert self.relation is not None
         spec = self.spec
         name = f"{self.relation.digest} {spec.relation} {spec.unit}"
@@ -175,7 +175,7 @@ class StarJob:
     def _part(
         self, indexed: _Indexed, shard: int, shards: int
     ) -> tuple[FactIndex, NDArray[np.int64]]:
-        """The facts of one shard: an index of them, and their numbers among all."""
+        """Return an index of the links of one shard, and their numbers among all."""
         if shards == 1:
             return indexed.index, np.arange(indexed.index.count)
         if (shard, shards) not in indexed.parts:
@@ -189,12 +189,12 @@ class StarJob:
 
 
 def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
-    """The shard of each fact.
+    """Return the shard of each link.
 
-    By the connected component of the relation that it is in, so that every tuple goes to one shard.
-    Where components are too few or too uneven, by the key of one stream, if that is more even:
-    tuples of the others are then copied to all shards that their facts are in. Of streams that are
-    even enough, that is taken for which fewest keys are copied.
+    Links of one connected component of the relation go to one shard, so that every row goes to one
+    shard. If components are too few or too uneven, links are placed by the key of one stream, if
+    that is more even. Rows of the other streams are then copied to all shards of their links. Among
+    streams that are even enough, the one with the fewest copied keys is chosen.
     """
     if shards not in indexed.shards:
         index, keys = indexed.index, indexed.known.keys
@@ -215,9 +215,10 @@ def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
 
 
 def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
-    """Groups of facts dealt out to shards: the large ones to who has least, the others fill up.
+    """Distribute groups of links over shards; return the shard of each link.
 
-    What comes out depends on content only: groups are named by the smallest of their keys.
+    Each large group goes to the shard with the fewest links. The small groups then fill the shards
+    up to one level. The outcome depends on content only: groups are sorted by their smallest key.
     """
     size = np.bincount(groups)
     name = np.full(len(size), np.iinfo(np.uint64).max, np.uint64)
@@ -240,7 +241,7 @@ def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArr
 
 
 def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[np.int64]:
-    """How many keys are in each shard, of all streams together."""
+    """Return the number of keys of each shard, over all streams."""
     total = np.zeros(shards, np.int64)
     for s in range(index.streams):
         entries = index.arrays.key[: index.count, s].astype(np.int64)
@@ -249,7 +250,7 @@ def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[n
 
 
 def _shares(indexed: _Indexed, shards: int, memory: int, pools: int) -> list[int]:
-    """The memory of each shard, by how many keys it has: a shard without facts holds nothing."""
+    """Return the memory of each shard, by its number of keys; 0 for a shard without links."""
     weight = _held(indexed.index, _placed(indexed, shards), shards)
     least = np.where(weight > 0, pools, 0)
     whole = np.cumsum(weight) * ((memory - least.sum()) / max(weight.sum(), 1))
