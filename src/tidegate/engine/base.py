@@ -1,8 +1,9 @@
-"""What every engine is: a state machine over Arrow batches.
+"""Interfaces of engines and jobs.
 
-The one rule of tidegate: an engine turns batches into results and can hand its state away;
-Spark only carries batches to engines and state away from them. So every engine runs, and is
-tested, without Spark, and Spark's part is written once for all of them.
+The one rule of tidegate: an engine is a state machine over Arrow record batches. It turns record
+batches into results and can write its state as records. Spark only carries record batches to
+engines and state away from them. So every engine runs and is tested without Spark, and the Spark
+part is written once for all joins.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-#: What happened since the counters were last taken.
+#: Counters of events since the last call of `take_counters`.
 FLOWS = (
     "arrived",
     "out_of_order",
@@ -31,7 +32,7 @@ FLOWS = (
     "eliminated",
     "violations",
 )
-#: What is true now.
+#: Counters that describe the present state, as whole numbers.
 GAUGES = (
     "held",
     "held_left",
@@ -45,104 +46,106 @@ GAUGES = (
     "bytes",
     "facts",
 )
-#: The same, as real numbers.
+#: Counters that are real numbers.
 MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
 
-#: How far each stream has come; None where nothing is known.
+#: The largest time of each stream; None for a stream whose time is unknown.
 Clocks = Sequence[int | float | None]
 
 
 class Engine(Protocol):
-    """A join as a plain state machine."""
+    """A join as a state machine over Arrow record batches."""
 
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take one batch of every input stream and give the results it leads to.
+        """Process one batch of every input stream and yield its results.
 
-        `inputs[i]` holds prepared batches of stream i (see `Job.prepare`), in any order.
-        `clocks` are the largest times of each stream seen anywhere, where these are known to be
-        later than the times in `inputs` (other shards may be ahead). Results come lazily, in
-        batches of bounded size: the state has moved on only once the iterator is exhausted.
+        `inputs[i]` holds prepared record batches of stream i (see `Job.prepare`), in any order.
+        `clocks` holds the largest time of each stream over all shards. It matters where another
+        shard is ahead of this one. Results are computed lazily, in record batches of bounded size:
+        the new state is complete only when the iterator is exhausted.
         """
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """No more input will come: give what was still waiting for it."""
+        """End the input: process the rows of the last tick and yield their results."""
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return the counters: events since the last call, and the present state."""
 
     def changes(self) -> bytes:
-        """What has changed since the last call of `changes`, `snapshot` or `restore`."""
+        """Return a record of all changes since the last `changes`, `snapshot` or `restore`."""
 
     def snapshot(self) -> list[bytes]:
-        """The whole state, as records of bounded size that `restore` takes."""
+        """Return the whole state, as records of bounded size for `restore`."""
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say: a snapshot's, then every later `changes`, in order."""
+        """Load the state from a snapshot and all later `changes`, in order; for a new engine."""
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether most of what was logged is dead: time for a new snapshot."""
+        """True if most of the log is outdated, so that a new snapshot pays."""
 
 
 class Job(Protocol):
-    """Everything that is needed to run an engine elsewhere: settings, not data."""
+    """The settings of a join, without data: all that a worker needs to build its engine."""
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The schema of the batches that the engine gives."""
+        """The schema of the results."""
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Check and hash raw rows of one stream: the prepared batch, and how many were dropped.
+        """Check and hash the raw rows of one stream.
 
-        A prepared batch has the raw columns (under names of the engine's own) after three more:
-        `key` (uint64 hash of the join key), `time` (int64 or float64) and `tie` (uint64 hash of
-        the whole row, which orders rows of one time).
+        Return the prepared record batch and the number of dropped rows by reason. A prepared
+        record batch starts with three columns: `key` (uint64 hash of the join key), `time` (int64
+        or float64) and `row_hash` (uint64 hash of the whole row, which orders rows of one time).
+        The columns of the input follow, under names of the engine's own.
         """
 
     def engine(self, shards: int) -> Engine:
-        """A new engine with its share of the memory, one of `shards` equal ones."""
+        """Return a new engine with an equal share of the memory, one of `shards`."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on, as plain JSON values."""
+        """Return the settings that a checkpoint depends on, as plain JSON values."""
 
 
 @runtime_checkable
 class PlacedJob(Protocol):
-    """What a job has besides, if its shards differ."""
+    """Optional protocol for jobs whose shards differ."""
 
     def engine_at(self, shard: int, shards: int) -> Engine:
-        """A new engine for one of the shards."""
+        """Return a new engine for one shard."""
 
 
 @runtime_checkable
 class RoutedJob(PlacedJob, Protocol):
-    """What a job has besides, if its rows do not go where their key says."""
+    """Optional protocol for jobs that do not route rows by the hash of their key."""
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """Which rows go to which shard: row numbers, some perhaps several times, and shards."""
+        """Return row numbers and the shard of each; a row may go to several shards."""
 
 
 @runtime_checkable
 class Archiving(Protocol):
-    """What an engine has besides, if it can say what left early."""
+    """Optional protocol for engines that report the rows they shed."""
 
     def take_shed(self) -> pa.Table:
-        """Early departures since the last call: which stream, when, why, and the tuple itself."""
+        """Return the rows shed since the last call: stream, time, reason and the row."""
 
 
 @runtime_checkable
 class BudgetedEngine(Protocol):
-    """What an engine has besides, if its memory is a share of a pool's."""
+    """Optional protocol for engines whose budget a pool controls."""
 
     def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
-        """Follow an order, unless a later one was followed: how much each shard may hold.
+        """Apply a budget update, unless a later one was applied already.
 
-        `memory` is what the pool had when it sent the order.
+        `shares` has the budget of each shard, `memory` the size of the pool when it sent the
+        update.
         """
 
     def report(self) -> str:
-        """What the pool needs to know, since the last report and as it is now."""
+        """Return the report for the pool, with events since the last report."""

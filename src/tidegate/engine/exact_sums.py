@@ -1,9 +1,9 @@
-"""Sums of what comes and goes, exactly: what has gone leaves no trace in them.
+"""Exact running sums of values that are added and removed.
 
-Floating point numbers that are added and taken off again leave their rounding behind, an infinity
-leaves NaN for ever, and whole numbers wrap around. Here every number is cut into pieces of 32 bits
-at fixed places (Kulisch's long accumulator), which are added up as whole numbers. So a sum is that
-of the numbers there are, rounded once, and does not depend on their order or on batches.
+Adding and subtracting floating point numbers accumulates rounding errors, an infinity turns the sum
+into NaN for good, and integers overflow. Here every number is split into pieces of 32 bits at fixed
+bit positions (Kulisch's long accumulator), and the pieces are added as integers. So a sum is exact,
+is rounded once, and depends neither on the order of the values nor on batches.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 _BITS = 32
 _MASK = (1 << _BITS) - 1
-#: The power of two that the lowest bit of the smallest floating point number stands for.
+#: The exponent of the lowest bit of the smallest floating point number.
 _LEAST = -1074
 _MOST_DIGITS = 38
 
 
 class Changes(NamedTuple):
-    """Events in order: what is added (1) or taken off (-1), and where sums are wanted.
+    """Additions (sign 1) and removals (sign -1) in order, and the events whose sums are wanted.
 
-    Sums begin anew with every group: `begins` has, for each wanted sum, the first event of its.
+    Each group has sums of its own: `begins` has, for each wanted sum, the first event of its group.
     """
 
     sign: NDArray[np.int64]
@@ -33,14 +33,14 @@ class Changes(NamedTuple):
     wanted: NDArray[np.int64]
 
     def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sums of whole numbers that are small enough for this."""
+        """Return the wanted sums of integers that are too small to overflow."""
         so_far = np.concatenate([[0], np.cumsum(self.sign * values)])
         found: NDArray[np.int64] = so_far[self.wanted + 1] - so_far[self.begins]
         return found
 
 
 def sum_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type of a sum; None for what cannot be added up."""
+    """Return the type of a sum, or None for a type that cannot be summed."""
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -51,14 +51,14 @@ def sum_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def sums(column: pa.Array, changes: Changes) -> pa.Array | None:
-    """The sums of a column without nulls; None if one of them is beyond its type."""
+    """Return the sums of a column without nulls, or None if one exceeds its type."""
     kind = sum_type(column.type)
     assert kind is not None
     if pa.types.is_floating(kind):
         return pa.array(reals(column, changes))
     limbs = _carried([changes.sums(part) for part in _whole_pieces(column)])
     words = 1 if pa.types.is_integer(kind) else 2
-    # What is above the words must be nothing but their sign.
+    # The sum fits its type if all pieces above it only repeat the sign.
     sign = (limbs[2 * words - 1] >> (_BITS - 1)) & 1
     above = np.zeros(limbs.shape[1], np.bool_)
     for limb in limbs[2 * words : -1]:
@@ -78,7 +78,7 @@ def sums(column: pa.Array, changes: Changes) -> pa.Array | None:
 
 
 def reals(column: pa.Array, changes: Changes) -> NDArray[np.float64]:
-    """The sums of a column without nulls, each the floating point number next to it."""
+    """Return the sums of a column without nulls, each as the nearest float."""
     kind = column.type
     if not pa.types.is_floating(kind):
         totals = _rounded([changes.sums(part) for part in _whole_pieces(column)], 0)
@@ -99,7 +99,7 @@ def reals(column: pa.Array, changes: Changes) -> NDArray[np.float64]:
 
 
 def _whole_pieces(column: pa.Array) -> Iterator[NDArray[np.int64]]:
-    """Whole numbers, or decimals without their point, from the lowest 32 bits to the highest."""
+    """Yield integers, or the digits of decimals, in pieces of 32 bits, lowest first."""
     kind = column.type
     if pa.types.is_decimal(kind):
         column = column.cast(pa.decimal128(_MOST_DIGITS, kind.scale))
@@ -118,7 +118,7 @@ def _whole_pieces(column: pa.Array) -> Iterator[NDArray[np.int64]]:
 
 
 def _real_pieces(values: NDArray[np.float64]) -> tuple[int, Iterator[NDArray[np.int64]]]:
-    """Finite numbers as pieces of 32 bits: the place of the lowest, and from there upwards."""
+    """Return the position of the lowest piece of finite numbers, and their pieces upwards."""
     fraction, exponent = np.frexp(values)
     digits = np.abs(fraction * 2.0**53).astype(np.int64)
     at = exponent.astype(np.int64) - 53 - _LEAST
@@ -142,7 +142,7 @@ def _real_pieces(values: NDArray[np.float64]) -> tuple[int, Iterator[NDArray[np.
 
 
 def _carried(totals: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Pieces of 32 bits again, and above them a last one that has the sign."""
+    """Carry over, so that pieces have 32 bits again; a last piece has the sign."""
     limbs = np.stack([*totals, np.zeros_like(totals[0])])
     for i in range(len(totals)):
         limbs[i + 1] += limbs[i] >> _BITS
@@ -151,10 +151,10 @@ def _carried(totals: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _rounded(totals: list[NDArray[np.int64]], power: int) -> NDArray[np.float64]:
-    """The floating point numbers next to sums whose lowest bit stands for 2**power."""
+    """Return the nearest floats of sums whose lowest bit has the value 2**power."""
     negative = _carried(totals)[-1] < 0
     nothing = np.zeros_like(totals[0])
-    # Two pieces of nothing below: what is read goes from the highest piece to the third.
+    # Two zero pieces below, as the three highest pieces are read.
     limbs = _carried([nothing, nothing, *(np.where(negative, -part, part) for part in totals)])
     some = limbs != 0
     top = len(limbs) - 1 - np.argmax(some[::-1], axis=0)
@@ -168,7 +168,7 @@ def _rounded(totals: list[NDArray[np.int64]], power: int) -> NDArray[np.float64]
     bits = np.uint64(_BITS)
     digits = ((first << bits | second) << shift) | third >> (bits - shift)
     below |= (third << shift) & np.uint64(_MASK) != 0
-    # 64 digits and one more that says whether others follow are enough to round once.
+    # 64 bits are enough to round once, if the last one is set where lower bits follow.
     digits |= below.astype(np.uint64)
     exponent = power + _BITS * (top - 3) - shift.astype(np.int64)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""The rows behind what is held: Arrow chunks, addressed by row number."""
+"""The columns of held rows: Arrow record batches, addressed by row number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from tidegate.engine.pieces import Widths, cut, widths
 from tidegate.settings.columns import row_bytes
 
-#: Small chunks are joined to no more than this: so no column of strings outgrows its offsets, and
-#: joining never needs much memory besides what is held.
+#: Limits of a chunk that is joined from small ones. They keep the offsets of string columns within
+#: 32 bits, and bound the memory that joining needs.
 _CHUNK_ROWS = 1 << 18
 _CHUNK_BYTES = 64 << 20
-#: Up to this size, all chunks are put into one to take many rows from them.
+#: Up to this size, all chunks are joined into one before many rows are taken.
 _WHOLE_BYTES = 32 << 20
 
 
 @dataclass
 class _Chunk:
-    """Rows, and how many bytes each takes, once that was asked for."""
+    """A record batch, with the bytes of each row once they were asked for."""
 
     rows: pa.RecordBatch
     known: NDArray[np.int64] | None = None
@@ -39,9 +39,9 @@ class _Chunk:
 
 
 class Payload:
-    """The rows of one stream that may still be needed.
+    """The columns of the rows of one stream that may still be needed.
 
-    Rows are only ever added at the end; `trim` drops rows and numbers anew.
+    Rows are added at the end only. `trim` drops rows and renumbers the rest.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -51,29 +51,29 @@ class Payload:
         self._set([])
 
     def _set(self, chunks: list[_Chunk]) -> None:
-        """Consist of these chunks."""
+        """Replace all chunks."""
         self._chunks = chunks
         self._starts = np.cumsum([0, *(chunk.rows.num_rows for chunk in chunks)])
         self._whole: _Chunk | None = None
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self._starts[-1])
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use."""
+        """The bytes in use."""
         return sum(chunk.rows.nbytes for chunk in self._chunks)
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> int:
-        """Add rows; gives the number of the first."""
+        """Add rows; return the number of the first one."""
         first = self.rows
         self._set(self._chunks + [_Chunk(batch) for batch in batches if batch.num_rows])
         return first
 
     def take(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """The rows with these numbers."""
+        """Return the rows with the given numbers, in their order."""
         if len(rows) == 0:
             return pa.RecordBatch.from_pylist([], self.schema)
         spread = self._by_chunk(rows)
@@ -87,18 +87,18 @@ class Payload:
     def cut(
         self, rows: NDArray[np.int64], most: int | None = None, limit: int = _CHUNK_BYTES
     ) -> Iterator[slice]:
-        """Cut these rows into pieces of at most `most` rows and about `limit` bytes."""
+        """Cut the given rows into pieces of at most `most` rows and about `limit` bytes."""
         for part in cut(len(rows), self.widths_of(rows), limit):
             for start in range(part.start, part.stop, most or len(rows)):
                 yield slice(start, min(start + (most or len(rows)), part.stop))
 
     def pieces(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """The rows with these numbers, in batches that no column of strings outgrows."""
+        """Yield the given rows in record batches small enough for string columns."""
         for piece in self.cut(rows):
             yield self.take(rows[piece])
 
     def widths_of(self, rows: NDArray[np.int64]) -> Widths:
-        """How many bytes each of the rows with these numbers takes."""
+        """Return the bytes of each of the given rows."""
         if self._width is not None or not self._chunks or len(rows) == 0:
             return self._width or 0
         spread = self._by_chunk(rows)
@@ -110,10 +110,10 @@ class Payload:
         return taken
 
     def _by_chunk(self, rows: NDArray[np.int64]) -> list[tuple[_Chunk, Any, NDArray[np.int64]]]:
-        """By chunk: the places of its rows among those given, and their numbers in the chunk.
+        """Return, by chunk, the places of its rows among those given and their numbers in it.
 
-        Arrow's own take of a chunked column puts all chunks into one each time. That pays if there
-        are few rows and most are wanted; it is done once, until there are others.
+        Arrow's own `take` joins all chunks of a column at every call. That pays where there are
+        few rows and most are wanted. Here the joined chunk is kept until rows are added or dropped.
         """
         ends = np.array([rows.min(), rows.max()])
         first, last = (np.searchsorted(self._starts, ends, "right") - 1).tolist()
@@ -133,7 +133,7 @@ class Payload:
         ]
 
     def trim(self, first: int, rows: NDArray[np.int64]) -> None:
-        """Keep, of the rows from `first` on, only these, which ascend, numbered from `first`."""
+        """Drop all rows from `first` on except the given ones, which ascend; renumber them."""
         if len(rows) == self.rows - first:
             return
         count = int(np.searchsorted(self._starts, first))
@@ -150,8 +150,8 @@ class Payload:
         self.join_chunks()
 
     def join_chunks(self) -> None:
-        """Put small chunks together, so that there are few and a row is seldom copied."""
-        groups: list[tuple[int, int, int]] = []  # where each ends, its rows, its bytes
+        """Join small chunks, so that there are few chunks and each row is copied few times."""
+        groups: list[tuple[int, int, int]] = []  # the end of each group, its rows, its bytes
         for end, chunk in enumerate(self._chunks, 1):
             groups.append((end, chunk.rows.num_rows, chunk.rows.nbytes))
             while len(groups) > 1:
@@ -174,7 +174,7 @@ class Payload:
         self._set(joined)
 
     def wants_trim(self, held: int) -> bool:
-        """Whether half of the rows are dead."""
+        """True if more than half of the rows are no longer held."""
         return self.rows > 2 * held + 64
 
 
@@ -185,14 +185,14 @@ def _some(known: NDArray[np.int64] | None, rows: NDArray[np.int64]) -> NDArray[n
 def gather(
     batches: Sequence[pa.RecordBatch], schema: pa.Schema, rows: NDArray[np.int64]
 ) -> pa.RecordBatch:
-    """Some rows of several batches, counted through."""
+    """Return some rows of several record batches, numbered consecutively."""
     source = Payload(schema)
     source.add(batches)
     return source.take(rows)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch."""
+    """Return a table as one record batch."""
     batches = table.to_batches()
     if len(batches) == 1:
         return batches[0]
@@ -200,7 +200,7 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """How many bytes each row takes."""
+    """Return the bytes of each row."""
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         total += row_bytes(column)

@@ -1,4 +1,4 @@
-"""Results leave in pieces of bounded size, cut by the bytes of the rows that they are made of."""
+"""Cut results into pieces of bounded size, by the bytes of their rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from tidegate.settings.columns import row_bits
 
-#: No piece of results is larger, unless it is a single row.
+#: The largest piece of results, unless it is a single row.
 PIECE_BYTES = 4 << 20
-#: What a column may take besides its values: padding, and what an IPC message says about it.
+#: Overhead of a column in bytes: padding and metadata of the IPC message.
 _COLUMN_BYTES = 512
 
-#: The bytes of each row: one number where all rows take the same.
+#: The bytes of each row; one number if all rows have the same size.
 Widths = int | NDArray[np.int64]
 
 
 def widths(batch: pa.RecordBatch) -> Widths:
-    """Return how many bytes each row takes in Arrow's layout, validity bits included."""
+    """Return the bytes of each row in Arrow's layout, including validity bits."""
     bits: Widths = 0
     for column in batch.columns:
         bits = bits + row_bits(column)
@@ -28,12 +28,12 @@ def widths(batch: pa.RecordBatch) -> Widths:
 
 
 def room(schema: pa.Schema) -> int:
-    """Return how many bytes of values fit into a piece of this schema."""
+    """Return the bytes of values that fit into a piece with this schema."""
     return max(PIECE_BYTES - _COLUMN_BYTES * (1 + sum(_arrays(f.type) for f in schema)), 1 << 20)
 
 
 def _arrays(kind: pa.DataType) -> int:
-    """Count the arrays that a column of this type consists of."""
+    """Count the arrays in a column of this type."""
     if isinstance(kind, pa.BaseExtensionType):
         return _arrays(kind.storage_type)
     return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
@@ -56,6 +56,6 @@ def cut(rows: int, taken: Widths, limit: int) -> Iterator[slice]:
 
 
 def cut_batch(batch: pa.RecordBatch, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces, which share its buffers."""
+    """Cut a record batch into pieces that share its buffers."""
     for piece in cut(batch.num_rows, widths(batch), limit or room(batch.schema)):
         yield batch.slice(piece.start, piece.stop - piece.start)

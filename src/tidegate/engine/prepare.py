@@ -1,4 +1,4 @@
-"""From raw rows to what an engine takes: times as numbers, keys and rows as hashes."""
+"""Prepare raw rows for an engine: convert times to numbers, hash keys and rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidegate.settings.side import Side
 from tidegate.settings.times import TimeUnit, times
 from tidegate.settings.values import quoted
 
-#: Columns that a prepared batch has before those of the input.
+#: The columns of a prepared record batch before those of the input, and their number.
 KEY, TIME, ROW_HASH = "key", "time", "row_hash"
 PREPARED = 3
 
 
 class Bounds(NamedTuple):
-    """What an importance may be: at least 0 or above it, at most something; and whose it is."""
+    """The allowed values of an importance, and the stream to name in an error."""
 
     above_0: bool = False
     most: float = np.inf
@@ -31,7 +31,7 @@ ANY_IMPORTANCE = Bounds()
 
 
 def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
-    """The schema of a prepared batch: hashes and times, then the input's columns by number."""
+    """Return the schema of a prepared record batch: key, time, row hash, then c0, c1, ..."""
     head = [(KEY, pa.uint64()), (TIME, pa.from_numpy_dtype(unit.dtype)), (ROW_HASH, pa.uint64())]
     payload = [(f"c{i}", field.type) for i, field in enumerate(schema)]
     return pa.schema([pa.field(n, t) for n, t in head + payload])
@@ -40,9 +40,9 @@ def prepared_schema(schema: pa.Schema, unit: TimeUnit) -> pa.Schema:
 def prepare(
     side: Side, unit: TimeUnit, batch: pa.RecordBatch, bounds: Bounds = ANY_IMPORTANCE
 ) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """Hash the rows of one input, and drop (and count) those that can never join.
+    """Hash the rows of one input; drop and count rows that can never join.
 
-    An importance must be within the bounds.
+    Importance must be within the bounds.
     """
     timed = batch.column(side.time).is_valid()
     if unit.kind == "real number":
@@ -69,7 +69,7 @@ def prepare(
 
 
 def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANCE) -> None:
-    """Refuse an importance that nothing can be weighed by."""
+    """Raise an error if an importance is outside of its bounds."""
     values = as_floats(column)
     good = np.isfinite(values) & (values <= bounds.most)
     good &= values > 0 if bounds.above_0 else values >= 0
@@ -85,7 +85,7 @@ def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANC
 
 
 def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The input's own columns of a prepared batch."""
+    """Return the columns of the input from a prepared record batch."""
     return pa.RecordBatch.from_arrays(
         batch.columns[PREPARED:], schema=pa.schema(list(batch.schema)[PREPARED:])
     )

@@ -1,8 +1,8 @@
-"""Compile the kernels ahead: `python -m tidegate.joins.compile_kernels`.
+"""Compile the kernels ahead of time: `python -m tidegate.joins.compile_kernels`.
 
-Compiled code is kept on disk. Done once where workers run, say when a machine image is built, this
-spares the first query up to a minute. Times that are floating point numbers have code of
-their own, which is compiled when they are first met.
+Compiled code is cached on disk. Run this once where workers run, for example when a machine image
+is built: it saves the first query up to a minute. Floating point times use other compiled code,
+which is compiled when the first such join runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
 
-#: One of each kind of rank, each of which has a loop of its own; without memory, none is needed.
+#: One policy for each kind of rank, as each kind has a compiled loop of its own.
 _POLICIES = ("prob", "fifo", "life", "heeb")
 
 _SCHEMA = pa.schema([("k", pa.string()), ("t", pa.int64())])
 
 
 def pairs() -> None:
-    """Compile the joins of two streams, which share most of their code."""
+    """Compile the window join and the sampled join, which share most of their code."""
     settings: list[dict[str, Any]] = [{"memory": 2, "policy": policy} for policy in _POLICIES]
     for more in ({"memory": None}, *settings):
         job = WindowJob(window_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, **more))
@@ -41,7 +41,7 @@ def pairs() -> None:
 
 
 def others() -> None:
-    """Compile the other joins."""
+    """Compile the constrained join and the star join."""
     links = {"a": _SCHEMA, "b": _SCHEMA}
     linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", windows=9))
     _try_out(linked, (linked.engine(1), linked.engine(1)))
@@ -55,7 +55,7 @@ def others() -> None:
 
 
 def _try_out(job: Job, engines: Sequence[Engine]) -> list[list[pa.RecordBatch]]:
-    """Take a few rows through everything that an engine does."""
+    """Run a few rows through all methods of an engine."""
     rows = pa.record_batch([["a", "b", "a"], [0, 0, 1]], schema=_SCHEMA)
     inputs = [[job.prepare(stream, rows)[0]] for stream in range(2)]
     engine, restored = engines
@@ -68,7 +68,7 @@ def _try_out(job: Job, engines: Sequence[Engine]) -> list[list[pa.RecordBatch]]:
 
 
 def main() -> None:
-    """Compile all, side by side."""
+    """Compile all joins in two processes."""
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         for compiled in [pool.submit(pairs), pool.submit(others)]:
             compiled.result()

@@ -1,8 +1,8 @@
-"""A join whose memory is a share of a pool's, as something to send to where it runs.
+"""Jobs and engines of joins whose budget a pool controls.
 
-Orders come through the stream, so that a replay follows the same ones at the same point. Each
-shard follows its own part of an order before it takes the rest of the batch, and tells with its
-counters which order it has followed, how much it may hold, and what other memories would find.
+Budget updates arrive through the stream, so that a replay applies the same ones at the same point.
+Each shard applies its part of an update before it reads the rest of the batch. It reports with its
+counters which update it has applied, its budget, and what it would find with other budgets.
 """
 
 from __future__ import annotations
@@ -22,62 +22,62 @@ from tidegate.pool.shadow_joins import Found
 
 
 class Resizable(Engine, Protocol):
-    """An engine whose memory can change between batches."""
+    """An engine whose budget can change between batches."""
 
     budget_update: tuple[int, int] | None
 
     def resize(self, number: int, memory: int) -> None:
-        """Follow an order, with a number, to hold no more than this."""
+        """Change the budget to `memory`, by budget update `number`."""
 
 
 class Watch(Protocol):
-    """What is beside an engine, to say what other memories would find."""
+    """Estimates what an engine would find with other budgets."""
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take a batch that the engine has taken."""
+        """Process a batch that the engine has processed."""
 
     def worth(self, counters: Mapping[str, int | float]) -> float:
-        """What the engine itself has found since the last `take`, by its counters."""
+        """Return what the engine has found since the last `take`, by its counters."""
 
     def take(self) -> Found:
-        """What was foreseen since the last call."""
+        """Return the estimates since the last call."""
 
 
 class RecallEstimator(Protocol):
-    """How it is known what a join would find with other memories; settings, not data."""
+    """The settings for estimating what a join would find with other budgets."""
 
     @property
     def measure(self) -> str:
-        """What a join is measured by (`memory.reports`)."""
+        """The measure of a join's quality (`pool.reports`)."""
 
     @property
     def unit(self) -> str:
-        """The counter that memory is measured by: ``"held"`` or ``"bytes"``."""
+        """The counter that measures memory: ``"held"`` or ``"bytes"``."""
 
     @property
     def least(self) -> int:
-        """The least memory with which a shard holds anything."""
+        """The smallest budget with which a shard can hold a row."""
 
     @property
     def second(self) -> float:
-        """A unit of time in the kernel's numbers."""
+        """The length of a unit of time in the numbers of the kernel."""
 
     def watch(self, engine: Any, sizes: Sequence[int], shard: int, shards: int) -> Watch:
-        """What is beside the engine of one of the shards."""
+        """Return the estimator of one shard."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a join knows of its place in a pool.
+    """The membership of a join in a pool.
 
     Attributes
     ----------
     pool, name
-        Which pool and which join it is: what a report is found by.
+        The names of the pool and of the join, by which reports are found.
     sizes
-        The memories that are tried out in small, ascending; the last is the pool's own.
+        The budgets that are estimated, ascending; the last is the memory of the pool.
     second
-        A unit of time in the kernel's numbers.
+        The length of a unit of time in the numbers of the kernel.
     """
 
     pool: str
@@ -87,7 +87,7 @@ class Member:
 
 
 class PooledEngine:
-    """An engine that follows orders, and beside it what foresees others."""
+    """An engine whose budget a pool controls, with an estimator of other budgets."""
 
     def __init__(
         self, engine: Resizable, watch: Watch, member: Member, shard: int, shards: int
@@ -100,16 +100,16 @@ class PooledEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Have the join take a batch, and then what is beside it."""
+        """Process a batch with the join, then with the estimator."""
         yield from self._engine.feed(inputs, clocks)
         self._watch.feed(inputs, clocks)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """No more input will come."""
+        """End the input and yield the last results."""
         yield from self._engine.finish()
 
     def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
-        """Follow an order, unless a later one was followed; one of too much is refused."""
+        """Apply a budget update, unless a later one was applied; refuse one that is too large."""
         if number > self._update[0]:
             update = {"number": number, "shares": list(shares), "memory": memory}
             check_update(update, self._member.sizes[-1], self._shards)
@@ -121,12 +121,12 @@ class PooledEngine:
         return self._engine.budget_update
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return the counters: events since the last call, and the present state."""
         self._counters = self._engine.take_counters() | {"allowed": self._update[1]}
         return self._counters
 
     def report(self) -> str:
-        """What the pool needs to know, as JSON; after the counters were taken."""
+        """Return the report for the pool as JSON; call `take_counters` before."""
         number, allowed = self._update
         worth, found = self._watch.worth(self._counters), self._watch.take()
         return json.dumps(
@@ -149,70 +149,70 @@ class PooledEngine:
         )
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         return self._engine.changes()
 
     def snapshot(self) -> list[bytes]:
-        """The whole state; of what is beside it there is none, that begins anew."""
+        """Return the whole state; the estimator has none and starts anew."""
         return self._engine.snapshot()
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say."""
+        """Load the state from records; for a new engine."""
         self._engine.restore(records)
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether most of what was logged is dead."""
+        """True if most of the log is outdated."""
         return self._engine.log_is_heavy
 
 
 class PooledJob:
-    """A job with a place in a pool."""
+    """A job whose engines get their budget from a pool."""
 
     def __init__(self, job: Any, estimator: RecallEstimator, member: Member) -> None:
         self._job, self._estimator, self._member = job, estimator, member
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The job's own."""
+        """The schema of the results."""
         schema: pa.Schema = self._job.result_schema
         return schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """As the job does."""
+        """Check and hash the raw rows of one stream."""
         prepared: tuple[pa.RecordBatch, dict[str, int]] = self._job.prepare(stream, batch)
         return prepared
 
     def engine(self, shards: int) -> PooledEngine:
-        """The only shard's engine."""
+        """Return the engine of the first shard."""
         return self.engine_at(0, shards)
 
     def engine_at(self, shard: int, shards: int) -> PooledEngine:
-        """The engine of one shard."""
+        """Return the engine of one shard."""
         routed = isinstance(self._job, RoutedJob)
         engine = self._job.engine_at(shard, shards) if routed else self._job.engine(shards)
         watch = self._estimator.watch(engine, self._member.sizes, shard, shards)
         return PooledEngine(engine, watch, self._member, shard, shards)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on: not how much memory there is."""
+        """Return the settings that a checkpoint depends on, without the memory."""
         place = f"{self._member.name} of a pool"
         return {**self._job.fingerprint(), "memory": place}
 
 
 class PooledRoutedJob(PooledJob):
-    """The same of a job whose rows do not go where their key says."""
+    """A pooled job that does not route rows by the hash of their key."""
 
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """As the job does."""
+        """Return row numbers and the shard of each, as the job does."""
         routed: tuple[NDArray[np.int64], NDArray[np.uint16]]
         routed = self._job.route(stream, prepared, shards)
         return routed
 
 
 def pooled(job: Job, estimator: RecallEstimator, member: Member) -> PooledJob:
-    """The job with a place in a pool."""
+    """Return a job whose engines get their budget from a pool."""
     kind = PooledRoutedJob if isinstance(job, RoutedJob) else PooledJob
     return kind(job, estimator, member)

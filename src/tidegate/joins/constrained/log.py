@@ -1,4 +1,4 @@
-"""The state of a constrained join as records: what has changed, and all of it."""
+"""The state log of a constrained join."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tidegate.joins.constrained.load import load_group, load_slots
 from tidegate.joins.constrained.prepare import Side
 from tidegate.joins.constrained.shed_log import ShedLog
 
-#: Rows in one record of a snapshot.
+#: The number of rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
-#: Bytes of these rows; and what a log may take, whatever is held.
+#: The bytes of these rows, and the size below which a log is never heavy.
 _RECORD_BYTES = 16 << 20
-#: What is written of a tuple, besides its links and its payload.
+#: Columns of a held row that a record stores besides its links and payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
 _MOVED = ("seq", "status", "kept", "bare", "base")
 _WATCHED = ("k", "used", "seen", "since", "opened", "begun")
@@ -31,7 +31,7 @@ _STATE = (*_WATCHED, *_CHOSEN, "counts", "clock", "low")
 
 
 class Log:
-    """Writes the state of one engine, and takes it in again."""
+    """Writes and loads the state of one engine."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Log:
         self._logged_bytes = 0
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         core, ints = self._tables.core, self._tables.core.ints
         used = self._tables.used_slots()
         seq = core.slots["seq"][used]
@@ -75,7 +75,7 @@ class Log:
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         groups = self._tables.groups_to_log(changed=False)
         records = [to_bytes(self._head() | {"whole": True}, self._common(groups))]
         used = self._tables.used_slots()
@@ -88,7 +88,7 @@ class Log:
         return records
 
     def is_heavy(self, held_bytes: int) -> bool:
-        """Whether more than three quarters of what was logged is dead."""
+        """True if more than three quarters of the log are outdated."""
         return (
             self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
             or self._logged_bytes > 4 * held_bytes + _RECORD_BYTES
@@ -100,7 +100,7 @@ class Log:
         return state | self._shed_log.marks() | {"seq": int(core.ints[layout.SEQ])}
 
     def _common(self, groups: NDArray[Any]) -> dict[str, pa.RecordBatch]:
-        """What is not of one tuple: keys, ordered attributes, the tick that is open."""
+        """Return the parts that belong to no single row: keys, ordered columns, the open tick."""
         bits = groups["clustered"] | groups["closed"] << 1 | groups["kept"] << 2
         columns = [groups["edge"], groups["hash"], groups["ca"], bits]
         parts = {
@@ -117,7 +117,7 @@ class Log:
         return parts | {f"open{s}": batch for s, batch in enumerate(self._open)}
 
     def _moved(self, slots: NDArray[np.int64]) -> pa.RecordBatch:
-        """Tuples of earlier records whose component or window has changed."""
+        """Return the changes of rows of earlier records: component, window, payload."""
         core = self._tables.core
         columns = {name: core.slots[name][slots] for name in ("seq", "status", "kept")}
         columns["bare"] = core.slots["row"][slots] < 0
@@ -128,7 +128,7 @@ class Log:
     def _held_rows(
         self, stream: int, slots: NDArray[np.int64], *most: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give the held rows of a stream as they go into a record, in pieces (`Payload.cut`)."""
+        """Yield the held rows of a stream as a record stores them, in pieces (`Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["stream"][slots] == stream]
         for part in self._payload[stream].cut(np.maximum(table["row"][slots], 0), *most):
@@ -152,7 +152,7 @@ class Log:
         return pa.RecordBatch.from_arrays([*columns, *taken.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         head: dict[str, Any] = {}
         kept = _Kept(len(self._sides))
         for record in records:
@@ -189,7 +189,7 @@ class Log:
     def _survivors(
         self, stream: int, kept: _Kept
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint64]]:
-        """The logged tuples of one stream that are still held."""
+        """Return the logged rows of one stream that are still held."""
         batches = kept.held[stream]
         payload, width = self._payload[stream], self._tables.core.links.shape[1]
         total = sum(b.num_rows for b in batches)
@@ -232,7 +232,7 @@ class Log:
         links: NDArray[Any],
         bare: NDArray[np.bool_],
     ) -> None:
-        """Take in what a later record says of tuples of one stream."""
+        """Apply the changes of a later record to rows of one stream."""
         told = {name: moved.column(name).to_numpy(zero_copy_only=False) for name in _MOVED}
         _, at, here = np.intersect1d(
             slots["seq"], told["seq"], assume_unique=True, return_indices=True
@@ -249,7 +249,7 @@ class Log:
 
 
 class _Kept:
-    """What records say, the later over the earlier."""
+    """The content of several records, later ones over earlier ones."""
 
     def __init__(self, streams: int) -> None:
         self.held: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
@@ -283,7 +283,7 @@ def _lists(batch: pa.RecordBatch) -> list[list[int]]:
 
 
 def _take_or_null(payload: Payload, rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows of a payload; nulls where there is none."""
+    """Return rows of a payload, with nulls for row numbers below 0."""
     bare = rows < 0
     if not bare.any():
         return payload.take(rows)

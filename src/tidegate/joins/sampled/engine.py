@@ -1,8 +1,8 @@
-"""The sampled join: a random sample of a bounded window join's results.
+"""The engine of the sampled join: a random sample of the results of a bounded window join.
 
-Section 4 of paper 2 (Srivastava, Widom). Around another loop it is the window engine: held tuples,
-their rows, late streams and the log of changes are that one's. What is planned anew now and then,
-from the memory and from what the streams have taught, is with which probability lots win.
+Section 4 of paper 2 (Srivastava, Widom). It is a window engine with another compiled loop: held
+rows, their payload, clocks and the state log are those of the window engine. From time to time it
+plans the inclusion probabilities anew, from the memory and from what it has learned of the streams.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from tidegate.policies import Age
 from tidegate.pool import sampling
 from tidegate.pool.sampling import Side
 
-#: Pairs found before results are handed over.
+#: The number of pairs that the loop finds before results are yielded.
 _ROOM = 1 << 18
-#: Keys that hold no tuple and are still counted, where memory sets no limit.
+#: The number of keys without held rows that are still counted, without a memory limit.
 _KEYS = 1 << 20
-#: How many tuples are monitored at the most.
+#: The largest number of monitored rows.
 _MONITORS = 512
-#: After so many windows, what monitors have found counts half: by age, and for judging the model,
-#: which is poor as long as little is known.
+#: Half-lives, in windows, of what monitored rows have found: for the curve by age, and for judging
+#: the model, which is poor at first and should soon be judged by later evidence.
 _HALFLIFE, _JUDGED = 8.0, 2.0
-#: Arrivals before the first plan, and between two at the least, once they are many.
+#: Arrivals before the first plan, and the least number between two later plans.
 _FIRST, _APART = 16, 8192
-#: When the memory overflows, at the most this part of it is kept. Sums are equal up to this factor.
+#: The share of the memory that is kept after an overflow, and the tolerance of its sums.
 _FULL, _ABOUT = 63 / 64, 1.0 + 1e-9
-#: An age at which so many tuples were seen is known. Until then no match is beyond reach.
+#: Rows that must have been watched at an age; until then, the reach is without a limit.
 _SURE, _ENDLESS = 7.5, 2.0**40
-#: "auto" judges the model if this many results of monitored tuples are known. UNIFORM is an option
+#: "auto" judges the model once this many results of monitored rows are known. It considers UNIFORM
 #: if no more than this share of them would have been missed.
 _EVIDENCE, _BEYOND = 200.0, 0.01
-#: PPS-CLUSTER is taken for EQ-CLUSTER if the model promises this part of its variance or less, and
-#: monitored tuples do not show more than that one of it.
+#: PPS-CLUSTER replaces EQ-CLUSTER if the model predicts at most this share of its variance, and
+#: monitored rows show at most this multiple of it.
 _PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
@@ -57,32 +57,32 @@ _MONITOR = ("hash", "random_word", "time", "most", "found", "size", "side")
 
 
 class SampledJob:
-    """A sampled join as something to send to where it runs."""
+    """The settings of a sampled join, and its engines."""
 
     def __init__(self, spec: SampledJoin) -> None:
         self.spec = spec
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The left's columns, the right's, the probability and the cluster."""
+        """The columns of the left and the right, the probability and the cluster."""
         return self.spec.result_schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Hash the rows of one input."""
+        """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.window.sides[stream], self.spec.window.unit, batch)
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
-        """One of several engines that share the memory equally."""
+        """Return one of several engines that share the memory equally."""
         return self.engine_at(None, shards, keep_shed=keep_shed)
 
     def engine_at(
         self, shard: int | None, shards: int, *, keep_shed: bool = False
     ) -> SampledEngine:
-        """The engine of one shard: the shares of all add up to the memory."""
+        """Return the engine of one shard; the shares of all shards add up to the memory."""
         return SampledEngine(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on."""
+        """Return the settings that a checkpoint depends on."""
         return self.spec.settings()
 
 
@@ -129,7 +129,7 @@ class SampledEngine(WindowEngine):
     def _run(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], close: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Take all ticks that are whole; the latest waits, as more of it may come."""
+        """Process all complete ticks; the last one waits, as more of its rows may come."""
         given = [[self._open[s], *inputs[s]] for s in range(2)]
         if not any(b.num_rows for side in given for b in side):
             return
@@ -168,10 +168,10 @@ class SampledEngine(WindowEngine):
     def _draw(
         self, given: list[list[pa.RecordBatch]], batch: layout.Batch, order: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """The lots: by content and seed, so that no order of rows and no cut matters.
+        """Return a random word for each row, by content and seed.
 
-        Rows that are alike are told apart by their number in the tick, or if they are late by
-        their number in the stream.
+        So the sample depends neither on the order of rows nor on the cut into batches. Equal rows
+        differ by their number in the tick, or in the stream if they are out of order.
         """
         row_hash = np.concatenate([b.column(ROW_HASH).to_numpy() for side in given for b in side])[
             order
@@ -195,14 +195,14 @@ class SampledEngine(WindowEngine):
         )
 
     def _cut(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[slice]:
-        """Also count the probability and the cluster of each pair."""
+        """Cut pairs into pieces, with the bytes of their probability and cluster."""
         taken = self._payload[0].widths_of(left) + self._payload[1].widths_of(right)
         return cut(len(left), taken + 2 * 8, self._piece)
 
     def _rows(self, out: sampled.Sample, piece: slice) -> pa.RecordBatch:
-        """The sampled pairs as rows."""
+        """Return sampled pairs as result rows."""
         columns, same = self._paired(out.pairs.left[piece], out.pairs.right[piece])
-        # Copies: the arrays are filled anew while a piece is still in use.
+        # Copy, as the loop overwrites the arrays while a piece is still in use.
         columns += [
             pa.array(out.share[piece].copy()),
             pa.array(out.unit[piece].view(np.int64).copy()),
@@ -215,7 +215,7 @@ class SampledEngine(WindowEngine):
         return rows
 
     def _widen(self) -> None:
-        """Have a ticket for every slot."""
+        """Grow the arrays of inclusions to one entry for every slot."""
         sampler, slots = self._sampler, len(self._tables.core.slots)
         old = len(sampler.inclusions)
         if old == slots:
@@ -232,7 +232,7 @@ class SampledEngine(WindowEngine):
         )
 
     def take_counters(self) -> dict[str, int | float]:
-        """Also what the models foresaw, and what monitors saw of it."""
+        """Return the counters, with those of predicted and monitored results."""
         names = ("foreseen", "missed", "monitored", "beyond", "variance")
         flows = dict(zip(names, self._sampler.flows.tolist(), strict=True))
         self._sampler.flows[:] = 0.0
@@ -241,10 +241,10 @@ class SampledEngine(WindowEngine):
     # ---- another memory -----------------------------------------------------------------------
 
     def resize(self, number: int, memory: int) -> None:
-        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+        """Change the budget to `memory` rows or bytes, by budget update `number`.
 
-        What does not fit is left to lots, so that it is known with which probability the rest is
-        still there: the share that thinning kept. Who stays takes what a plan would have it take.
+        If the held rows do not fit, a random sample of them stays. Its share is known, so the
+        inclusion probabilities of the rest are known too. With a memory of 0 nothing is held.
         """
         self._allow(number, memory)
         core, budget = self._tables.core, float(self._rules.budgets[0, 0])
@@ -261,7 +261,7 @@ class SampledEngine(WindowEngine):
             self._sampler.plan[sampled.RESERVE] = budget / 2
 
     def _brake(self, out: layout.Output) -> None:
-        """More came than was planned for: thin what is held, and draw as much less from now on."""
+        """Thin the held rows after an overflow, and lower later probabilities by that share."""
         sampler, seen = self._sampler, int(self._tables.core.ints[layout.SEQ])
         share = self._thin(_FULL * float(self._rules.budgets[0, 0]), out)
         sampler.plan[sampled.BRAKE] *= share
@@ -269,11 +269,11 @@ class SampledEngine(WindowEngine):
         sampler.ints[sampled.REPLAN_AT] = min(int(sampler.ints[sampled.REPLAN_AT]), soon)
 
     def _thin(self, memory: float, out: layout.Output) -> float:
-        """Keep what a plan would have held, and no more than a memory: the share that is kept.
+        """Shed rows at random until the rest fits the plan and the memory; return the share kept.
 
-        It is the largest that fits: the first of those with which one more would stay, and so does
-        not depend on what is kept. Given it, lots win with just that probability. One tuple can
-        always stay, as long as it fits.
+        It is the largest share that fits. It is the threshold of the first row that does not stay,
+        and so does not depend on the rows that stay: given the share, each row stays with exactly
+        that probability. One row always stays, if it fits at all.
         """
         core, sampler = self._tables.core, self._sampler
         budget = float(self._rules.budgets[0, 0])
@@ -292,7 +292,7 @@ class SampledEngine(WindowEngine):
 
     @property
     def fraction(self) -> float:
-        """The sampling fraction now; under PPS-CLUSTER, the share of results that it foresees."""
+        """The present sampling fraction; under PPS-CLUSTER the expected share of results."""
         plan = self._sampler.plan
         if plan[sampled.METHOD] != sampled.PPS:
             return float(plan[sampled.SHARE])
@@ -304,12 +304,12 @@ class SampledEngine(WindowEngine):
 
     @property
     def method(self) -> str:
-        """The method now."""
+        """The present method."""
         number = int(self._sampler.plan[sampled.METHOD])
         return next(name for name, code in _METHODS.items() if code == number)
 
     def _begin(self) -> None:
-        """Plan with what is known: nothing, unless the model is given."""
+        """Make the first plan, from a given model if there is one."""
         spec, plan = self.sampled, self._sampler.plan
         budget = float(self._rules.budgets[0, 0])
         plan[sampled.BY_AGE] = float(spec.by_age)
@@ -326,11 +326,11 @@ class SampledEngine(WindowEngine):
 
     @property
     def _is_given(self) -> bool:
-        """Whether all that a plan rests on is known before the streams are."""
+        """True if the model is given and nothing needs to be learned."""
         return self._rates(given=True) is not None and not self._rules.learn
 
     def _replan(self) -> None:
-        """Take in what monitors have found, and plan with what is known by now."""
+        """Add the findings of monitored rows, and make a new plan."""
         core, sampler = self._tables.core, self._sampler
         sampled.tidy(core, self._rules, sampler)
         now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
@@ -354,7 +354,7 @@ class SampledEngine(WindowEngine):
         sampler.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
 
     def _release(self, since: float) -> None:
-        """Draw more again, as far as less is held than could be; within about a window."""
+        """Raise probabilities again after an overflow, within about a window, as memory allows."""
         plan, held = self._sampler.plan, float(self._tables.core.ints[layout.USED])
         more = max(self._room(float(self._rules.budgets[0, 0])) / max(held, 1.0), 1.0)
         part = more ** min(since / self.horizon, 1.0)
@@ -378,11 +378,11 @@ class SampledEngine(WindowEngine):
             plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
 
     def _aim(self, budget: float) -> float:
-        """What is to be held on average; no matter how much, where a fraction is given."""
+        """Return the memory to fill on average; infinite if a fraction is given."""
         return self._room(budget) if self.sampled.fraction is None else math.inf
 
     def _room(self, budget: float) -> float:
-        """What can be held on average, so that a budget is seldom too small."""
+        """Return the memory that can be filled on average, so that overflows are rare."""
         return sampling.target(budget / self.mean_size, self.sampled.margin) * self.mean_size
 
     def _method(self, sides: list[Side], memory: float) -> int:
@@ -390,11 +390,11 @@ class SampledEngine(WindowEngine):
         return self._possible(_METHODS[self._best(sides, memory) if asked == "auto" else asked])
 
     def _possible(self, method: int) -> int:
-        """The method; but no pairs are drawn until it is known how many to foresee."""
+        """Return the method, or CLUSTER in place of UNIFORM until matches can be predicted."""
         return sampled.CLUSTER if method == sampled.UNIFORM and not self._is_sure() else method
 
     def _share(self, sides: list[Side], memory: float, method: int) -> float:
-        """The one probability of all pairs, or of all clusters."""
+        """Return the probability of every pair, or of every cluster."""
         if self.sampled.fraction is not None:
             return self.sampled.fraction
         if method == sampled.UNIFORM:
@@ -402,7 +402,7 @@ class SampledEngine(WindowEngine):
         return sampling.cluster_fraction(sides, memory)
 
     def error(self, sides: list[Side], budget: int) -> float:
-        """The relative variance of a count over a window, with a memory like this (section 5)."""
+        """Return the relative variance of a count over a window with a budget (section 5)."""
         total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
         if total <= 0:
             return 0.0
@@ -418,7 +418,7 @@ class SampledEngine(WindowEngine):
         return sampling.variance(sides, shares, alike) / self.mean_size / total**2
 
     def _draw_by(self, method: int) -> None:
-        """Draw by a method from now on."""
+        """Use a method from now on."""
         plan = self._sampler.plan
         plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
         plan[sampled.METHOD] = self._possible(method)
@@ -429,10 +429,10 @@ class SampledEngine(WindowEngine):
         return sampling.pps_for_fraction(sides, self.sampled.fraction)
 
     def _best(self, sides: list[Side], memory: float) -> str:
-        """The method that promises the smallest variance, as far as the model can be trusted.
+        """Return the method with the smallest predicted variance, if the model can be trusted.
 
-        Section 4.3.2: UNIFORM where the model is accurate and clusters differ in what they add to
-        the result; clusters otherwise, by size where sizes differ and are foreseen.
+        Section 4.3.2: UNIFORM if the model is accurate and clusters differ in what they add to the
+        result. Otherwise clusters, by size if sizes differ and can be predicted.
         """
         spec, tallies = self.sampled, self._sampler.tallies.sum(axis=0)
         found = tallies[sampled.FOUND]
@@ -454,7 +454,7 @@ class SampledEngine(WindowEngine):
 
     @property
     def _shown(self) -> float:
-        """PPS-CLUSTER's variance over EQ-CLUSTER's, by what monitored tuples have found."""
+        """The variance of PPS-CLUSTER over that of EQ-CLUSTER, measured on monitored rows."""
         tallies, alike = self._sampler.tallies, np.array(self.sampled.alike)
         of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
         of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
@@ -465,7 +465,7 @@ class SampledEngine(WindowEngine):
 
     @property
     def windows(self) -> tuple[float, float]:
-        """The left's and the right's, in the kernel's numbers."""
+        """The windows of the left and the right, in the time unit of the kernel."""
         return float(self._rules.window_left), float(self._rules.window_right)
 
     @property
@@ -475,17 +475,17 @@ class SampledEngine(WindowEngine):
 
     @property
     def clock(self) -> float | None:
-        """The largest time that was heard of."""
+        """The largest time seen so far."""
         return float(self._tables.core.clock[0]) if self._sampler.ints[sampled.SEEN] else None
 
     @property
     def mean_size(self) -> float:
-        """What a tuple takes on average."""
+        """The mean size of a row."""
         arrived, sizes = self._sampler.sums.reshape(2, 2).sum(axis=1)
         return float(sizes / arrived) if sizes > 0 else 1.0
 
     def _rates(self, *, given: bool = False) -> list[float] | None:
-        """Arrivals in a unit of time, by side; None if only those that were given count."""
+        """Return the arrivals per unit of time, by side; with `given`, None if they are learned."""
         spec = self.spec
         if spec.frequencies is not None:
             return [float(f.sum()) / self._shards for f in spec.frequencies[1:]]
@@ -499,7 +499,7 @@ class SampledEngine(WindowEngine):
         return learned
 
     def sides(self) -> list[Side]:
-        """What both windows have, by the model."""
+        """Return the content of both windows, by the model."""
         rates = self._rates()
         assert rates is not None
         sides = []
@@ -516,7 +516,7 @@ class SampledEngine(WindowEngine):
     def _by_key(
         self, side: int, rate: float, window: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Arrivals of a side in a unit of time, and their partners, by key in a fixed order."""
+        """Return the arrivals of a side per unit of time and their partners, by key."""
         given = self.spec.frequencies
         if given is not None:
             own, other = (given.left, given.right) if side == 0 else (given.right, given.left)
@@ -530,9 +530,9 @@ class SampledEngine(WindowEngine):
         return own, (other + UNSEEN) / (elapsed + 0.125 * self.horizon) * window
 
     def _curve(self, side: int) -> NDArray[np.float64]:
-        """Results of a tuple by age: given, or those of monitored tuples (section 2.3).
+        """Return the results of a row by age: given, or measured on monitored rows (section 2.3).
 
-        One more tuple, with one result at any age, stands for what is not known.
+        One additional row, with one result spread over all ages, is the prior.
         """
         policy = self.spec.policy
         assert isinstance(policy, Age)
@@ -545,7 +545,7 @@ class SampledEngine(WindowEngine):
         return curve
 
     def _watched(self, side: int) -> NDArray[np.float64]:
-        """How many monitored tuples have come by each step of age."""
+        """Return the number of monitored rows that have passed each step of age."""
         sampler, number = self._sampler, int(self._sampler.ints[sampled.MONITORS])
         mine = sampler.monitors["side"][:number] == side
         window = self.windows[side]
@@ -557,9 +557,9 @@ class SampledEngine(WindowEngine):
         return watched
 
     def _is_sure(self) -> bool:
-        """Whether it is known how many matches to foresee: UNIFORM samples none beyond.
+        """True if matches can be predicted, as UNIFORM samples none beyond the prediction.
 
-        By age it takes a while: the oldest tuples have yet to come of age.
+        A learned age curve is unknown until rows have reached the oldest ages.
         """
         policy = self.spec.policy
         if not isinstance(policy, Age) or policy.curve is not None:
@@ -569,13 +569,13 @@ class SampledEngine(WindowEngine):
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         record = super().changes()
         self._forget_touched()
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         self._whole = True
         records = super().snapshot()
         self._whole = False
@@ -591,7 +591,7 @@ class SampledEngine(WindowEngine):
         return super()._head() | {"lots": own}
 
     def _model(self) -> dict[str, pa.RecordBatch]:
-        """The tickets that are new or have changed, or all; monitors and what they have found."""
+        """Return the inclusions that are new or changed, or all; and the monitored rows."""
         sampler, slots = self._sampler, self._tables.core.slots
         if self._whole:
             wanted = np.flatnonzero(slots["seq"][: len(sampler.inclusions)] >= 0)
@@ -611,7 +611,7 @@ class SampledEngine(WindowEngine):
         }
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         records = list(records)
         super().restore(records)
         self._widen()
@@ -644,7 +644,7 @@ class SampledEngine(WindowEngine):
 
 
 def _rounded(number: float) -> float:
-    """To nine digits: in which order keys were added up depends on how the input was cut."""
+    """Round to nine digits, as the order in which keys are summed depends on batches."""
     return float(f"{number:.9g}")
 
 

@@ -1,11 +1,11 @@
-"""What a sample of a join would be off by with other memories: what a pool divides by.
+"""The expected error of a sampled join with other budgets, by which a pool divides its memory.
 
-Section 5 of paper 2 (Srivastava, Widom): by the relationship between memory and sampling fraction
-(theorems 4.2 and 4.3), and that between the fraction and the error of an aggregate (section 4.3.2).
-No copies are needed: the models that the sample is planned by say it all.
+Section 5 of paper 2 (Srivastava, Widom). The error follows from the relationship between memory and
+sampling fraction (theorems 4.2 and 4.3) and that between the fraction and the error of an aggregate
+(section 4.3.2). The models by which a sample is planned give both, so no shadow joins are needed.
 
-What is foreseen is one less the relative variance of a count, as variances of shards add up; each
-shard's counts with the square of its results.
+The accuracy of a budget is 1 minus the relative variance of a count. Variances of shards add up, so
+each shard is weighted by the square of its results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidegate.settings.values import quoted
 
 
 class Expectations:
-    """Says what samples of a join are expected to be off by."""
+    """Estimates the accuracy of a sampled join with other budgets."""
 
     measure = "accuracy"
 
@@ -44,12 +44,12 @@ class Expectations:
     def watch(
         self, engine: SampledEngine, sizes: Sequence[int], shard: int, shards: int
     ) -> Expected:
-        """Beside the engine of a shard."""
+        """Return the estimator of one shard."""
         return Expected(engine, sizes, self.second)
 
 
 class Expected:
-    """What a sample would be off by with several memories."""
+    """The expected accuracy of one engine with several budgets."""
 
     def __init__(self, engine: SampledEngine, sizes: Sequence[int], second: float = 1.0) -> None:
         self._sizes = tuple(sizes)
@@ -59,7 +59,7 @@ class Expected:
         self._advance = 0.0
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take note of how far the streams have come."""
+        """Note the clock of the engine after a batch."""
         clock = self._engine.clock
         if clock is None:
             return
@@ -70,9 +70,9 @@ class Expected:
         self._clock = clock
 
     def worth(self, counters: Mapping[str, int | float]) -> float:
-        """What was foreseen of what is held now, by the probabilities with which tuples were kept.
+        """Return the accuracy of the engine itself since the last `take`, by its counters.
 
-        What found no room is lost, and makes counts too small by as much. Before `take`.
+        Rows that did not fit are missing from counts. Call it before `take`.
         """
         foreseen, missed = counters["foreseen"], counters["missed"]
         if foreseen <= 0 or self._advance <= 0 or not self._is_known:
@@ -83,7 +83,7 @@ class Expected:
         return self._weight * max(1.0 - error, 0.0)
 
     def take(self) -> Found:
-        """What is foreseen, for the time since the last call."""
+        """Return the expected accuracy by budget, for the time since the last call."""
         found, engine = Found(self._sizes), self._engine
         found.advance = self._advance
         if self._is_known:
@@ -99,17 +99,17 @@ class Expected:
 
     @property
     def _is_known(self) -> bool:
-        """Whether a window has passed: models have to be learned first."""
+        """True once a window has passed: models have to be learned first."""
         return self._since is not None and self._clock - self._since >= self._engine.horizon
 
     @property
     def _weight(self) -> float:
-        """What all would be worth: with the square of results, as variances go."""
+        """The weight of this shard: the square of its rate of results."""
         _, rate = self._results()
         return self._advance / self._second * (rate * self._second) ** 2
 
     def _results(self) -> tuple[float, float]:
-        """Results of the tuples that windows have, and in one of the kernel's units of time."""
+        """Return the results of the rows in the windows, and the results per unit of time."""
         engine = self._engine
         found = [float(side.tuples @ side.matches) / engine.mean_size for side in engine.sides()]
         rates = [n / window for n, window in zip(found, engine.windows, strict=True)]

@@ -66,7 +66,7 @@ def in_order(table: pa.Table) -> tuple[pa.Table, str]:
 def prepare_stream(
     spec: StarJoin, stream: int, batch: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """Hash the rows of one stream, whose importance is in (0, U] (section 2.1 of the paper)."""
+    """Hash the rows of one stream; importance must be in (0, U] (section 2.1 of the paper)."""
     most = np.inf if spec.importance_limit is None else spec.importance_limit
     bounds = Bounds(above_0=True, most=most, stream=spec.stream_names[stream])
     return prepare(spec.streams[stream], spec.unit, batch, bounds)

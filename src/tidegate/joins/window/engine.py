@@ -1,4 +1,4 @@
-"""The bounded window join: Arrow in, Arrow out, around the compiled loop."""
+"""The engine of the bounded window join: record batches in and out of the compiled loop."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tidegate.settings.columns import as_floats, equal
 from tidegate.settings.schedules import Step
 from tidegate.sql.conditions import Predicate
 
-#: Pairs found before results are handed over.
+#: The number of pairs that the loop finds before results are yielded.
 _ROOM = 1 << 18
-#: Rows in one record of a snapshot.
+#: The number of rows in one record of a snapshot.
 _RECORD_ROWS = 1 << 16
-#: Bytes of these rows; and what a log may take, whatever is held.
+#: The bytes of these rows, and the size below which a log is never heavy.
 _RECORD_BYTES = 16 << 20
 
-#: What is known of a held tuple besides its payload; by default a size of 1 and a rank of 0.
+#: Columns of a held row besides its payload; a type of None is that of times.
 _HELD = {
     "key": np.uint64,
     "time": None,
@@ -46,7 +46,7 @@ _HELD = {
     "last": None,
 }
 _DEFAULTS = {"size": 1, "rank": 0.0, "gain": 0.0, "last": 0}
-#: What a record keeps of the loop's numbers.
+#: Scalars of the loop that a record stores.
 _SCALARS = {
     "seq": layout.SEQ,
     "epoch": layout.EPOCH,
@@ -58,7 +58,7 @@ _SCALARS = {
     "ring_from": layout.RING_FROM,
     "ring_to": layout.RING_TO,
 }
-#: How many ghosts there are at the most, and what is told apart besides their age.
+#: The largest number of ghosts, and the classes that `Auto` learns besides ages.
 _GHOSTS = 1024
 _FEATURES = {"levels": 12, "trends": 10}
 
@@ -105,11 +105,11 @@ class WindowEngine:
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
-        #: The last order to hold another amount: its number, and how much.
+        #: The last budget update of a pool: its number and the memory.
         self.budget_update: tuple[int, int] | None = None
         self._logged_rows = 0
         self._logged_bytes = 0
-        # What a record says of a held tuple besides its key and payload: nothing that is constant.
+        # Columns of a held row that a record stores besides key and payload: those that vary.
         self._logged = ["time", "seq"]
         self._logged += ["size"] if spec.in_bytes else []
         scored = self._rules.kind == layout.BY_SCORE
@@ -121,7 +121,7 @@ class WindowEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of the left and the right; give results as they are found."""
+        """Process prepared record batches of the left and the right; yield results."""
         self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
         known = [clock for clock in clocks or () if clock is not None]
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
@@ -131,7 +131,7 @@ class WindowEngine:
             self._advance(*told)
 
     def _advance(self, *told: Any) -> None:
-        """Hear how far the streams have come, and see to what that makes leave."""
+        """Advance the clocks of the streams, and shed rows if a budget falls by then."""
         core, out = self._tables.core, self._output(0, pairs=0)
         core.ints[layout.SHED] = 0
         evicted = core.ints[layout.EVICTED]
@@ -145,14 +145,14 @@ class WindowEngine:
         yield from self._run(((), ()), close=True)
 
     def resize(self, number: int, memory: int) -> None:
-        """Follow an order to hold no more than this, tuples or bytes, of which 0 is none.
+        """Change the budget to `memory` rows or bytes, by budget update `number`.
 
-        What does not fit leaves at once, as if it had to make room.
+        Rows that do not fit are shed at once. With a memory of 0 nothing is held.
         """
         before, stream_clock = self._rules.budgets[-1:], self._tables.core.stream_clock
         self._allow(number, memory)
         final = self._rules
-        # A change of the memory at the beginning of all times, for the loop to act on.
+        # The loop sheds when a scheduled budget changes: schedule a change at the earliest time.
         both = np.concatenate([before, final.budgets])
         first = np.full(
             1, -np.inf if stream_clock.dtype.kind == "f" else layout.NEVER, stream_clock.dtype
@@ -165,7 +165,7 @@ class WindowEngine:
         self._tables.allow(final)
 
     def _allow(self, number: int, memory: int) -> None:
-        """Go by the rules of another memory, which must do for what is held."""
+        """Replace the budget without shedding; the held rows must fit."""
         new = self._rules_for(memory)
         budgets = new.budgets if memory else np.zeros_like(new.budgets)
         self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
@@ -178,7 +178,7 @@ class WindowEngine:
         return rules_of(spec, 1, self._rules.exact_limit)
 
     def _closes(self, inputs: Sequence[Sequence[pa.RecordBatch]], clock: int | float) -> bool:
-        """Whether the clock lies after all that is given and all that is waiting."""
+        """True if the clock is later than all rows of the input and of the open tick."""
         batches = [b for side in inputs for b in side] + self._open
         return all(b.num_rows == 0 or b.column(TIME).to_numpy().max() < clock for b in batches)
 
@@ -213,7 +213,7 @@ class WindowEngine:
     def _batch(
         self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]
     ) -> tuple[layout.Batch, NDArray[np.int64], int]:
-        """The newcomers as sorted arrays; also the order, and how many are of the left."""
+        """Return the newcomers as sorted arrays, their order, and the number of left rows."""
         column = {
             name: [np.concatenate([b.column(name).to_numpy() for b in side]) for side in given]
             for name in (KEY, TIME, ROW_HASH)
@@ -252,7 +252,7 @@ class WindowEngine:
         return newcomers, order, left
 
     def _weights(self, side: int, batches: list[pa.RecordBatch]) -> NDArray[np.float64]:
-        """How important the rows of one side are."""
+        """Return the importance of the rows of one side."""
         importance = self.spec.sides[side].importance
         assert importance is not None
         at = PREPARED + self.spec.sides[side].schema.get_field_index(importance)
@@ -272,7 +272,7 @@ class WindowEngine:
     def _paired(
         self, left: NDArray[np.int64], right: NDArray[np.int64]
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
-        """The pairs' columns, and which of them join: not those whose hashes only were equal."""
+        """Return the columns of pairs, and True where keys are equal and not just their hashes."""
         a, b = self._payload[0].take(left), self._payload[1].take(right)
         same = np.ones(len(left), np.bool_)
         for x, y in zip(self.spec.left.keys, self.spec.right.keys, strict=True):
@@ -285,17 +285,17 @@ class WindowEngine:
         return [*a.columns, *b.columns], same
 
     def _found(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """The pairs as rows, in pieces."""
+        """Yield pairs as result rows, in pieces."""
         for piece in self._cut(left, right):
             yield self._results(left[piece], right[piece])
 
     def _cut(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[slice]:
-        """Cut pairs so that the rows of each piece fit into one."""
+        """Cut pairs into pieces of bounded size."""
         taken = self._payload[0].widths_of(left) + self._payload[1].widths_of(right)
         return cut(len(left), taken, self._piece)
 
     def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
-        """The pairs as rows."""
+        """Return pairs as result rows."""
         columns, same = self._paired(left, right)
         result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
         if not same.all():
@@ -314,7 +314,7 @@ class WindowEngine:
                 result.column(len(left.schema) + right.schema.get_field_index(right.importance))
             ),
         ]
-        with np.errstate(over="ignore"):  # what is beyond all numbers is infinite
+        with np.errstate(over="ignore"):  # an overflow gives infinity
             return float(COMBINE[self.spec.combine](*columns).sum())
 
     def _settle(
@@ -326,7 +326,7 @@ class WindowEngine:
         first: list[int],
         close: bool,
     ) -> None:
-        """After a batch: remember the open tick, and drop the rows that nobody holds."""
+        """Keep the rows of the open tick, and drop rows that are not held."""
         tables = self._tables
         start = len(order)
         if not close and len(order) and batch.time[-1] >= tables.core.clock[0]:
@@ -338,9 +338,9 @@ class WindowEngine:
         self._trim(tables.fresh(), first)
 
     def _trim(self, slots: NDArray[np.int64], first: Sequence[int]) -> None:
-        """Drop of the rows from each side's `first` on those that none of the slots given holds."""
+        """Drop the payload of rows from `first` on, by side, that are in none of the slots."""
         spans = [(start, payload.rows) for start, payload in zip(first, self._payload, strict=True)]
-        # Where most were admitted, those that are dead may wait, if it is tuples that are counted.
+        # If most rows were admitted, the rest may wait, unless memory is counted in bytes.
         if self.spec.in_bytes or 2 * len(slots) < sum(stop - start for start, stop in spans):
             kept = self._tables.keep_rows(slots, spans)
             for start, rows, payload in zip(first, kept, self._payload, strict=True):
@@ -350,7 +350,7 @@ class WindowEngine:
             payload.join_chunks()
 
     def _sweep(self, *, tight: bool) -> None:
-        """Drop the rows that nobody holds, if they are many or must go."""
+        """Drop the payload of rows that are not held, if it is large or `tight` is set."""
         tables = self._tables
         due = [
             payload.rows > 0 and (tight or payload.wants_trim(tables.held_on(s)))
@@ -380,7 +380,7 @@ class WindowEngine:
                 self._depart(s, rows, out.shed_time[own], why)
 
     def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
-        """Take down prepared rows that never reached the join."""
+        """Record prepared rows that were dropped before they reached the join."""
         self._depart(side, payload_of(batch), when, np.full(batch.num_rows, why))
 
     def _depart(
@@ -401,7 +401,7 @@ class WindowEngine:
         )
 
     def take_shed(self) -> pa.Table:
-        """Early departures since the last call: which side, when, why, and the tuple itself."""
+        """Return the rows shed since the last call: side, time, reason and the row."""
         schema = pa.schema(
             [
                 ("side", pa.string()),
@@ -416,7 +416,7 @@ class WindowEngine:
         return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return the counters: events since the last call, and the present state."""
         ints = self._tables.core.ints
         for name, at in _COUNTED.items():
             self._flows[name] += int(ints[at])
@@ -438,19 +438,19 @@ class WindowEngine:
         }
 
     def _bytes(self) -> int:
-        """What is held: payload, dead rows among it, and indexes."""
+        """Return the bytes in use: payload, including rows to be dropped, and indexes."""
         return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
 
     @property
     def _overweight(self) -> bool:
-        """Whether dead rows take more than what is set aside for them."""
+        """True if payload that is no longer held takes more than its reserve."""
         budgets = self._tables.core.ints[layout.BUDGET :][: self._rules.pools]
         return self.spec.in_bytes and self._bytes() > sum(budgets.tolist())
 
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         core = self._tables.core
         rewritten = bool(core.ints[layout.REWRITTEN])
         gone = pa.array(core.gone[: core.ints[layout.GONE]].copy())
@@ -474,7 +474,7 @@ class WindowEngine:
         return record
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         parts: dict[str, pa.RecordBatch] = {
             "rates": self._tables.rates(changed=False),
             **self._tables.priorities(changed=False),
@@ -495,7 +495,7 @@ class WindowEngine:
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than three quarters of what was logged is dead."""
+        """True if more than three quarters of the log are outdated."""
         return (
             self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
             or self._logged_bytes > 4 * self._bytes() + _RECORD_BYTES
@@ -516,7 +516,7 @@ class WindowEngine:
     def _held_rows(
         self, side: int, slots: NDArray[np.int64], *most: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give the held rows of one side as they go into a record, in pieces (`Payload.cut`)."""
+        """Yield the held rows of one side as a record stores them, in pieces (`Payload.cut`)."""
         table = self._tables.core.slots
         slots = slots[table["group"][slots] & 1 == side]
         for part in self._payload[side].cut(table["row"][slots], *most):
@@ -529,7 +529,7 @@ class WindowEngine:
             yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         head: dict[str, Any] = {}
         held: list[list[pa.RecordBatch]] = [[], []]
         gone = [np.empty(0, np.int64)]
@@ -584,7 +584,7 @@ class WindowEngine:
     def _survivors(
         self, side: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
     ) -> dict[str, NDArray[Any]]:
-        """The logged tuples of one side that have neither been shed nor expired since."""
+        """Return the logged rows of one side that were neither shed nor expired since."""
         payload = self._payload[side]
         payload.add(
             [
@@ -618,7 +618,7 @@ class WindowEngine:
 
 
 def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
-    """Take in what was learned of held tuples, which are in order of their sequence numbers."""
+    """Load what was learned about held rows, which are ordered by sequence number."""
     seq = learned.column("seq").to_numpy()
     at = np.minimum(np.searchsorted(held["seq"], seq), max(len(held["seq"]) - 1, 0))
     known = held["seq"][at] == seq if len(held["seq"]) else np.zeros(len(seq), np.bool_)
@@ -627,7 +627,7 @@ def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
 
 
 def _opened(batch: layout.Batch) -> tuple[int, int]:
-    """Where in the batch the tick stands that was open before and has probed."""
+    """Return the range of the tick that was open before; its rows have probed already."""
     probed = np.flatnonzero(batch.probed)
     if len(probed) == 0:
         return len(batch.time), len(batch.time)

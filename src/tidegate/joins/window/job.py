@@ -1,4 +1,4 @@
-"""A window join as something to send to where it runs."""
+"""The job of a window join."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tidegate.joins.window.spec import WindowJoin
 
 
 class WindowJob:
-    """A window join as something to send to where it runs."""
+    """The settings of a window join, and its engines."""
 
     def __init__(self, spec: WindowJoin) -> None:
         self.spec = spec
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The left's columns, then the right's."""
+        """The columns of the left, then those of the right."""
         return self.spec.result_schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Hash the rows of one input."""
+        """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.sides[stream], self.spec.unit, batch)
 
     def engine(self, shards: int, *, keep_shed: bool = False) -> WindowEngine | QueueEngine:
-        """One of several engines that share the memory equally."""
+        """Return one of several engines that share the memory equally."""
         return self.engine_at(None, shards, keep_shed=keep_shed)
 
     def engine_at(
         self, shard: int | None, shards: int, *, keep_shed: bool = False
     ) -> WindowEngine | QueueEngine:
-        """The engine of one shard: the shares of all add up to the memory."""
+        """Return the engine of one shard; the shares of all shards add up to the memory."""
         kind = WindowEngine if self.spec.cpu is None else QueueEngine
         return kind(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that a checkpoint depends on."""
+        """Return the settings that a checkpoint depends on."""
         return self.spec.settings()

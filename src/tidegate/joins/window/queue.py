@@ -1,10 +1,10 @@
-"""The slow CPU: a bounded queue before the window engine (paper 1, section 2.3).
+"""The slow CPU: a bounded queue in front of the window engine (paper 1, section 2.3).
 
-The join takes the first of the queue whenever it has done with the one before. It is simulated on
-event time, so that a replay gives the same answer: a tuple waits from its own tick on, and each
-takes the join one step. At a tick, the join takes what it has time for until then, the tick's
-newcomers enter, and what the queue cannot hold is dropped. A tuple that reaches the join is
-processed as ever, by its own time. The loop is `kernel.queue`.
+The join takes the first row of the queue whenever it has finished the one before. This is simulated
+on event time, so that a replay gives the same answer: a row waits from its own tick on, and each
+row takes the join one step. At a tick, the join first takes the rows that it has time for. Then the
+newcomers of the tick enter the queue, and rows that the queue cannot hold are dropped. The join
+processes a row by the row's own time. The compiled loop is `joins/window/queue_loop.py`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tidegate.joins.window.spec import WindowJoin
 from tidegate.joins.window.stepped import SteppedWindowEngine
 from tidegate.kernel import layout
 
-#: Keys that are counted at the least.
+#: The number of keys whose arrivals are counted.
 _KEYS = 65_536
-#: Rows of a log that may be dead, whatever is waiting.
+#: The number of rows below which a log is never heavy.
 _LOG_ROWS = 1 << 16
-#: No time is later, and no smaller part of a unit is told apart.
+#: The largest time, and the largest denominator of a step.
 _LARGEST = 2**62
 
 
 class QueueEngine:
-    """A window engine that takes tuples from a bounded queue, at a steady rate."""
+    """A window engine that takes rows from a bounded queue, at a steady rate."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class QueueEngine:
         self._rows = [Payload(prepared_schema(side.schema, spec.unit)) for side in spec.sides]
         self._item = np.dtype(
             [
-                ("number", "i8"),  # of a tuple that waits, or waited; they are in this order
+                ("number", "i8"),  # in the order in which rows entered the queue
                 ("since", spec.unit.dtype),
                 ("time", spec.unit.dtype),
                 ("side", "i1"),
@@ -70,7 +70,7 @@ class QueueEngine:
         self._queue = np.empty(0, self._item)
         self._next = 0
         self._arrived = self._shed = 0
-        # What is in the log: all before a number, less those that have left since.
+        # The log has the rows before number `_logged`; `_gone` are those that left since.
         self._logged = 0
         self._logged_rows = 0
         self._gone: list[NDArray[np.int64]] = []
@@ -80,7 +80,7 @@ class QueueEngine:
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Take prepared batches of the left and the right; give results as they are found."""
+        """Process prepared record batches of the left and the right; yield results."""
         self._arrived += sum(batch.num_rows for side in inputs for batch in side)
         new = [self._add(side, inputs[side]) for side in range(2)]
         known = [clock for clock in clocks or () if clock is not None]
@@ -88,7 +88,7 @@ class QueueEngine:
         yield from self._run(np.concatenate([self._open, *new]), told, clocks, close=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Close the tick that is still open, and take all that is waiting."""
+        """Close the open tick and process all waiting rows."""
         yield from self._run(self._open, None, None, close=True)
         yield from self._join.finish()
 
@@ -100,7 +100,7 @@ class QueueEngine:
         *,
         close: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """Go through newcomers, and have the join take what it has time for."""
+        """Queue the newcomers, and pass to the join the rows that it has time for."""
         names = ("row", "row_hash", "key", "side", "time")
         newcomers = newcomers[np.lexsort([newcomers[name] for name in names])]
         items = np.concatenate([self._queue, newcomers])
@@ -136,7 +136,7 @@ class QueueEngine:
         self._sweep()
 
     def _add(self, side: int, batches: Sequence[pa.RecordBatch]) -> NDArray[Any]:
-        """Keep rows; gives them as tuples that have not entered."""
+        """Store prepared rows; return them as items that have not entered the queue."""
         first = self._rows[side].add(batches)
         items = np.zeros(sum(batch.num_rows for batch in batches), self._item)
         items["side"], items["row"] = side, first + np.arange(len(items))
@@ -146,15 +146,15 @@ class QueueEngine:
         return items
 
     def _rows_of(self, side: int, items: NDArray[Any]) -> pa.RecordBatch:
-        """The rows of one side's tuples."""
+        """Return the prepared rows of the items of one side."""
         return self._rows[side].take(items["row"][items["side"] == side])
 
     def _pieces_of(self, side: int, items: NDArray[Any]) -> list[pa.RecordBatch]:
-        """The same in batches that no column of strings outgrows."""
+        """Return the same in record batches small enough for string columns."""
         return list(self._rows[side].pieces(items["row"][items["side"] == side]))
 
     def _loaded(self, items: NDArray[Any]) -> kernel.Queue:
-        """What the loop works on: all that waits, and after it newcomers."""
+        """Return the arrays of the loop: waiting rows, then newcomers."""
         statistics, dtype = self._statistics, self.spec.unit.dtype
         entry = statistics.entries(items["key"])
         never = layout.NEVER if dtype.kind == "i" else -np.inf
@@ -186,7 +186,7 @@ class QueueEngine:
         return queue
 
     def _least(self, queue: kernel.Queue, called: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What an integrated queue drops: by partners in memory, then statistics; the first."""
+        """Return the rows that an integrated queue drops: fewest partners, then lowest counts."""
         waiting = np.flatnonzero(queue.state == kernel.WAITING)
         entry, other = queue.entry[waiting], 1 - queue.side[waiting]
         promise = np.where(entry >= 0, queue.counts[entry, other], 0.0) if len(queue.counts) else 0
@@ -194,7 +194,7 @@ class QueueEngine:
         return waiting[np.lexsort(keys)[: len(waiting) - self._rules.size]]
 
     def _settle(self, queue: kernel.Queue, items: NDArray[Any], *, close: bool) -> None:
-        """Take over what the loop did."""
+        """Copy the outcome of the loop into the state."""
         ints = queue.ints
         entered, before = int(ints[kernel.ENTERED]), len(self._queue)
         items["since"] = queue.since
@@ -223,9 +223,9 @@ class QueueEngine:
         self._statistics.tidy()
 
     def _told(self, clocks: Clocks | None) -> Clocks | None:
-        """How far the join may take the streams to have come: not past what is waiting.
+        """Return the clocks for the join: none is later than a waiting row.
 
-        What an integrated queue sees must not depend on where a batch ends.
+        The content of an integrated queue must not depend on where a batch ends.
         """
         if clocks is None:
             return None
@@ -236,11 +236,11 @@ class QueueEngine:
     # ---- what is dropped ----------------------------------------------------------------------
 
     def take_shed(self) -> pa.Table:
-        """Early departures since the last call, from the queue and from the memory."""
+        """Return the rows dropped or shed since the last call."""
         return self._join.take_shed()
 
     def take_counters(self) -> dict[str, int | float]:
-        """Flows since the last call, and gauges as they are now."""
+        """Return the counters: events since the last call, and the present state."""
         taken = self._join.take_counters()
         taken |= {"arrived": self._arrived, "queue_shed": self._shed, "queued": len(self._queue)}
         taken["waiting"] += len(self._open)
@@ -248,7 +248,7 @@ class QueueEngine:
         return taken
 
     def _sweep(self) -> None:
-        """Drop the rows that nobody waits with, if they are many."""
+        """Drop stored rows that no longer wait, if they are many."""
         for side, rows in enumerate(self._rows):
             mine = [items["side"] == side for items in (self._queue, self._open)]
             queued, opened = self._queue["row"][mine[0]], self._open["row"][mine[1]]
@@ -261,11 +261,11 @@ class QueueEngine:
     # ---- state --------------------------------------------------------------------------------
 
     def changes(self) -> bytes:
-        """What has changed since the last record was made."""
+        """Return a record of all changes since the last record."""
         return _nested(self._record(every=False), self._join.changes())
 
     def snapshot(self) -> list[bytes]:
-        """The whole state."""
+        """Return the whole state as records."""
         first, *others = self._join.snapshot()
         self._logged_rows = 0
         records = [_nested(self._record(every=True), first)]
@@ -273,11 +273,11 @@ class QueueEngine:
 
     @property
     def log_is_heavy(self) -> bool:
-        """Whether more than three quarters of what was logged is dead."""
+        """True if more than three quarters of the log are outdated."""
         return self._join.log_is_heavy or self._logged_rows > 4 * len(self._queue) + _LOG_ROWS
 
     def _record(self, *, every: bool) -> bytes:
-        """What is waiting, or what of it is new, and who has left."""
+        """Encode the waiting rows, or the new ones and the numbers of those that left."""
         new = self._queue[self._queue["number"] >= (0 if every else self._logged)]
         gone = np.concatenate([np.empty(0, np.int64), *([] if every else self._gone)])
         whole, counts = self._statistics.record(every=every)
@@ -296,14 +296,14 @@ class QueueEngine:
         return to_bytes(numbers | epoch, parts)
 
     def restore(self, records: Iterable[bytes]) -> None:
-        """Become what the records say; for a new engine."""
+        """Load the state from records; for a new engine."""
         self._join.restore(self._unpacked(records))
         self._queue = self._queue[np.argsort(self._queue["number"])]
         self._sweep()
         self._logged, self._gone = self._next, []
 
     def _unpacked(self, records: Iterable[bytes]) -> Iterator[bytes]:
-        """The join's records, once the queue's beside them are taken in."""
+        """Load the records of the queue, and yield those of the join."""
         for record in records:
             size = int.from_bytes(record[:8], "little")
             if size:
@@ -329,7 +329,7 @@ class QueueEngine:
 
 
 def _rules(spec: WindowJoin, shards: int, keys: int) -> kernel.Rules:
-    """The settings as the loop takes them."""
+    """Return the settings of the loop."""
     assert spec.cpu is not None
     number = spec.unit.dtype.type
     step = (spec.cpu.step(spec.second) * shards).limit_denominator(_LARGEST)
@@ -349,5 +349,5 @@ def _rules(spec: WindowJoin, shards: int, keys: int) -> kernel.Rules:
 
 
 def _nested(own: bytes, join: bytes) -> bytes:
-    """The queue's record and the join's in one."""
+    """Pack a record of the queue and one of the join into one."""
     return b"".join((len(own).to_bytes(8, "little"), own, join))
