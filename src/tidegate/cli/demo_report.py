@@ -1,4 +1,4 @@
-"""What the demo found, as tables, plots, one page and plain data."""
+"""Present the demo's outcome as tables, plots, an HTML page and plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.policies import POLICIES
 from tidegate.report import html, plots, tables
 from tidegate.report.tables import Column, Table
 
-#: The plots by what they show, and all files that `files` may give.
+#: File names of the plots, and of everything that `files` may return.
 _PLOTS = {
     "auctions": "recall.png",
     "query": "query.png",
@@ -32,17 +32,17 @@ class Sweep:
 
     name: str
     rows: tuple[int, int]
-    #: How many tuples an exact join holds at the most.
+    #: The largest number of rows that an exact join holds.
     window: int
     exact_results: int
     points: Sequence[Point]
 
     def recall(self, policy: str, share: float) -> float:
-        """What one policy reached with one memory."""
+        """Return the recall of one policy with one memory."""
         return next(p.recall for p in self.points if (p.policy, p.memory_share) == (policy, share))
 
     def table(self, title: str) -> Table:
-        """A row for each policy, a column for each memory."""
+        """Return a table with a row for each policy and a column for each memory."""
         rows = [p.as_row() for p in self.points]
         shares = list(dict.fromkeys(p.memory_share for p in self.points))
         return Table(
@@ -57,7 +57,7 @@ class Sweep:
         )
 
     def series(self) -> dict[str, list[tuple[float, float]]]:
-        """The lines of a plot."""
+        """Return the lines of a plot: (memory, recall) pairs by policy."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for p in self.points:
             lines.setdefault(p.policy, []).append((p.memory_share, p.recall))
@@ -66,26 +66,26 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Query:
-    """What the streaming query did."""
+    """The outcome of the streaming query."""
 
     policy: str
     memory: int
     memory_share: float
     recall: float
-    #: Rows delivered that the exact result does not have, or not so often.
+    #: Delivered rows that are not in the exact result, or not as often.
     wrong: int
     batches: Sequence[Batch]
-    #: Results delivered, and exact results, whose bid came in each batch.
+    #: Delivered results, and exact results, whose bid came in each batch.
     delivered: Sequence[int]
     due: Sequence[int]
 
     @property
     def most_held(self) -> int:
-        """The most tuples held after a batch."""
+        """The largest number of rows held after a batch."""
         return max(batch.held for batch in self.batches)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of each batch."""
+        """Return the measurements of each batch."""
         return [
             {
                 "batch": index,
@@ -101,7 +101,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of it."""
+    """The whole outcome of the demo."""
 
     TABLES: ClassVar[tuple[str, ...]] = ("auctions", "bids", "results", "exact")
 
@@ -114,13 +114,13 @@ class Outcome:
     seconds: dict[str, float]
 
     def table(self, name: str) -> pa.Table:
-        """One of the tables that are kept."""
+        """Return one of the tables that the demo writes to files."""
         of = self.streams if name in ("auctions", "bids") else self
         found: pa.Table = getattr(of, name)
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """The outcome as plain data."""
+        """Return the outcome as plain data."""
         query = self.query
         return {
             "tidegate": __version__,
@@ -159,7 +159,7 @@ class Outcome:
 
 
 def show(outcome: Outcome, folder: Path, took: float) -> None:
-    """The outcome on a terminal."""
+    """Print the outcome to the terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -184,7 +184,7 @@ def show(outcome: Outcome, folder: Path, took: float) -> None:
 
 
 def files(outcome: Outcome) -> dict[str, bytes | str]:
-    """The page and, where they can be drawn, the plots: contents by file name."""
+    """Return the page and, if matplotlib is installed, the plots: contents by file name."""
     drawn = _plots(outcome) if plots.available() else {}
     pictures = {name: light for name, (light, _) in drawn.items()}
     found: dict[str, bytes | str] = {_PLOTS[name]: png for name, png in pictures.items()}
@@ -192,7 +192,7 @@ def files(outcome: Outcome) -> dict[str, bytes | str]:
 
 
 def _plots(outcome: Outcome) -> dict[str, tuple[bytes, bytes]]:
-    """Each plot for light and for dark pages."""
+    """Return each plot, drawn for light and for dark pages."""
     query, (auctions, keys) = outcome.query, outcome.sweeps
     point = {f"the query on Spark ({query.policy})": (query.memory_share, query.recall)}
     batches = query.rows()
@@ -318,7 +318,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _on_auctions(sweep: Sweep) -> str:
-    """What the figures mean, and only what these figures show."""
+    """Explain the figures; every sentence depends on what these figures show."""
     least = min(point.memory_share for point in sweep.points)
     said = [
         "Every auction is a key of its own, and most bids come late in its life. PROB ranks an "
