@@ -58,7 +58,7 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
         for shed_when in ("after-probe", "before-probe", "before-arrival"):
             spec = _spec(chosen, shed_when, weighed, _MEMORY)
             whole = _run(spec, streams, [_TICKS])
-            _demand(whole <= exact, chosen, f"results that are none, with moment {shed_when}")
+            _demand(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
             ticks = _run(spec, streams, range(1, _TICKS + 1))
             cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], hand_on=True)
             _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
@@ -129,7 +129,7 @@ def _run(
         ]
         found += _pairs(engine.feed(inputs))
         held = engine.take_counters()["held"]
-        _demand(held <= spec.memory, spec.policy, f"{held} tuples held where {spec.memory} may be")
+        _demand(held <= spec.memory, spec.policy, f"{held} held rows, more than the memory of {spec.memory}")
         if hand_on:
             log.append(engine.changes())
             engine = _restored(job, log)

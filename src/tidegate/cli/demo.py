@@ -21,7 +21,7 @@ from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder
 from tidegate.cli.screen import Screen
-from tidegate.cli.sweep import best_first, sweep, window_tuples
+from tidegate.cli.sweep import best_first, sweep, window_rows
 from tidegate.errors import TidegateError
 from tidegate.policies import POLICIES
 from tidegate.report import plots
@@ -81,7 +81,7 @@ def _run(settings: Settings, screen: Screen) -> Outcome:
     memory = max(demo_stream.SHARDS, round(QUERY_SHARE * streams.window))
     screen.say(
         f"A day of {len(streams.auctions):,} auctions and {len(streams.bids):,} bids, arriving as "
-        f"{settings.batches} files each; memory for {memory:,} of {streams.window:,} tuples"
+        f"{settings.batches} files each; memory for {memory:,} of {streams.window:,} rows"
     )
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as temporary, ExitStack() as stack:
         work = Path(temporary)
@@ -128,7 +128,7 @@ def _sweeps(
             "zipf",
             (left, right),
             local.join(left, right, **zipf_join).table,
-            window_tuples(times, (window, window)),
+            window_rows(times, (window, window)),
             zipf_join,
         ),
     ]

@@ -52,7 +52,7 @@ class Sweep:
                 *(Column(str(share), tables.about(share), tables.percent) for share in shares),
             ],
             tables.pivot(rows, index="policy", across="memory_share", value="recall"),
-            f"Columns: memory, as a share of the {self.window:,} tuples that an exact join holds. "
+            f"Columns: memory, as a share of the {self.window:,} rows that an exact join holds. "
             f"Cells: share of the {self.exact_results:,} exact results delivered.",
         )
 
@@ -131,7 +131,7 @@ class Outcome:
                 "seed": self.seed,
                 "popularity_skew": demo_stream.SKEW,
                 "within": list(demo_stream.JOIN["within"]),
-                "window_tuples": self.streams.window,
+                "window_rows": self.streams.window,
             },
             "query": {
                 "policy": query.policy,
@@ -148,7 +148,7 @@ class Outcome:
             "sweeps": {
                 sweep.name: {
                     "rows": list(sweep.rows),
-                    "window_tuples": sweep.window,
+                    "window_rows": sweep.window,
                     "exact_results": sweep.exact_results,
                     "points": [p.as_row() for p in sweep.points],
                 }
@@ -198,9 +198,9 @@ def _plots(outcome: Outcome) -> dict[str, tuple[bytes, bytes]]:
     batches = query.rows()
     panels = [
         plots.Steps(
-            "tuples held",
+            "rows held",
             [batch["held"] for batch in batches],
-            limit=(query.memory, f"memory: {query.memory:,} tuples"),
+            limit=(query.memory, f"memory: {query.memory:,} rows"),
         ),
         plots.Steps("recall", [batch["recall"] for batch in batches], share=True),
     ]
@@ -247,8 +247,8 @@ def _page(outcome: Outcome, drawn: dict[str, tuple[bytes, bytes]]) -> str:
         "bids": f"{len(streams.bids):,}, most of them late in the auction's life; popularity "
         f"Zipf({demo_stream.SKEW:g})",
         "arrival": f"{streams.batches} Parquet files a stream, while the query runs",
-        "memory": f"{query.memory:,} tuples, {tables.about(query.memory_share)} of the "
-        f"{streams.window:,} that an exact join holds at the most; in {demo_stream.SHARDS} shards",
+        "memory": f"{query.memory:,} rows, {tables.about(query.memory_share)} of the "
+        f"{streams.window:,} that an exact join holds at most; in {demo_stream.SHARDS} shards",
         "policy": query.policy,
         "seed": str(outcome.seed),
         "tidegate": __version__,
@@ -262,9 +262,9 @@ def _page(outcome: Outcome, drawn: dict[str, tuple[bytes, bytes]]) -> str:
         html.Text(_how(outcome)),
         html.Heading("The streaming query"),
         html.Code(call),
-        *picture("query", "Tuples held and recall, batch by batch; the table has the figures."),
+        *picture("query", "Rows held and recall, batch by batch; the table has the figures."),
         html.Text(
-            "Held: tuples in memory after the batch. Recall: of the exact results whose bid came "
+            "Held: rows in memory after the batch. Recall: of the exact results whose bid came "
             "in the batch, the share delivered."
         ),
         html.Folded(_batch_table(query)),
@@ -309,11 +309,11 @@ def _summary(outcome: Outcome) -> str:
     query = outcome.query
     wrong = f"and {query.wrong:,} rows that it does not have" if query.wrong else "and no other row"
     return (
-        f"With memory for {query.memory:,} tuples, {tables.about(query.memory_share)} of the "
+        f"With memory for {query.memory:,} rows, {tables.about(query.memory_share)} of the "
         f"{outcome.streams.window:,} that an exact join holds, the streaming query delivered "
         f"{tables.percent(query.recall)} of the answer: {len(outcome.results) - query.wrong:,} of "
         f"the {len(outcome.exact):,} rows of Spark's own join, {wrong}. After a batch it held "
-        f"{query.most_held:,} tuples at the most."
+        f"at most {query.most_held:,} rows."
     )
 
 
@@ -323,8 +323,8 @@ def _on_auctions(sweep: Sweep) -> str:
     said = [
         "Every auction is a key of its own, and most bids come late in its life. PROB ranks an "
         "auction by the bids it has had: it keeps the popular ones, but knows nothing of an "
-        "auction before its first bid, and nothing of age. So this is not its best case, and a "
-        "ranking by age would have more to go by."
+        "auction before its first bid, and nothing of age. So this is not its best case: a "
+        "ranking by age would know more."
     ]
     if sweep.recall("until-expiry", least) > sweep.recall("prob", least):
         said.append(
@@ -335,7 +335,7 @@ def _on_auctions(sweep: Sweep) -> str:
         share = 0.25
         prob, auto = (tables.percent(sweep.recall(name, share)) for name in ("prob", "auto"))
         said.append(
-            "AUTO is told nothing and has to find out, within one day, that ages and keys both "
+            "AUTO has no settings and has to learn, within one day, that ages and keys both "
             f"matter: with {tables.about(share)} of the window it delivers {auto}, PROB {prob}."
         )
     if sweep.series()["prob"] == sweep.series()["life"]:
@@ -352,7 +352,7 @@ def _on_zipf(sweep: Sweep) -> str:
     return (
         "Keys that return again and again, some far more often than others, are what PROB is made "
         f"for: with {tables.about(share)} of the window it delivers {prob} of the answer, where "
-        f"dropping at random delivers {rand}. (Two streams of {sweep.rows[0]:,} tuples, joined "
+        f"dropping at random delivers {rand}. (Two streams of {sweep.rows[0]:,} rows, joined "
         "without Spark.)"
     )
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.cli.interrupts import Interrupts
-from tidegate.cli.sweep import window_tuples
+from tidegate.cli.sweep import window_rows
 from tidegate.streams import auctions, cut_by_time, write_parquet_batches
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Streams:
     def window(self) -> int:
         """The number of rows that an exact join has to hold."""
         times = (_microseconds(self.auctions["ts"]), _microseconds(self.bids["ts"]))
-        return window_tuples(times, (LIFE // _MICROSECOND, 1))
+        return window_rows(times, (LIFE // _MICROSECOND, 1))
 
     def hours(self) -> list[float]:
         """Return where each batch starts, and where the last one ends, in hours of the day."""

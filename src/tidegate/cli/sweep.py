@@ -34,7 +34,7 @@ class Point:
         return asdict(self)
 
 
-def window_tuples(times: tuple[NDArray[Any], NDArray[Any]], windows: tuple[float, float]) -> int:
+def window_rows(times: tuple[NDArray[Any], NDArray[Any]], windows: tuple[float, float]) -> int:
     """Return the largest number of rows that are live at once: what an exact join has to hold.
 
     Parameters
@@ -76,7 +76,7 @@ def sweep(
     shares
         The memories to try, as shares of `window`.
     window
-        How many rows an exact join has to hold; see `window_tuples`.
+        How many rows an exact join has to hold; see `window_rows`.
     **settings
         The other settings of the join.
     """

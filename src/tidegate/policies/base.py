@@ -292,7 +292,7 @@ def ranking(policy: Policy) -> Policy:
         at_least(getattr(policy, weight), -math.inf, f"{weight} of {who}")
     fixes = kind.fixed_ranks is not Policy.fixed_ranks
     if ranks == "tuple" and not (fixes or policy.floor_weight or policy.order_weight):
-        raise TidegateError(f"{who} ranks tuples, all of them alike: write fixed_ranks")
+        raise TidegateError(f"{who} ranks all rows alike: write fixed_ranks")
     if ranks in ("key", "life") and policy.counts == "nothing":
         raise TidegateError(
             f'{who} ranks by {ranks}, and counts nothing: write counts = "arrivals" in the class, '
@@ -314,17 +314,17 @@ def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
         ranks = np.require(given, np.float64, "W")
     except Exception as error:
         raise TidegateError(
-            f"policy {policy.name} failed to rank {len(arrivals.time)} tuples, in fixed_ranks: "
+            f"policy {policy.name} failed to rank {len(arrivals.time)} rows, in fixed_ranks: "
             f"{type(error).__name__}: {error}"
         ) from error
     if ranks.shape != arrivals.time.shape:
         raise TidegateError(
             f"policy {policy.name} gives ranks of the shape {ranks.shape} for "
-            f"{len(arrivals.time)} tuples; fixed_ranks must give one number for each"
+            f"{len(arrivals.time)} rows; fixed_ranks must give one number for each"
         )
     if not np.isfinite(ranks).all():
         raise TidegateError(
-            f"policy {policy.name} ranks a tuple {ranks[~np.isfinite(ranks)][0]}; ranks must be "
+            f"policy {policy.name} ranks a row {ranks[~np.isfinite(ranks)][0]}; ranks must be "
             "finite numbers"
         )
     return ranks

@@ -58,8 +58,7 @@ class Heeb(ByFrequency):
         alpha = 0.0 if self.alpha is None else times.read(self.alpha, "alpha")
         if self.alpha is not None and not alpha > 0:
             raise TidegateError(
-                f"alpha must be above 0, not {quoted(self.alpha)}; None has it learned from "
-                "how long "
-                "tuples stay"
+                f"alpha must be above 0, not {quoted(self.alpha)}; None has it learned from how "
+                "long rows are held"
             )
         return (alpha,)

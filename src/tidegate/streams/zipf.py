@@ -98,6 +98,6 @@ def _arrivals(n: int, rate: float) -> npt.NDArray[np.int64]:
     count = -(-n * exact.numerator // exact.denominator)
     if count > MOST or count * exact.denominator >= 2**63:
         raise TidegateError(
-            f"n must give fewer tuples than {quoted(count)} (n={quoted(n)} at rate {quoted(rate)})"
+            f"n must give fewer rows than {quoted(count)} (n={quoted(n)} at rate {quoted(rate)})"
         )
     return np.arange(count, dtype=np.int64) * exact.denominator // exact.numerator
