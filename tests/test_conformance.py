@@ -82,9 +82,9 @@ def test_a_policy_of_ones_own_conforms() -> None:
 @pytest.mark.parametrize(
     ("fixed_ranks", "says"),
     [
-        (too_few, r"gives ranks of the shape \(\d+,\) for \d+ tuples"),
+        (too_few, r"gives ranks of the shape \(\d+,\) for \d+ rows"),
         (of_text, "in fixed_ranks: ValueError: could not convert string to float"),
-        (with_gaps, "ranks a tuple nan; ranks must be finite numbers"),
+        (with_gaps, "ranks a row nan; ranks must be finite numbers"),
         (failing, "in fixed_ranks: ZeroDivisionError: by nothing"),
         (changing, "in fixed_ranks: ValueError: assignment destination is read-only"),
     ],
@@ -107,7 +107,7 @@ def test_a_policy_that_fails_to_rank_is_named(
         ({"order_weight": "x"}, "must be a finite number, not 'x'"),
         ({"ranks": None}, "must have ranks, one of .*, not None"),
         ({"ranks": "banana"}, "must have ranks, one of .*, not 'banana'"),
-        ({"fixed_ranks": Policy.fixed_ranks}, "all of them alike: write fixed_ranks"),
+        ({"fixed_ranks": Policy.fixed_ranks}, "ranks all rows alike: write fixed_ranks"),
         ({"ranks": "key"}, "ranks by key, and counts nothing"),
         ({"ranks": "score", "formula": 999}, "a formula of tidegate.learning.scores, not 999"),
     ],

@@ -1,4 +1,4 @@
-"""What every policy must keep to, whoever wrote it: `check` tries it out."""
+"""Check that a policy, built-in or your own, keeps the rules that every policy must keep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import WindowJoin, window_join
 from tidegate.policies import Policy, policy_of
 
-#: Ticks of a stream, keys, the window, and memory for a quarter of what is live.
+#: The streams' ticks and keys, the window, and a memory for a quarter of the rows in the windows.
 _TICKS, _KEYS, _WINDOW, _MEMORY = 240, 12, 20, 10
 _SCHEMA = pa.schema(
     [("key", pa.int64()), ("time", pa.int64()), ("row", pa.int64()), ("weight", pa.float64())]
@@ -25,23 +25,31 @@ Streams = tuple[pa.RecordBatch, pa.RecordBatch]
 
 
 def check(policy: str | Policy, *, seed: int = 0) -> None:
-    """Try a policy on small random streams, and say what it breaks.
+    """Run a policy on small random streams, and raise an error if it breaks a rule.
 
-    The memory bound holds after every tick; results are exact ones; memory for the whole window
-    gives all of them; the same input gives the same answer, however it is cut into batches, and
-    with the state handed on between them.
+    The rules: the join never holds more rows than the memory allows; every result is a result of
+    the exact join; with memory for the whole window, no result is missing; the same input gives
+    the same results, however it is cut into batches, and also if the state is saved and restored
+    between batches.
 
     Parameters
     ----------
     policy
-        A policy or the name of one; policies of your own too.
+        A policy, or the name of one. It may be your own.
     seed
-        Of the streams.
+        The seed of the streams.
 
     Raises
     ------
     TidegateError
-        If the policy does not keep to one of these.
+        If the policy breaks one of the rules.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> from tidegate import conformance
+    >>> conformance.check("prob")
+    >>> conformance.check(tg.Prob(halflife=10), seed=1)
     """
     chosen = policy_of(policy)
     streams = _streams(seed)
@@ -50,7 +58,7 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
         for shed_when in ("after-probe", "before-probe", "before-arrival"):
             spec = _spec(chosen, shed_when, weighed, _MEMORY)
             whole = _run(spec, streams, [_TICKS])
-            _demand(whole <= exact, chosen, f"results that are none, with moment {shed_when}")
+            _demand(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
             ticks = _run(spec, streams, range(1, _TICKS + 1))
             cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], hand_on=True)
             _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
@@ -94,7 +102,7 @@ def _spec(policy: Policy, shed_when: str, weighed: bool, memory: int) -> WindowJ
 
 
 def _exact(streams: Streams) -> Pairs:
-    """All pairs, by comparing all with all."""
+    """Return all pairs of the exact join, by comparing every row with every row."""
     left, right = ([column.to_numpy() for column in side.columns] for side in streams)
     near = np.abs(left[1][:, np.newaxis] - right[1]) < _WINDOW
     pairs = np.argwhere(near & (left[0][:, np.newaxis] == right[0]))
@@ -104,7 +112,10 @@ def _exact(streams: Streams) -> Pairs:
 def _run(
     spec: WindowJoin, streams: Streams, ends: Iterable[int], *, hand_on: bool = False
 ) -> Pairs:
-    """The pairs found, with batches that end before these ticks."""
+    """Return the pairs that the join finds if batches end before the given ticks.
+
+    With ``hand_on``, save the state after each batch and restore it in a new engine.
+    """
     job = WindowJob(spec)
     engine: Engine = job.engine(1)
     log: list[bytes] = []
@@ -118,7 +129,7 @@ def _run(
         ]
         found += _pairs(engine.feed(inputs))
         held = engine.take_counters()["held"]
-        _demand(held <= spec.memory, spec.policy, f"{held} tuples held where {spec.memory} may be")
+        _demand(held <= spec.memory, spec.policy, f"{held} held rows, more than the memory of {spec.memory}")
         if hand_on:
             log.append(engine.changes())
             engine = _restored(job, log)

@@ -1,12 +1,12 @@
-"""How good an approximate result is: the measures of papers 1 and 5.
+"""Measure how good an approximate result is, with the measures of papers 1 and 5.
 
 Results are multisets. Each measure takes two of them in the same form: two Arrow tables with the
-same columns, counted without leaving Arrow, or two iterables (or Counters) of hashable values. In
-a table nulls equal each other, NaN equals NaN and -0.0 equals 0.0, as where Spark groups rows.
+same columns, which are counted inside Arrow, or two iterables (or Counters) of hashable values. In
+a table, nulls are equal to each other, NaN equals NaN, and -0.0 equals 0.0, as in Spark's grouping.
 
-Set measures are those of paper 1 (Das, Gehrke, Riedewald), section 2.2, with intersection and
-union of multisets taken as the smaller and the larger count of each row. When X is a subset of Y,
-all but the overlap grow with X, and the symmetric difference is the number of missing results.
+The set measures are those of paper 1 (Das, Gehrke, Riedewald), section 2.2. The intersection and
+the union of multisets take the smaller and the larger count of each row. If X is a subset of Y, all
+measures but the overlap grow with X, and the symmetric difference is the number of missing results.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MOST_CELLS = 25_000_000
 
 
 def multiset(rows: Rows) -> Counter[Hashable]:
-    """Count equal rows; a row of a table becomes a tuple of its values.
+    """Count equal rows; a row of a table becomes a Python tuple of its values.
 
-    Only the distinct rows of a table become Python objects. Lists, maps and structs in them become
-    tuples, and NaN one single object, so that equal rows are equal keys.
+    Only the distinct rows of a table become Python objects. Lists, maps and structs become Python
+    tuples and all NaNs become one object, so that equal rows are equal keys.
     """
     if isinstance(rows, pa.Table):
         counts, first = _grouped([rows])
@@ -69,18 +69,25 @@ def multiset(rows: Rows) -> Counter[Hashable]:
 
 
 def is_submultiset(approx: Rows, exact: Rows) -> bool:
-    """Say whether no row occurs more often in ``approx`` than in ``exact``.
+    """Return True if no row occurs more often in ``approx`` than in ``exact``.
 
-    True of every equi-join that only sheds: anything else is a wrong or a repeated result.
+    This is true for every equi-join that only sheds rows. If it is false, a result is wrong or
+    was delivered twice.
     """
     x, y = _counts(approx, exact)
     return bool((x <= y).all())
 
 
 def recall(approx: Rows, exact: Rows) -> float:
-    """Return the share of the exact results that were delivered, 1 where there are none.
+    """Return the share of the exact results that were delivered; 1 if there are none.
 
     Results that are not in ``exact`` do not count; see :func:`is_submultiset`.
+
+    Examples
+    --------
+    >>> from tidegate import quality
+    >>> quality.recall([(1, "a"), (2, "b")], [(1, "a"), (2, "b"), (3, "c"), (4, "d")])
+    0.5
     """
     x, y = _counts(approx, exact)
     return _ratio(int(np.minimum(x, y).sum()), int(y.sum()), empty=1.0)
@@ -113,20 +120,20 @@ def jaccard(x: Rows, y: Rows) -> float:
 def cosine(x: Rows, y: Rows) -> float:
     """Return the cosine coefficient ``|X & Y| / sqrt(|X| |Y|)``.
 
-    1 for two empty sets, 0 where only one is empty.
+    It is 1 for two empty sets, and 0 if only one is empty.
     """
     a, b = _counts(x, y)
     product = int(a.sum()) * int(b.sum())
     if product == 0:
         return 1.0 if a.sum() == b.sum() else 0.0
-    # Capped because the root is rounded: equal sets have exactly 1.
+    # The root is rounded; the cap makes equal sets exactly 1.
     return min(1.0, int(np.minimum(a, b).sum()) / math.sqrt(product))
 
 
 def overlap(x: Rows, y: Rows) -> float:
     """Return the overlap coefficient ``|X & Y| / min(|X|, |Y|)``.
 
-    1 whenever one contains the other, and so where either is empty.
+    It is 1 if one set contains the other, and so also if either is empty.
     """
     a, b = _counts(x, y)
     return _ratio(int(np.minimum(a, b).sum()), int(min(a.sum(), b.sum())), empty=1.0)
@@ -140,7 +147,8 @@ def importance(results: pa.Table, columns: str | tuple[str, str], *, combine: st
     results
         The joined rows.
     columns
-        The column with the importance of a result, or a pair with those of its two tuples.
+        The column with the importance of a result, or a pair of columns with the importance of
+        the left and of the right row.
     combine
         How a pair becomes the importance of the result: "min" (iJoin's), "max", "sum", "product".
 
@@ -158,10 +166,10 @@ def importance(results: pa.Table, columns: str | tuple[str, str], *, combine: st
 
 
 def fairness(times: Iterable[float]) -> float:
-    """Return Jain's index ``(sum L)^2 / (n sum L^2)`` of the times spent in memory (paper 5).
+    """Return Jain's index ``(sum L)^2 / (n sum L^2)`` of the times that rows were held (paper 5).
 
-    Between 1/n (one tuple had all the time) and 1 (all had the same). Where no tuple came, or none
-    stayed at all, all were treated alike: 1.
+    It lies between 1/n (one row had all the time) and 1 (all rows had the same time). If there
+    were no rows, or no row was held at all, all were treated equally: 1.
     """
     listed = times if isinstance(times, (np.ndarray, pa.Array, pa.ChunkedArray)) else list(times)
     try:
@@ -174,26 +182,26 @@ def fairness(times: Iterable[float]) -> float:
     longest = stay.max(initial=0.0)
     if longest == 0:
         return 1.0
-    # The index has no unit; scaled by a power of two, squares neither overflow nor lose a digit.
+    # The index has no unit. Scaling by a power of two avoids overflow and loses no digits.
     share = np.ldexp(stay, -math.frexp(longest)[1])
     return min(1.0, float(share.sum() ** 2 / (len(share) * (share**2).sum())))
 
 
 def earth_movers_distance(x: Rows, y: Rows, distance: Distance) -> float:
-    """Return the work of turning the smaller multiset into a part of the larger.
+    """Return the minimal work of turning the smaller multiset into a part of the larger one.
 
-    Paper 1, section 2.2, after Rubner, Tomasi and Guibas (1998): every row of the smaller set is
-    moved onto a row of its own of the larger one, moving r to s costs ``distance(r, s)``, and the
-    result is the least total; what is left over in the larger set costs nothing. So it is 0 when
-    one is a subset of the other. Rubner's normalised form is this divided by the smaller size.
-    0 where either set is empty.
+    Paper 1, section 2.2, after Rubner, Tomasi and Guibas (1998): each row of the smaller set moves
+    to a different row of the larger set. Moving r to s costs ``distance(r, s)``, and the result is
+    the least total cost. The remaining rows of the larger set cost nothing, so the result is 0 if
+    one set is a subset of the other. Rubner's normalised form divides by the smaller size. The
+    result is 0 if either set is empty.
 
     Parameters
     ----------
     x, y
-        The two multisets; rows of tables are handed to ``distance`` as tuples.
+        The two multisets; ``distance`` gets the rows of tables as Python tuples.
     distance
-        Distance of a row of x and a row of y: finite, not negative. It is called once for each
+        The distance of a row of x and a row of y: finite, not negative. It is called once for each
         pair of distinct rows; the assignment takes memory in proportion to ``|X| |Y|``.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import, and rarely needed
@@ -209,21 +217,21 @@ def match_and_compare(
 ) -> float:
     """Return the Match-And-Compare distance (Ioannidis and Poosala 1999; paper 1, section 2.2).
 
-    Match: in the complete bipartite graph over the rows of x and of y, with ``distance`` as the
-    weight of an edge, take a set of edges of least total weight that touches every row. Edges that
-    are not needed are left out, so the cover falls into stars. Compare: add
-    ``weight**power * ends**degree`` over its edges, where ``ends`` is the larger of the numbers of
-    edges at its two ends. With ``degree=0`` and ``power=1`` this is the weight of the cover.
+    Match: consider the complete bipartite graph over the rows of x and of y, with ``distance`` as
+    the weight of an edge. Take a set of edges of least total weight that touches every row, without
+    unnecessary edges; this cover consists of stars. Compare: sum ``weight**power * ends**degree``
+    over its edges, where ``ends`` is the larger of the numbers of edges at the two ends. With
+    ``degree=0`` and ``power=1`` the result is the weight of the cover.
 
     Paper 1 says only that the distance is "a function of the weights of the edges in the cover and
-    the number of edges incident to each node"; the function above is this library's choice: a row
-    that has to stand for many others counts for more. Several covers may have the least weight.
-    One of them is then taken by the order of the rows' text, so the value does not depend on the
-    order of rows, nor on which set comes first if the distance does not. With ``degree=0`` and
-    ``power=1`` all of them give the same value.
+    the number of edges incident to each node". The function above is this library's choice: a row
+    that stands for many others counts more. If several covers have the least weight, the order of
+    the rows' text decides. So the value does not depend on the order of rows, nor on which set
+    comes first if the distance is symmetric. With ``degree=0`` and ``power=1`` all of these covers
+    give the same value.
 
-    0 for two empty sets; infinite where only one is empty, as no cover exists. A missing row whose
-    equal is present costs nothing: its edge has weight 0.
+    The result is 0 for two empty sets. It is infinite if only one is empty, because no cover
+    exists. A missing row costs nothing if an equal row is present: its edge has weight 0.
 
     Parameters
     ----------
@@ -248,17 +256,18 @@ def match_and_compare(
         np.bincount(edges[:, 0], minlength=cost.shape[0])[edges[:, 0]],
         np.bincount(edges[:, 1], minlength=cost.shape[1])[edges[:, 1]],
     )
-    # An edge of weight 0 stays free even where power is 0.
+    # An edge of weight 0 costs nothing, even if power is 0.
     terms = np.where(weights > 0, weights**power * ends**degree, 0.0)
     return math.fsum(terms)
 
 
 def _edge_cover(cost: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return the edges of a minimum-weight cover of a complete bipartite graph, without spare ones.
+    """Return the edges of a minimum-weight cover of a complete bipartite graph.
 
-    Let every row take its cheapest edge; an edge that serves both its ends instead saves what the
-    two would have paid. The best cover is therefore the best matching by that saving, and the
-    cheapest edge of every row that the matching leaves out.
+    If every row takes its cheapest edge, an edge between two rows can replace both of their
+    cheapest edges, and saves the difference. So the best cover is the matching with the largest
+    total saving, plus the cheapest edge of every row that is not matched. Unnecessary edges are
+    removed at the end.
     """
     from scipy.optimize import linear_sum_assignment  # slow to import, and rarely needed
 
@@ -286,7 +295,7 @@ def _edge_cover(cost: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 def _cost_matrix(
     x: Rows, y: Rows, distance: Distance
 ) -> tuple[list[str], list[str], npt.NDArray[np.float64]]:
-    """Return the text of every row of x and y, in order of it, and their distances."""
+    """Return the text of every row of x and of y, sorted, and the matrix of their distances."""
     if isinstance(x, pa.Table) and isinstance(y, pa.Table):
         y = _same_columns(x, y)
     left = sorted(multiset(x).items(), key=_text)
@@ -325,7 +334,7 @@ def _checked(distance: Distance, a: Any, b: Any) -> float:
 
 
 def _counts(x: Rows, y: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return how often each row that occurs in x or y occurs in x, and in y."""
+    """Return how often each row of x or y occurs in x, and how often in y."""
     if isinstance(x, pa.Table) != isinstance(y, pa.Table):
         raise TidegateError(
             f"compare two tables or two iterables, "
@@ -343,7 +352,7 @@ def _counts(x: Rows, y: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
 
 
 def _same_columns(x: pa.Table, y: pa.Table) -> pa.Table:
-    """Return y with its columns in the order of x, or say how they differ."""
+    """Return y with its columns in the order of x, or raise an error if the columns differ."""
     if sorted(x.column_names) != sorted(y.column_names):
         raise TidegateError(
             f"both tables must have the same columns, not {x.column_names} and {y.column_names}"
@@ -364,7 +373,7 @@ def _same_columns(x: pa.Table, y: pa.Table) -> pa.Table:
 def _grouped(
     tables: list[pa.Table],
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Group equal rows of all tables: counts by table, and where each group occurs first."""
+    """Group equal rows of all tables; return counts per table and each group's first row."""
     total = sum(table.num_rows for table in tables)
     codes = {
         f"c{index}": _codes([table.column(index) for table in tables])
@@ -373,7 +382,7 @@ def _grouped(
     origin = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
     data = {f"n{index}": (origin == index).astype(np.int64) for index in range(len(tables))}
     data["first"] = np.arange(total, dtype=np.int64)
-    # A table without columns still has rows, all equal.
+    # All rows of a table without columns are equal.
     data.update(codes or {"c0": np.zeros(total, dtype=np.int64)})
     keys = list(codes) or ["c0"]
     sums = [(f"n{index}", "sum") for index in range(len(tables))]
@@ -383,14 +392,14 @@ def _grouped(
 
 
 def _codes(columns: list[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
-    """Give the values of a column numbers: equal values, and nulls, get equal ones."""
+    """Return a number for each value of a column, the same for equal values and for nulls."""
     kind = columns[0].type
     values = pa.chunked_array([chunk for column in columns for chunk in column.chunks], type=kind)
     if pa.types.is_dictionary(kind):
         values, kind = values.cast(kind.value_type), kind.value_type
     if pa.types.is_floating(kind):
         values = values.cast(pa.float64())
-        # Adding 0.0 turns -0.0 into 0.0; all NaNs become one.
+        # Adding 0.0 turns -0.0 into 0.0; all NaNs become the same NaN.
         values = pc.if_else(pc.is_nan(values), math.nan, pc.add(values, 0.0))
     if pa.types.is_nested(kind):
         seen: dict[Hashable, int] = {}
@@ -402,7 +411,7 @@ def _codes(columns: list[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of views as one of strings or bytes, as views cannot be taken from."""
+    """Return a view column as strings or bytes: Arrow cannot take rows from views."""
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())
     if pa.types.is_binary_view(column.type):
@@ -411,7 +420,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a hashable form of a value of Arrow in which equal values are equal."""
+    """Return a hashable form of an Arrow value; equal values have equal forms."""
     if isinstance(value, float):
         return math.nan if value != value else value + 0.0
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import local
-from tidegate.cli.sweep import Point, best_first, sweep, window_tuples
+from tidegate.cli.sweep import Point, best_first, sweep, window_rows
 from tidegate.policies import POLICIES
 from tidegate.streams import zipf
 
@@ -16,21 +16,21 @@ times = st.lists(st.integers(0, 30), max_size=12)
 
 
 @given(times, times, st.integers(1, 10), st.integers(1, 10))
-def test_window_tuples_is_the_most_that_are_live_at_once(
+def test_window_rows_is_the_most_that_are_live_at_once(
     left: list[int], right: list[int], left_window: int, right_window: int
 ) -> None:
     live = [
         sum(t - left_window < u <= t for u in left) + sum(t - right_window < u <= t for u in right)
         for t in range(31)
     ]
-    found = window_tuples((np.array(left), np.array(right)), (left_window, right_window))
+    found = window_rows((np.array(left), np.array(right)), (left_window, right_window))
     assert found == max(live)
 
 
 def test_the_whole_window_gives_the_whole_answer_and_less_gives_less() -> None:
     left, right = zipf(300, domain=10, seed=3)
     exact = local.join(left, right, **JOIN).table
-    window = window_tuples((left["time"].to_numpy(), right["time"].to_numpy()), (20, 20))
+    window = window_rows((left["time"].to_numpy(), right["time"].to_numpy()), (20, 20))
     assert window == 40
     points = list(
         sweep(left, right, exact, policies=list(POLICIES), shares=(0.1, 1), window=window, **JOIN)

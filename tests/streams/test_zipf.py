@@ -150,7 +150,7 @@ def test_uniform() -> None:
         ({"correlation": None}, "correlation must be one of"),
         ({"seed": -1}, "seed must be"),
         ({"seed": "x"}, "seed must be"),
-        ({"n": 2**62, "rate": 1000.5}, "n must give fewer tuples"),
+        ({"n": 2**62, "rate": 1000.5}, "n must give fewer rows"),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], message: str) -> None:

@@ -1,6 +1,6 @@
-"""The command line: `tidegate demo` and whatever else there is.
+"""The command line: `tidegate demo` and the other commands.
 
-Every command's own module is imported when it runs, so that `--help` need not wait for it.
+A command's own module is imported when the command runs, so `--help` is fast.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_demo(
 
 @contextmanager
 def _plain_ends() -> Iterator[None]:
-    """End a command without a traceback where that would say nothing more."""
+    """End a command with a message instead of a traceback for expected errors and interrupts."""
     try:
         yield
     except TidegateError as error:

@@ -1,4 +1,4 @@
-"""`tidegate demo`: a bounded join on a real stream, and what memory and policy do to its answer."""
+"""`tidegate demo`: run a bounded join on Spark and show how memory and policy affect recall."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder
 from tidegate.cli.screen import Screen
-from tidegate.cli.sweep import best_first, sweep, window_tuples
+from tidegate.cli.sweep import best_first, sweep, window_rows
 from tidegate.errors import TidegateError
 from tidegate.policies import POLICIES
 from tidegate.report import plots
 from tidegate.streams import zipf
 
-#: The memories tried, as shares of what an exact join has to hold.
+#: The memories to try, as shares of the rows that an exact join holds.
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-#: What the query on Spark is given.
+#: Memory and policy of the query on Spark.
 QUERY_SHARE = 0.25
 QUERY_POLICY = "prob"
 
@@ -39,7 +39,7 @@ _LIMITS = {"auctions": (100, 1_000_000), "batches": (1, 1_000), "seed": (0, 2**3
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command was asked for."""
+    """The command's options."""
 
     out: Path
     auctions: int
@@ -56,7 +56,7 @@ class Settings:
 
 
 def main(settings: Settings, *, as_json: bool) -> None:
-    """Run it all: progress to stderr, the outcome to stdout, the files to the folder."""
+    """Run the demo: progress goes to stderr, the outcome to stdout, files to the folder."""
     begin = time.perf_counter()
     screen = Screen()
     names = [_RECORD, *demo_report.FILES, *(f"{name}.parquet" for name in Outcome.TABLES)]
@@ -81,7 +81,7 @@ def _run(settings: Settings, screen: Screen) -> Outcome:
     memory = max(demo_stream.SHARDS, round(QUERY_SHARE * streams.window))
     screen.say(
         f"A day of {len(streams.auctions):,} auctions and {len(streams.bids):,} bids, arriving as "
-        f"{settings.batches} files each; memory for {memory:,} of {streams.window:,} tuples"
+        f"{settings.batches} files each; memory for {memory:,} of {streams.window:,} rows"
     )
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as temporary, ExitStack() as stack:
         work = Path(temporary)
@@ -117,7 +117,7 @@ def _run(settings: Settings, screen: Screen) -> Outcome:
 def _sweeps(
     settings: Settings, screen: Screen, streams: demo_stream.Streams, exact: pa.Table
 ) -> tuple[Sweep, Sweep]:
-    """Recall against memory, on the demo's streams and on streams that PROB was made for."""
+    """Measure recall against memory, on the demo's streams and on streams with recurring keys."""
     ticks, window = 2 * settings.auctions, settings.auctions // 10
     left, right = zipf(ticks, domain=max(20, settings.auctions // 20), seed=settings.seed)
     zipf_join: dict[str, Any] = {"on": "key", "time": "time", "within": window}
@@ -128,7 +128,7 @@ def _sweeps(
             "zipf",
             (left, right),
             local.join(left, right, **zipf_join).table,
-            window_tuples(times, (window, window)),
+            window_rows(times, (window, window)),
             zipf_join,
         ),
     ]
@@ -149,7 +149,7 @@ def _sweeps(
 
 
 def _write(folder: OutFolder, outcome: Outcome) -> None:
-    """The record first: it is what makes the rest ours to replace the next time."""
+    """Write the files. The record comes first: it allows the next run to replace the others."""
     folder.write_record(outcome.as_json())
     for name in Outcome.TABLES:
         with folder.replacing(f"{name}.parquet") as path:

@@ -1,4 +1,4 @@
-"""What the demo found, as tables, plots, one page and plain data."""
+"""Present the demo's outcome as tables, plots, an HTML page and plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.policies import POLICIES
 from tidegate.report import html, plots, tables
 from tidegate.report.tables import Column, Table
 
-#: The plots by what they show, and all files that `files` may give.
+#: File names of the plots, and of everything that `files` may return.
 _PLOTS = {
     "auctions": "recall.png",
     "query": "query.png",
@@ -32,17 +32,17 @@ class Sweep:
 
     name: str
     rows: tuple[int, int]
-    #: How many tuples an exact join holds at the most.
+    #: The largest number of rows that an exact join holds.
     window: int
     exact_results: int
     points: Sequence[Point]
 
     def recall(self, policy: str, share: float) -> float:
-        """What one policy reached with one memory."""
+        """Return the recall of one policy with one memory."""
         return next(p.recall for p in self.points if (p.policy, p.memory_share) == (policy, share))
 
     def table(self, title: str) -> Table:
-        """A row for each policy, a column for each memory."""
+        """Return a table with a row for each policy and a column for each memory."""
         rows = [p.as_row() for p in self.points]
         shares = list(dict.fromkeys(p.memory_share for p in self.points))
         return Table(
@@ -52,12 +52,12 @@ class Sweep:
                 *(Column(str(share), tables.about(share), tables.percent) for share in shares),
             ],
             tables.pivot(rows, index="policy", across="memory_share", value="recall"),
-            f"Columns: memory, as a share of the {self.window:,} tuples that an exact join holds. "
+            f"Columns: memory, as a share of the {self.window:,} rows that an exact join holds. "
             f"Cells: share of the {self.exact_results:,} exact results delivered.",
         )
 
     def series(self) -> dict[str, list[tuple[float, float]]]:
-        """The lines of a plot."""
+        """Return the lines of a plot: (memory, recall) pairs by policy."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for p in self.points:
             lines.setdefault(p.policy, []).append((p.memory_share, p.recall))
@@ -66,26 +66,26 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Query:
-    """What the streaming query did."""
+    """The outcome of the streaming query."""
 
     policy: str
     memory: int
     memory_share: float
     recall: float
-    #: Rows delivered that the exact result does not have, or not so often.
+    #: Delivered rows that are not in the exact result, or not as often.
     wrong: int
     batches: Sequence[Batch]
-    #: Results delivered, and exact results, whose bid came in each batch.
+    #: Delivered results, and exact results, whose bid came in each batch.
     delivered: Sequence[int]
     due: Sequence[int]
 
     @property
     def most_held(self) -> int:
-        """The most tuples held after a batch."""
+        """The largest number of rows held after a batch."""
         return max(batch.held for batch in self.batches)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of each batch."""
+        """Return the measurements of each batch."""
         return [
             {
                 "batch": index,
@@ -101,7 +101,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All of it."""
+    """The whole outcome of the demo."""
 
     TABLES: ClassVar[tuple[str, ...]] = ("auctions", "bids", "results", "exact")
 
@@ -114,13 +114,13 @@ class Outcome:
     seconds: dict[str, float]
 
     def table(self, name: str) -> pa.Table:
-        """One of the tables that are kept."""
+        """Return one of the tables that the demo writes to files."""
         of = self.streams if name in ("auctions", "bids") else self
         found: pa.Table = getattr(of, name)
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """The outcome as plain data."""
+        """Return the outcome as plain data."""
         query = self.query
         return {
             "tidegate": __version__,
@@ -131,7 +131,7 @@ class Outcome:
                 "seed": self.seed,
                 "popularity_skew": demo_stream.SKEW,
                 "within": list(demo_stream.JOIN["within"]),
-                "window_tuples": self.streams.window,
+                "window_rows": self.streams.window,
             },
             "query": {
                 "policy": query.policy,
@@ -148,7 +148,7 @@ class Outcome:
             "sweeps": {
                 sweep.name: {
                     "rows": list(sweep.rows),
-                    "window_tuples": sweep.window,
+                    "window_rows": sweep.window,
                     "exact_results": sweep.exact_results,
                     "points": [p.as_row() for p in sweep.points],
                 }
@@ -159,7 +159,7 @@ class Outcome:
 
 
 def show(outcome: Outcome, folder: Path, took: float) -> None:
-    """The outcome on a terminal."""
+    """Print the outcome to the terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -184,7 +184,7 @@ def show(outcome: Outcome, folder: Path, took: float) -> None:
 
 
 def files(outcome: Outcome) -> dict[str, bytes | str]:
-    """The page and, where they can be drawn, the plots: contents by file name."""
+    """Return the page and, if matplotlib is installed, the plots: contents by file name."""
     drawn = _plots(outcome) if plots.available() else {}
     pictures = {name: light for name, (light, _) in drawn.items()}
     found: dict[str, bytes | str] = {_PLOTS[name]: png for name, png in pictures.items()}
@@ -192,15 +192,15 @@ def files(outcome: Outcome) -> dict[str, bytes | str]:
 
 
 def _plots(outcome: Outcome) -> dict[str, tuple[bytes, bytes]]:
-    """Each plot for light and for dark pages."""
+    """Return each plot, drawn for light and for dark pages."""
     query, (auctions, keys) = outcome.query, outcome.sweeps
     point = {f"the query on Spark ({query.policy})": (query.memory_share, query.recall)}
     batches = query.rows()
     panels = [
         plots.Steps(
-            "tuples held",
+            "rows held",
             [batch["held"] for batch in batches],
-            limit=(query.memory, f"memory: {query.memory:,} tuples"),
+            limit=(query.memory, f"memory: {query.memory:,} rows"),
         ),
         plots.Steps("recall", [batch["recall"] for batch in batches], share=True),
     ]
@@ -247,8 +247,8 @@ def _page(outcome: Outcome, drawn: dict[str, tuple[bytes, bytes]]) -> str:
         "bids": f"{len(streams.bids):,}, most of them late in the auction's life; popularity "
         f"Zipf({demo_stream.SKEW:g})",
         "arrival": f"{streams.batches} Parquet files a stream, while the query runs",
-        "memory": f"{query.memory:,} tuples, {tables.about(query.memory_share)} of the "
-        f"{streams.window:,} that an exact join holds at the most; in {demo_stream.SHARDS} shards",
+        "memory": f"{query.memory:,} rows, {tables.about(query.memory_share)} of the "
+        f"{streams.window:,} that an exact join holds at most; in {demo_stream.SHARDS} shards",
         "policy": query.policy,
         "seed": str(outcome.seed),
         "tidegate": __version__,
@@ -262,9 +262,9 @@ def _page(outcome: Outcome, drawn: dict[str, tuple[bytes, bytes]]) -> str:
         html.Text(_how(outcome)),
         html.Heading("The streaming query"),
         html.Code(call),
-        *picture("query", "Tuples held and recall, batch by batch; the table has the figures."),
+        *picture("query", "Rows held and recall, batch by batch; the table has the figures."),
         html.Text(
-            "Held: tuples in memory after the batch. Recall: of the exact results whose bid came "
+            "Held: rows in memory after the batch. Recall: of the exact results whose bid came "
             "in the batch, the share delivered."
         ),
         html.Folded(_batch_table(query)),
@@ -309,22 +309,22 @@ def _summary(outcome: Outcome) -> str:
     query = outcome.query
     wrong = f"and {query.wrong:,} rows that it does not have" if query.wrong else "and no other row"
     return (
-        f"With memory for {query.memory:,} tuples, {tables.about(query.memory_share)} of the "
+        f"With memory for {query.memory:,} rows, {tables.about(query.memory_share)} of the "
         f"{outcome.streams.window:,} that an exact join holds, the streaming query delivered "
         f"{tables.percent(query.recall)} of the answer: {len(outcome.results) - query.wrong:,} of "
         f"the {len(outcome.exact):,} rows of Spark's own join, {wrong}. After a batch it held "
-        f"{query.most_held:,} tuples at the most."
+        f"at most {query.most_held:,} rows."
     )
 
 
 def _on_auctions(sweep: Sweep) -> str:
-    """What the figures mean, and only what these figures show."""
+    """Explain the figures; every sentence depends on what these figures show."""
     least = min(point.memory_share for point in sweep.points)
     said = [
         "Every auction is a key of its own, and most bids come late in its life. PROB ranks an "
         "auction by the bids it has had: it keeps the popular ones, but knows nothing of an "
-        "auction before its first bid, and nothing of age. So this is not its best case, and a "
-        "ranking by age would have more to go by."
+        "auction before its first bid, and nothing of age. So this is not its best case: a "
+        "ranking by age would know more."
     ]
     if sweep.recall("until-expiry", least) > sweep.recall("prob", least):
         said.append(
@@ -335,7 +335,7 @@ def _on_auctions(sweep: Sweep) -> str:
         share = 0.25
         prob, auto = (tables.percent(sweep.recall(name, share)) for name in ("prob", "auto"))
         said.append(
-            "AUTO is told nothing and has to find out, within one day, that ages and keys both "
+            "AUTO has no settings and has to learn, within one day, that ages and keys both "
             f"matter: with {tables.about(share)} of the window it delivers {auto}, PROB {prob}."
         )
     if sweep.series()["prob"] == sweep.series()["life"]:
@@ -352,7 +352,7 @@ def _on_zipf(sweep: Sweep) -> str:
     return (
         "Keys that return again and again, some far more often than others, are what PROB is made "
         f"for: with {tables.about(share)} of the window it delivers {prob} of the answer, where "
-        f"dropping at random delivers {rand}. (Two streams of {sweep.rows[0]:,} tuples, joined "
+        f"dropping at random delivers {rand}. (Two streams of {sweep.rows[0]:,} rows, joined "
         "without Spark.)"
     )
 

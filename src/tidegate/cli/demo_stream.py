@@ -1,4 +1,4 @@
-"""The demo's streams, the streaming query that joins them, and Spark's own join to compare with."""
+"""The demo's streams, the streaming query that joins them, and Spark's own join for comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.cli.interrupts import Interrupts
-from tidegate.cli.sweep import window_tuples
+from tidegate.cli.sweep import window_rows
 from tidegate.streams import auctions, cut_by_time, write_parquet_batches
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ BIDS = 8
 SKEW = 1.0
 SHARDS = 2
 
-#: What both joins are told. No bid comes before its auction opens, so none needs to be kept.
+#: The settings of both joins. No bid comes before its auction opens, so bids need not be held.
 JOIN: dict[str, Any] = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
 
-#: The same join as Spark's own SQL says it.
+#: The same join in Spark's SQL.
 SQL = """\
 SELECT a.auction_id AS auction_id_left, a.ts AS ts_left, a.seller, a.category, a.reserve,
        b.auction_id AS auction_id_right, b.ts AS ts_right, b.bidder, b.price
@@ -58,22 +58,22 @@ class Streams:
 
     @property
     def span(self) -> tuple[datetime, datetime]:
-        """The first and the last moment of the day."""
+        """The first and the last instant of the day."""
         return START, START + DAY - _MICROSECOND
 
     @property
     def window(self) -> int:
-        """How many tuples an exact join has to hold."""
+        """The number of rows that an exact join has to hold."""
         times = (_microseconds(self.auctions["ts"]), _microseconds(self.bids["ts"]))
-        return window_tuples(times, (LIFE // _MICROSECOND, 1))
+        return window_rows(times, (LIFE // _MICROSECOND, 1))
 
     def hours(self) -> list[float]:
-        """Where each batch begins, and where the last one ends, in hours from the start."""
+        """Return where each batch starts, and where the last one ends, in hours of the day."""
         whole = DAY / timedelta(hours=1)
         return [whole * index / self.batches for index in range(self.batches + 1)]
 
     def by_batch(self, results: pa.Table) -> NDArray[np.int64]:
-        """How many of the results are due in each batch: those whose bid is in its file."""
+        """Count the results that are due in each batch: those whose bid is in its file."""
         width = DAY // _MICROSECOND
         edges = [-(-width * index // self.batches) for index in range(self.batches + 1)]
         since = _microseconds(results["ts_right"]) - int(START.timestamp() * 1_000_000)
@@ -82,7 +82,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the query reported of one batch."""
+    """The measurements of one batch, as the query reported them."""
 
     rows: int
     held: int
@@ -91,10 +91,10 @@ class Batch:
 
 
 def make(count: int, batches: int, seed: int) -> Streams:
-    """Auctions that open evenly over a day, a few of them far more popular than the rest.
+    """Generate auctions that open evenly over a day, some much more popular than others.
 
-    Bids of the next day are left out: when no more auctions open, memory empties, and the last
-    two hours would flatter every policy.
+    Bids of the next day are left out. Without new auctions, memory would empty in the last two
+    hours, and every policy would look too good.
     """
     left, right = auctions(
         count, life=LIFE, every=DAY / count, bids=BIDS, skew=SKEW, start=START, seed=seed
@@ -105,7 +105,10 @@ def make(count: int, batches: int, seed: int) -> Streams:
 
 @contextmanager
 def spark() -> Iterator[tuple[SparkSession, Interrupts]]:
-    """Embedded Spark, stopped at the end if it was started here, and interrupts held back."""
+    """Yield an embedded Spark session and the object that delays Ctrl-C.
+
+    Stop Spark at the end if it was started here.
+    """
     from pyspark.sql import SparkSession
 
     from tidegate.spark.session import session
@@ -136,7 +139,7 @@ def bounded(
     Returns
     -------
     tuple
-        The rows that the query wrote to its sink, and what it reported of every batch.
+        The rows that the query wrote to its sink, and the measurements of every batch.
     """
     import tidegate as tg
     from tidegate.spark.compat import from_arrow
@@ -165,7 +168,7 @@ def bounded(
                 batches.append(batch)
                 step.done(_line(batches, memory))
     except KeyboardInterrupt:
-        # That a batch is broken off is no error to tell of.
+        # Do not log the interrupted batch as an error.
         spark.sparkContext.setLogLevel("OFF")
         raise
     finally:
@@ -174,7 +177,7 @@ def bounded(
 
 
 def exact(spark: SparkSession, work: Path) -> pa.Table:
-    """Spark's own join of the files that the query read."""
+    """Return Spark's own join of the files that the query read."""
     for name in ("auctions", "bids"):
         spark.read.parquet(str(work / name)).createOrReplaceTempView(name)
     try:
@@ -185,7 +188,7 @@ def exact(spark: SparkSession, work: Path) -> pa.Table:
 
 
 class _Arrivals:
-    """The files still to come, of both streams in step."""
+    """The files of both streams that have not arrived yet, in step."""
 
     def __init__(self, streams: Streams, work: Path) -> None:
         self.sides = ((streams.auctions, work / "auctions"), (streams.bids, work / "bids"))
@@ -197,7 +200,7 @@ class _Arrivals:
         self.written = 0
 
     def next(self) -> None:
-        """Let the next file of each stream arrive."""
+        """Write the next file of each stream."""
         for pieces, (_, folder) in zip(self._pieces, self.sides, strict=True):
             piece, prefix = pieces[self.written], f"batch-{self.written:05d}"
             write_parquet_batches(piece, folder, time="ts", batches=1, prefix=prefix)
@@ -205,11 +208,11 @@ class _Arrivals:
 
 
 def _watch(query: StreamingQuery, arrivals: _Arrivals, offsets: Path) -> Iterator[Batch | None]:
-    """Feed the query, and give each batch that it reports, or None when there was a look for one.
+    """Feed the query; yield each batch that it reports, or None after each look without one.
 
-    The next files arrive as soon as the query has noted in its log which ones it is now working
-    on. It looks for new ones only after that work, so it never finds one stream's file without
-    the other's, and the answer does not depend on the moment.
+    The next files arrive as soon as the query's log names the files of its current batch. The
+    query looks for new files only after that batch. So it never finds one stream's file without
+    the other's, and the result does not depend on timing.
     """
     seen = 0
     while seen < arrivals.total:
@@ -219,13 +222,13 @@ def _watch(query: StreamingQuery, arrivals: _Arrivals, offsets: Path) -> Iterato
             seen += 1
             yield batch
         if not query.isActive:
-            query.awaitTermination()  # raises what ended it
+            query.awaitTermination()  # raises the query's error
         yield None
         time.sleep(_LOOK_EVERY)
 
 
 def _line(batches: list[Batch], memory: int) -> str:
-    """What to show once a batch is done."""
+    """Return the progress line for the latest batch."""
     last, most = batches[-1], f"{memory:,}"
     return (
         f"{last.rows:>7,} rows, held {last.held:>{len(most)},}/{most}, "
@@ -234,7 +237,7 @@ def _line(batches: list[Batch], memory: int) -> str:
 
 
 def _reported(query: StreamingQuery, begin: int) -> Iterator[Batch]:
-    """The batches from this one on that the query has reported, in order."""
+    """Yield the batches from number ``begin`` on that the query has reported, in order."""
     from tidegate.spark import metrics
 
     for progress in query.recentProgress:

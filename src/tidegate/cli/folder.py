@@ -1,4 +1,4 @@
-"""The folder that a command writes to, in which only the command's own files are replaced."""
+"""The output folder of a command, in which it replaces only its own files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tidegate.errors import TidegateError
 
 
 class OutFolder:
-    """A folder with a record of what is in it that a command wrote.
+    """An output folder with a record that says which command wrote its files.
 
     Parameters
     ----------
     path
-        The folder; made if it does not exist.
+        The folder; created if it does not exist.
     names
         The files that the command writes.
     record
-        The one of them, in JSON, that says by its entry `"made_by"` that the others may be
-        replaced.
+        The name of the record among them: a JSON file whose entry `"made_by"` allows the command
+        to replace the other files.
     made_by
-        What that entry says.
+        The value of that entry.
     """
 
     def __init__(self, path: Path, names: Sequence[str], *, record: str, made_by: str) -> None:
@@ -58,17 +58,17 @@ class OutFolder:
         return isinstance(content, dict) and content.get("made_by") == self._made_by
 
     def write(self, name: str, content: bytes | str) -> None:
-        """Put a file in place whole."""
+        """Write a file; it appears under its name only when complete."""
         with self.replacing(name) as draft:
             draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
     def write_record(self, content: dict[str, Any]) -> None:
-        """Write the record: from now on, the files are this command's to replace."""
+        """Write the record: from now on, the command may replace its files."""
         self.write(self._record.name, json.dumps({"made_by": self._made_by, **content}, indent=2))
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[Path]:
-        """A path to write to, which becomes the file of this name when all went well."""
+        """Yield a path to write to, which becomes the file of this name if no error occurs."""
         draft = self.path / f".{name}.writing"
         try:
             yield draft
@@ -77,7 +77,7 @@ class OutFolder:
             draft.unlink(missing_ok=True)
 
     def withdraw(self) -> None:
-        """Leave no empty folder behind."""
+        """Remove the folder if this command created it and it is empty."""
         if self._new:
             with suppress(OSError):
                 self.path.rmdir()

@@ -1,7 +1,7 @@
-"""Ctrl-C between calls into Spark, and not in the midst of one.
+"""Delay Ctrl-C until no call into Spark is running.
 
-Spark's own handler calls into the JVM at whatever point the program is, which breaks a call that
-is under way and ends in pages of tracebacks.
+Spark's own handler calls into the JVM at any point of the program. This breaks a running call and
+prints pages of tracebacks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Self
 
 
 class Interrupts:
-    """Within `with`, an interrupt breaks off quietly; after `hold`, only at the next `check`.
+    """A context manager that turns Ctrl-C into a quiet interrupt, from `hold` on only in `check`.
 
-    A second one takes effect at once. At the end, what was held back takes effect, and the handler
-    that was there before comes back, even where Spark has set its own in between. Outside the main
-    thread, where Python handles no signals, nothing is done.
+    A second interrupt takes effect immediately. On exit, a delayed interrupt takes effect, and the
+    previous handler is restored, even if Spark has set its own in between. Outside the main thread,
+    where Python handles no signals, this class does nothing.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Interrupts:
         return self
 
     def hold(self) -> None:
-        """From now on, wait for `check`."""
+        """From now on, delay interrupts until `check`."""
         self._at_once = False
         self._handle()
 
     def check(self) -> None:
-        """Take an interrupt that was held back."""
+        """Raise a delayed interrupt."""
         if self._pending:
             raise KeyboardInterrupt
 
@@ -59,7 +59,7 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._at_once or self._pending:
-            # The call into the JVM that is broken off here would log it with a traceback.
+            # The interrupted call into the JVM would log a traceback.
             logging.disable(logging.CRITICAL)
             raise KeyboardInterrupt
         self._pending = True

@@ -1,6 +1,6 @@
-"""What a command shows while it works: a live display on a terminal, else plain lines.
+"""Show a command's progress: a live display on a terminal, plain lines elsewhere.
 
-All of it goes to stderr, so that stdout has the outcome and nothing else.
+Everything goes to stderr, so that stdout has only the outcome.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Step:
-    """A piece of work with a number of parts."""
+    """A task with a known number of parts."""
 
     def __init__(self, console: Console, title: str, total: int, progress: Progress | None) -> None:
         self._console = console
@@ -26,7 +26,7 @@ class Step:
             self._task = progress.add_task(escape(title), total=total, note="")
 
     def done(self, note: str = "", *, line: bool = True) -> None:
-        """One more part is done; where lines are printed, this one is only if `line`."""
+        """Mark one more part as done; without a terminal, print a line only if `line` is true."""
         self._done += 1
         if self._progress is not None:
             self._progress.update(self._task, completed=self._done, note=escape(note))
@@ -36,20 +36,20 @@ class Step:
 
 
 class Screen:
-    """Where progress is shown."""
+    """The place where a command shows its progress."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
-        #: Whether there is a terminal to redraw.
+        #: True if there is a terminal to redraw.
         self.live = self.console.is_terminal
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         say(self.console, text)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Something that takes a while, of which nothing is known until it is done."""
+        """Show a text during a task of unknown length."""
         if self.live:
             with self.console.status(escape(text)):
                 yield
@@ -59,7 +59,7 @@ class Screen:
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        """A piece of work with a number of parts."""
+        """Show the progress of a task with a known number of parts."""
         if not self.live:
             yield Step(self.console, title, total, None)
             return
@@ -75,5 +75,5 @@ class Screen:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
+    """Print a line without interpreting markup."""
     console.print(text, markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Recall against memory: the same streams joined again and again under other settings.
+"""Measure recall against memory: join the same streams under different settings.
 
-`tidegate.local.join` does it, with the engine that also runs on Spark but without Spark's second
-or so a batch, so that dozens of settings take seconds.
+It uses the local join: the same engine as on Spark, but without Spark's time of about a second per
+batch, so dozens of settings take seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidegate.policies import Policy, policy_of
 
 @dataclass(frozen=True)
 class Point:
-    """What one policy did with one memory."""
+    """The result of one policy with one memory."""
 
     policy: str
     memory_share: float
@@ -30,19 +30,19 @@ class Point:
     recall: float
 
     def as_row(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the point as plain data."""
         return asdict(self)
 
 
-def window_tuples(times: tuple[NDArray[Any], NDArray[Any]], windows: tuple[float, float]) -> int:
-    """The most tuples that are live at once: what an exact join has to hold.
+def window_rows(times: tuple[NDArray[Any], NDArray[Any]], windows: tuple[float, float]) -> int:
+    """Return the largest number of rows that are live at once: what an exact join has to hold.
 
     Parameters
     ----------
     times
-        Of the left and the right stream, as numbers, in any order.
+        The times of the left and the right stream, as numbers, in any order.
     windows
-        The left's and the right's, in the same unit.
+        The left's and the right's window, in the same unit.
     """
     ordered = [np.sort(side) for side in times]
     moments = np.concatenate(ordered)
@@ -70,15 +70,15 @@ def sweep(
     left, right
         The streams.
     exact
-        All result rows, with the columns of `tidegate.local.join`'s.
+        All result rows, with the columns of the join's results.
     policies
-        What to try.
+        The policies to try.
     shares
         The memories to try, as shares of `window`.
     window
-        How many tuples an exact join has to hold; see `window_tuples`.
+        How many rows an exact join has to hold; see `window_rows`.
     **settings
-        The rest of what `tidegate.local.join` is to be told.
+        The other settings of the join.
     """
     for policy in map(policy_of, policies):
         for share in shares:
@@ -89,7 +89,7 @@ def sweep(
 
 
 def best_first(points: Iterable[Point]) -> list[Point]:
-    """The points by policy, in order of mean recall from the highest; equals keep their order."""
+    """Return the points by policy, highest mean recall first; equals keep their order."""
     by_policy: dict[str, list[Point]] = {}
     for point in points:
         by_policy.setdefault(point.policy, []).append(point)

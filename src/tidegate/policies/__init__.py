@@ -1,4 +1,4 @@
-"""The policies: one file each, exported here and known by name."""
+"""Policies: each ranks rows in its own way. One file per policy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,20 @@ POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
 
 
 def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> Policy:
-    """The policy of a name, one of the known, or the policy itself."""
+    """Return the policy for a name, or the policy itself if an instance was given.
+
+    Parameters
+    ----------
+    choice
+        A policy's name such as ``"prob"``, or an instance such as ``Prob()``.
+    known
+        The policies that may be named.
+
+    Raises
+    ------
+    TidegateError
+        If the name is unknown, or if the policy does not say what it ranks by.
+    """
     if isinstance(choice, Policy):
         return ranking(choice)
     names = ", ".join(f'"{name}"' for name in known)

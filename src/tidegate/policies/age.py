@@ -1,4 +1,4 @@
-"""AGE: keep the tuples whose age is about to pay."""
+"""AGE: keep the rows whose age promises the most results."""
 
 from __future__ import annotations
 
@@ -16,38 +16,53 @@ from tidegate.learning import scores
 from tidegate.policies.base import Policy, Ranks, at_least
 from tidegate.settings.values import quoted
 
-#: Steps of a curve that is learned.
+#: Number of steps of a learned curve.
 _STEPS = 32
-#: Steps at the least of a curve that is given: inside one, all tuples have one rank, and the
-#: youngest stay, so that a memory smaller than a step's tuples would have none grow older.
+#: Minimal number of steps of a given curve. Within one step all rows have the same rank, and the
+#: youngest stay: if a step had more rows than fit into memory, no row would ever grow older.
 _FINE = 256
-#: Points of a curve that are written out in the settings of a checkpoint.
+#: Curves with at most this many points are written to the settings in full, others as a digest.
 _WRITTEN = 4_096
-#: The largest value of a curve: the sum of all is still a number.
+#: The largest value of a curve: the sum of all values stays finite.
 _LARGEST = 1e150
 
 
 @dataclass(frozen=True)
 class Age(Policy):
-    """Rank a tuple by the best average rate of results that its age promises.
+    """Rank a row by the best average rate of results over any remaining holding time.
 
-    With C(i) results by age i, a tuple of age i has the rank max over j > i of
-    (C(j) - C(i)) / (j - i).
+    With C(i) the number of results a row has by age i, a row of age i has the rank
+    max over j > i of (C(j) - C(i)) / (j - i).
 
     Parameters
     ----------
     curve
-        How many results a tuple has at each age, from its arrival to the end of its window in
-        equal steps: one sequence for both sides or a pair (left's, right's). By default it is
-        learned while running.
+        How many results a row finds at each age, from its arrival to the end of its window in
+        equal steps: one sequence for both sides, or a pair (left's, right's). By default the join
+        learns it while running.
     rates
-        How many tuples arrive on each stream in a unit of time (a second, where times are
-        timestamps): one number for both or a pair (left's, right's). Only ``split="predicted"``
+        How many rows arrive on each stream per unit of time (per second, if times are
+        timestamps): one number for both, or a pair (left's, right's). Only ``split="predicted"``
         needs it.
 
     References
     ----------
     Srivastava, Widom, *Memory-Limited Execution of Windowed Stream Joins*, section 3.2.1.
+
+    Examples
+    --------
+    Every auction gets its only bid 3 minutes after it opens. The curve tells the join to keep the
+    oldest of the open auctions:
+
+    >>> import tidegate as tg
+    >>> auctions = {"id": [1, 2, 3], "minute": [0, 1, 2]}
+    >>> bids = {"id": [1, 2, 3], "minute": [3, 4, 5]}
+    >>> result = tg.join(
+    ...     auctions, bids, on="id", time="minute", within=(4, 1), memory=1,
+    ...     policy=tg.Age(([0, 0, 0, 1], [0])),
+    ... )
+    >>> result.table["id_left"].to_pylist()
+    [1]
     """
 
     name: ClassVar[str] = "age"
@@ -59,25 +74,25 @@ class Age(Policy):
 
     @property
     def both_curves(self) -> tuple[Any, Any]:
-        """The left's curve and the right's."""
+        """The left side's curve and the right side's."""
         return _pair(self.curve)
 
     @property
     def both_rates(self) -> tuple[float, float]:
-        """The left's arrivals in a unit of time, and the right's."""
+        """The arrivals per unit of time on the left and on the right stream."""
         pair = self.rates if isinstance(self.rates, tuple | list) else (self.rates, self.rates)
         return pair[0], pair[1]
 
     @property
     def learns(self) -> Literal["ages", "rates"] | None:
-        """The curve, unless it was given."""
+        """``"ages"``, unless a curve was given."""
         return "ages" if self.curve is None else None
 
     def __post_init__(self) -> None:
         for curve in self.both_curves:
             try:
                 values = np.asarray(curve, np.float64)
-            except Exception:  # a list may hold anything, and so may fail in any way
+            except Exception:  # the values may be of any class, and may fail in any way
                 values = np.empty(0)
             if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
                 raise TidegateError(
@@ -98,7 +113,7 @@ class Age(Policy):
                 at_least(rate, 0, "rates", above=True)
 
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
-        """The priorities by age."""
+        """Return the priority at each age, for the left and for the right side."""
         if any(map(math.isinf, windows)):
             raise TidegateError(
                 "an age curve ends with the window, and this one is unbounded; give within a "
@@ -112,7 +127,7 @@ class Age(Policy):
         return found, found if same else _in_time(right, windows[1])
 
     def settings(self) -> dict[str, Any]:
-        """By its numbers."""
+        """Return the parameters as plain JSON values."""
         given = [_written(curve) for curve in self.both_curves]
         rates = None if self.rates is None else [float(rate) for rate in self.both_rates]
         curve = "learned" if self.curve is None else given
@@ -120,7 +135,7 @@ class Age(Policy):
 
 
 def _written(curve: Any) -> Any:
-    """A curve's numbers; a long one's digest, as every checkpoint has them."""
+    """Return a curve's values, or a digest of a long curve; every checkpoint stores this."""
     values = np.ascontiguousarray(curve, np.float64)
     if len(values) <= _WRITTEN:
         return values.tolist()
@@ -128,7 +143,7 @@ def _written(curve: Any) -> Any:
 
 
 def priorities(curve: Sequence[float] | NDArray[np.float64]) -> list[float]:
-    """Priority(i) of section 3.2.1 for every age: the steepest chord of C from there on."""
+    """Return Priority(i) of section 3.2.1 for every age: the slope of the steepest chord of C."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(curve, np.float64))])
     ends = steepest(total)
     slopes: list[float] = ((total[ends] - total[:-1]) / (ends - np.arange(len(ends)))).tolist()
@@ -136,10 +151,10 @@ def priorities(curve: Sequence[float] | NDArray[np.float64]) -> list[float]:
 
 
 def steepest(total: NDArray[np.float64]) -> NDArray[np.int64]:
-    """From each point but the last, where its steepest chord ends; of equals, the furthest.
+    """Return, for each point but the last, the end of its steepest chord; the furthest if several.
 
-    These are the corners of the least concave curve above the points from there on. They are kept
-    in a stack from the last point to the first, and each is taken off it once at the most.
+    The ends are the corners of the smallest concave curve above the points ahead. The loop keeps
+    the corners on a stack, from the last point to the first, and removes each at most once.
     """
     height = total.tolist()
     ends = np.empty(len(height) - 1, np.int64)
@@ -158,18 +173,18 @@ def steepest(total: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _in_time(curve: Sequence[float], window: float) -> list[float]:
-    """Priorities in steps that are fine enough, as results in a unit of time.
+    """Return the priorities of a curve as results per unit of time, in sufficiently small steps.
 
-    So the sides can be compared, whatever their windows and steps.
+    In this unit both sides can be compared, whatever their windows and steps.
     """
-    # A power of two, so that whole numbers remain exact.
+    # Dividing by a power of two keeps whole numbers exact.
     parts = 1 << max(math.ceil(math.log2(_FINE / len(curve))), 0)
     fine = np.repeat(np.asarray(curve, np.float64), parts) / parts
     return [float(priority) * len(fine) / window for priority in priorities(fine)]
 
 
 def _pair(curve: Any) -> tuple[Any, Any]:
-    """The left's curve and the right's."""
+    """Return the left side's curve and the right side's."""
     if curve is None:
         return [1.0], [1.0]
     is_row = isinstance(curve, Sequence) or (isinstance(curve, np.ndarray) and curve.ndim > 0)

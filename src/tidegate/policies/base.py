@@ -1,13 +1,20 @@
-"""What a policy is: it ranks, and the loop does the rest.
+"""The base classes of all policies.
 
-A policy never touches the memory. It says *what* it ranks, and the loop, which owns the bound,
-drops the lowest rank (of equal ranks the earlier arrival):
+A policy decides which rows to keep when not all of them fit. It never touches the memory: it only
+ranks rows. The join's loop enforces the budget and sheds the row with the lowest rank; among equal
+ranks, it sheds the row that arrived first. The newcomer is a candidate, too.
 
-- ``"tuple"``: a number for each tuple, fixed when it is admitted; write `fixed_ranks`.
-- ``"key"``: the rate at which partners of the tuple's key arrive; take `ByFrequency`.
-- ``"life"``: that rate times the life the tuple has left; take `ByFrequency`.
-- ``"score"``: a formula of `tidegate.learning.scores` of what is known of the tuple, looked up anew
-  as it changes; name the `formula` and write `params`.
+The class attribute ``ranks`` says what a policy ranks by:
+
+``"tuple"``
+    A number for each row, fixed when the row arrives. Write `Policy.fixed_ranks`.
+``"key"``
+    How often partners of the row's key arrive. Subclass `ByFrequency`.
+``"life"``
+    That frequency, times the time until the row's window ends. Subclass `ByFrequency`.
+``"score"``
+    A formula of `tidegate.learning.scores`, evaluated again as time passes and partners arrive.
+    Set `Policy.formula` and write `Policy.params`.
 """
 
 from __future__ import annotations
@@ -28,7 +35,23 @@ from tidegate.settings.values import is_number, is_whole, quoted, real
 
 
 class Arrivals(NamedTuple):
-    """Newcomers as arrays, to be read only, for a policy that fixes ranks at admission."""
+    """The rows that have just arrived, as read-only arrays: the input of `Policy.fixed_ranks`.
+
+    Attributes
+    ----------
+    time
+        Event times, in the join's unit: integers, or floats if the time column holds floats.
+    side
+        0 for a row of the left stream, 1 for a row of the right stream.
+    key
+        A 64-bit hash of the join key.
+    row_hash
+        A 64-bit hash of the whole row.
+    importance
+        The value of the importance column; 1 if the join has none.
+    seed
+        The join's seed.
+    """
 
     time: NDArray[Any]
     side: NDArray[np.int8]
@@ -38,7 +61,11 @@ class Arrivals(NamedTuple):
     seed: int
 
     def uniform(self) -> NDArray[np.float64]:
-        """A number in (0, 1) for each newcomer that depends on its content and the seed only."""
+        """Return a pseudo-random number in (0, 1) for each row.
+
+        The number depends only on the row's content and on the seed, so a replayed batch draws the
+        same numbers.
+        """
         mixed = self.row_hash ^ (self.key + np.uint64(0x9E3779B97F4A7C15))
         mixed = mixed + self.side.astype(np.uint64)
         mixed = mixed ^ np.uint64(self.seed * 0xBF58476D1CE4E5B9 % 2**64)
@@ -50,88 +77,134 @@ class Arrivals(NamedTuple):
 
 Ranks = Literal["tuple", "key", "life", "score"]
 
-#: The most keys that may be counted: their table alone takes gigabytes then.
+#: The largest number of keys that may be counted: at this size their table takes gigabytes.
 _MOST_KEYS = 2**26
 
 
-#: Ways to learn frequencies while running.
+#: The values of `frequencies` that count arrivals while the join runs.
 _LEARNED = ("learned", "window", "sketch")
 
 
 class Times(NamedTuple):
-    """How times of a join become numbers."""
+    """How a join converts times to numbers: the input of `Policy.params`."""
 
-    #: Reads a duration such as ``"2 s"``, given with the name of its setting.
+    #: Converts a duration such as ``"2 s"``; the second argument names the setting in errors.
     read: Callable[[Any, str], float]
-    #: A second, or 1 where times are plain numbers.
+    #: One second, or 1 if times are plain numbers.
     unit: float
-    #: The longer window; infinite if one is unbounded.
+    #: The longer of the two windows; infinite if one is unbounded.
     window: float
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which tuples to keep when not all fit."""
+    """Base class of policies: decides which rows to keep when not all of them fit.
 
-    #: What the policy is called where a name is enough, as in ``policy="prob"``.
+    Subclass it to write a policy of your own, as a frozen dataclass whose fields are the policy's
+    parameters. Set the class attributes `name` and `ranks`; override the methods that `ranks` needs
+    (see `tidegate.policies.base`). Pass an instance as ``policy=`` to `tidegate.join`, and try it
+    with `tidegate.conformance.check` first.
+
+    Results must depend only on the input: two runs over the same rows must rank them the same way.
+    Use `Arrivals.uniform` for random numbers.
+
+    Examples
+    --------
+    A policy that keeps the rows with the largest importance:
+
+    >>> from dataclasses import dataclass
+    >>> from typing import ClassVar
+    >>> import tidegate as tg
+    >>> from tidegate.policies import Arrivals
+    >>> @dataclass(frozen=True)
+    ... class Largest(tg.Policy):
+    ...     name: ClassVar[str] = "largest"
+    ...     ranks: ClassVar[str] = "tuple"
+    ...
+    ...     def fixed_ranks(self, arrivals: Arrivals):
+    ...         return arrivals.importance
+    >>> orders = {"id": [1, 2, 3], "time": [1, 2, 3], "price": [10.0, 99.0, 5.0]}
+    >>> payments = {"id": [1, 2, 3], "time": [4, 5, 6], "price": [1.0, 1.0, 1.0]}
+    >>> result = tg.join(
+    ...     orders, payments, on="id", time="time", within=(10, 1), memory=1,
+    ...     importance="price", policy=Largest(),
+    ... )
+    >>> result.table["id_left"].to_pylist()
+    [2]
+    """
+
+    #: The policy's name, as in ``policy="prob"``; it also appears in settings and messages.
     name: ClassVar[str]
-    #: What it ranks; see the module's text.
+    #: What the policy ranks by: ``"tuple"``, ``"key"``, ``"life"`` or ``"score"``.
     ranks: ClassVar[Ranks]
-    #: What is counted of each key: nothing, its arrivals on each stream, or its results.
+    #: What the join counts for each key: nothing, its arrivals on each stream, or its results.
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "nothing"
-    #: Which formula of `tidegate.learning.scores` ranks, if one does.
+    #: The formula of `tidegate.learning.scores` to rank by, if ``ranks`` is ``"score"``.
     formula: ClassVar[int] = 0
-    #: How much of the largest rank evicted so far is added to a new tuple's rank.
+    #: A new row's rank grows by this factor times the largest rank that was ever shed.
     floor_weight: ClassVar[float] = 0.0
-    #: How much of its sequence number is added to a tuple's rank.
+    #: A new row's rank grows by this factor times its sequence number.
     order_weight: ClassVar[float] = 0.0
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
-        """The rank of each newcomer; finite, a larger one is kept longer."""
+        """Return a rank for each row that has just arrived; the join keeps larger ranks longer.
+
+        Override it if ``ranks`` is ``"tuple"``. Ranks must be finite numbers. The rank of a row
+        must not depend on the other rows of the call: how rows are cut into batches may vary.
+        """
         return np.zeros(len(arrivals.time))
 
     def params(self, times: Times) -> tuple[float, ...]:
-        """The formula's numbers."""
+        """Return the numbers that `formula` needs; override it if ``ranks`` is ``"score"``."""
         return ()
 
     @property
     def learns(self) -> Literal["ages", "rates"] | None:
-        """What is learned from ghosts, if anything: worth by age, or by age and by key."""
+        """What the join learns from ghosts (copies of rows that use no budget), if anything.
+
+        ``"ages"``: how many results rows find at each age. ``"rates"``: the same by age and key.
+        """
         return None
 
     def curves(self, windows: tuple[float, float]) -> tuple[list[float], list[float]]:
-        """What a tuple of each side is worth by its age, from 0 to its window, in equal steps."""
+        """Return the rank of a row by its age, for the left and for the right side.
+
+        Each list covers the ages from 0 to the end of the side's window, in equal steps.
+        """
         return [0.0], [0.0]
 
     def settings(self) -> dict[str, Any]:
-        """What tells this policy from others, as plain JSON values."""
+        """Return the policy's parameters as plain JSON values, to compare with a checkpoint's."""
         return {"policy": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
 @dataclass(frozen=True)
 class ByFrequency(Policy):
-    """Shared by the policies that rank by how often a key arrives on the other stream.
+    """Base class of policies that rank by how often a key arrives on the other stream.
 
     Parameters
     ----------
     frequencies
-        ``"learned"`` counts arrivals while running, in bounded memory, old ones less and less;
-        ``"window"`` those of the last window (the longer one), all alike; ``"sketch"`` as
-        ``"learned"``, but in cells that keys share (a count-min sketch of four rows), whose number
-        does not grow with the keys: for very many of them. ``"whole"`` counts the
-        whole of both (finite) inputs first, as the papers' figures do; or a table with the key
-        columns (the left's names) and the columns ``left`` and ``right``: how often each key
-        arrives on each stream, a null being never; for ``split="predicted"``, in a unit of time (a
-        second, where times are timestamps).
+        Where frequencies come from. ``"learned"`` counts arrivals while the join runs, in bounded
+        memory, and old arrivals count less and less. ``"window"`` counts the arrivals of the last
+        window (the longer one) equally. ``"sketch"`` is like ``"learned"``, but counts in a
+        count-min sketch with four rows, whose size does not grow with the number of keys: for very
+        many keys. ``"whole"`` counts both inputs completely before the join starts, as the papers'
+        figures do; both must be finite. Or give a table with the key columns (the left's names)
+        and the columns ``left`` and ``right``: how often each key arrives on each stream, where a
+        null means never. For ``split="predicted"`` these are arrivals per unit of time (per
+        second, if times are timestamps).
     halflife
-        How long until an arrival counts half, as a duration or a number like `within`. The
-        default is 32 times the longer window; ``math.inf`` never forgets. Not with ``"window"``.
+        The time after which an arrival counts half, as a duration or a number like `within`. The
+        default is 32 times the longer window; ``math.inf`` never forgets. Not allowed with
+        ``"window"``.
     keys
-        How many keys that hold no tuple are still counted, at the most: above it, the rarer half
-        is forgotten. The default is the memory in tuples, but at least 65,536. With ``"window"``,
-        how many arrivals of both streams count: where a window has more, the last of them do.
-        With ``"sketch"``, how many cells a row has, rounded up to a power of two; by default
-        16,384, or what a tenth of a memory in bytes has room for.
+        The maximal number of keys without held rows that are still counted: above it, the join
+        forgets the rarer half. The default is the memory in rows, but at least 65,536. With
+        ``"window"``, the maximal number of arrivals of both streams that are counted: if a window
+        has more, only the latest ones count. With ``"sketch"``, the number of cells in each row of
+        the sketch, rounded up to a power of two; by default 16,384, or as many as fit into a tenth
+        of a memory in bytes.
     """
 
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "arrivals"
@@ -170,31 +243,31 @@ class ByFrequency(Policy):
 
     @property
     def learned(self) -> bool:
-        """Whether frequencies are learned while running."""
+        """True if frequencies are counted while the join runs."""
         return self.counting in _LEARNED
 
     @property
     def counting(self) -> str:
-        """How frequencies come about; "given" for a table."""
+        """The value of `frequencies`, or ``"given"`` for a table."""
         return self.frequencies if isinstance(self.frequencies, str) else "given"
 
     @property
     def given(self) -> Any:
-        """The table of frequencies that was given, or None."""
+        """The table of frequencies, or None if there is none."""
         return None if isinstance(self.frequencies, str) else self.frequencies
 
     @property
     def whole(self) -> bool:
-        """Whether both inputs are to be counted first."""
+        """True if both inputs must be counted before the join starts."""
         return self.counting == "whole"
 
     @property
     def never_forgets(self) -> bool:
-        """Whether counts do not decay."""
+        """True if counts do not decay."""
         return isinstance(self.halflife, float) and math.isinf(self.halflife)
 
     def settings(self) -> dict[str, Any]:
-        """As every policy's; a table counts by its content."""
+        """Return the parameters as plain JSON values; a digest stands for a table."""
         given = self.frequencies
         if not isinstance(given, str):
             given = f"table {hash_of(given)}"
@@ -205,7 +278,7 @@ class ByFrequency(Policy):
 
 
 def ranking(policy: Policy) -> Policy:
-    """The policy, once it is clear that it says what it ranks by."""
+    """Return the policy unchanged, or raise an error if its class attributes are incomplete."""
     kind = type(policy)
     who = f"policy {kind.__name__}"
     name = getattr(policy, "name", None)
@@ -219,7 +292,7 @@ def ranking(policy: Policy) -> Policy:
         at_least(getattr(policy, weight), -math.inf, f"{weight} of {who}")
     fixes = kind.fixed_ranks is not Policy.fixed_ranks
     if ranks == "tuple" and not (fixes or policy.floor_weight or policy.order_weight):
-        raise TidegateError(f"{who} ranks tuples, all of them alike: write fixed_ranks")
+        raise TidegateError(f"{who} ranks all rows alike: write fixed_ranks")
     if ranks in ("key", "life") and policy.counts == "nothing":
         raise TidegateError(
             f'{who} ranks by {ranks}, and counts nothing: write counts = "arrivals" in the class, '
@@ -233,7 +306,7 @@ def ranking(policy: Policy) -> Policy:
 
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
-    """What a policy fixes as the ranks of newcomers, once it is clear that these are ranks."""
+    """Return a policy's `fixed_ranks` for new rows, or raise an error if these are not ranks."""
     time, side, key, row_hash, importance = map(_lent, arrivals[:-1])
     lent = Arrivals(time, side, key, row_hash, importance, arrivals.seed)
     try:
@@ -241,31 +314,31 @@ def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
         ranks = np.require(given, np.float64, "W")
     except Exception as error:
         raise TidegateError(
-            f"policy {policy.name} failed to rank {len(arrivals.time)} tuples, in fixed_ranks: "
+            f"policy {policy.name} failed to rank {len(arrivals.time)} rows, in fixed_ranks: "
             f"{type(error).__name__}: {error}"
         ) from error
     if ranks.shape != arrivals.time.shape:
         raise TidegateError(
             f"policy {policy.name} gives ranks of the shape {ranks.shape} for "
-            f"{len(arrivals.time)} tuples; fixed_ranks must give one number for each"
+            f"{len(arrivals.time)} rows; fixed_ranks must give one number for each"
         )
     if not np.isfinite(ranks).all():
         raise TidegateError(
-            f"policy {policy.name} ranks a tuple {ranks[~np.isfinite(ranks)][0]}; ranks must be "
+            f"policy {policy.name} ranks a row {ranks[~np.isfinite(ranks)][0]}; ranks must be "
             "finite numbers"
         )
     return ranks
 
 
 def _lent(column: NDArray[Any]) -> NDArray[Any]:
-    """The same, to be read only."""
+    """Return a read-only view of a column."""
     view = column.view()
     view.flags.writeable = False
     return view
 
 
 def at_least(value: Any, least: float, name: str, *, above: bool = False) -> None:
-    """Refuse what is not a number, or is too small."""
+    """Raise an error unless the value is a finite number of at least (or above) ``least``."""
     found = real(value)
     if not math.isfinite(found) or found < least or (above and found == least):
         wanted = f"a number {'above' if above else 'of at least'} {least:g}"
@@ -275,7 +348,10 @@ def at_least(value: Any, least: float, name: str, *, above: bool = False) -> Non
 
 
 def check_length(value: Any, name: str) -> None:
-    """Refuse what is no length of time, in whatever unit times will be; None is a default."""
+    """Raise an error if the value cannot be a duration. None stands for a default and is allowed.
+
+    Whether a text is a duration is checked later, when the unit of time is known.
+    """
     if value is None or isinstance(value, timedelta | np.timedelta64):
         return
     if isinstance(value, str) and len(value) < 1_000:
@@ -288,7 +364,10 @@ def check_length(value: Any, name: str) -> None:
 
 
 def _plain(value: Any) -> int | float | str | None:
-    """A setting as a plain JSON value; NumPy's own text leaves out the middle of a long array."""
+    """Return a setting as a plain JSON value.
+
+    NumPy arrays become lists first: their own text leaves out the middle of a long array.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int | float | str | None):
@@ -297,7 +376,7 @@ def _plain(value: Any) -> int | float | str | None:
 
 
 def hash_of(table: Any) -> str:
-    """A short digest of a table's content."""
+    """Return a short digest of a table's content."""
     import hashlib
 
     arrow = as_table(table)
@@ -308,14 +387,14 @@ def hash_of(table: Any) -> str:
 
 
 def _is_table(data: Any) -> bool:
-    """Whether something may be made an Arrow table."""
+    """True if the data can be converted to an Arrow table."""
     return isinstance(data, pa.Table | pa.RecordBatch | Mapping) or hasattr(
         data, "__arrow_c_stream__"
     )
 
 
 def _of_columns(data: Mapping[Any, Any]) -> pa.Table:
-    """A table of a mapping of columns, each of which may be anything."""
+    """Build a table from a mapping of column names to values."""
     columns = {}
     for name, values in data.items():
         if not isinstance(name, str):
@@ -335,7 +414,7 @@ def _of_columns(data: Mapping[Any, Any]) -> pa.Table:
 
 
 def as_table(data: Any) -> pa.Table:
-    """Arrow from Arrow, pandas or a mapping of columns."""
+    """Convert Arrow, pandas, a mapping of columns or an Arrow C stream to an Arrow table."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):

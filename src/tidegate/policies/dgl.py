@@ -1,4 +1,4 @@
-"""DGL: a tuple gains by its results and loses while it has none."""
+"""DGL: a row's rank grows with its results and shrinks while it has none."""
 
 from __future__ import annotations
 
@@ -13,24 +13,39 @@ from tidegate.policies.base import Policy, Ranks, Times, at_least
 
 @dataclass(frozen=True)
 class DGL(Policy):
-    """Rank a tuple by a balance that grows with its results and shrinks without them.
+    """Rank a row by a balance that grows with each result and shrinks without results.
 
-    It begins as `SimpProb`. At an instant with results it grows by importance * partners in memory
-    * life left / `alpha`; at one without it shrinks by `beta`, to no less than 0. An instant is a
-    second (or a unit of time, where times are plain numbers).
+    The balance starts as `SimpProb` ranks the row. At an instant with results it grows by
+    importance * held partners * remaining life / `alpha`. At an instant without results it
+    shrinks by `beta`, but not below 0. An instant is a second (or a unit of time, if times are
+    plain numbers).
 
     Parameters
     ----------
     alpha
-        The paper's constant, in seconds; by default the longer window, so that the life left counts
-        as a share.
+        The paper's constant alpha, in seconds. By default it is the longer window, so the
+        remaining life counts as a share of the window.
     beta
-        What a tuple loses for each second without a result; by default 1 for each window.
+        What a row loses for each second without a result; by default 1 per window.
 
     References
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
-    section 3.2 (DGL); with a relation in `tidegate.star_join`.
+    section 3.2 (DGL). `tidegate.star_join` uses it with a relation.
+
+    Examples
+    --------
+    The first left row finds a partner when it arrives, so it starts with a balance and stays:
+
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 2, 3], "time": [1, 2, 3]}
+    >>> right = {"key": [1, 1], "time": [0, 4]}
+    >>> result = tg.join(
+    ...     left, right, on="key", time="time", within=10, memory=2, split="fixed",
+    ...     policy=tg.DGL(),
+    ... )
+    >>> result.results
+    2
     """
 
     name: ClassVar[str] = "dgl"
@@ -47,7 +62,7 @@ class DGL(Policy):
             at_least(self.beta, 0, "beta")
 
     def params(self, times: Times) -> tuple[float, ...]:
-        """The two constants, and how long an instant is."""
+        """Return alpha, beta and the length of an instant, in the join's unit of time."""
         if math.isinf(times.window):
             raise TidegateError(
                 "DGL weighs the life that is left, and an unbounded window has no end; give "

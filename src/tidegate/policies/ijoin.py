@@ -1,4 +1,4 @@
-"""iJoin: importance times recent matches, by age."""
+"""iJoin: importance times recent matches, divided by age."""
 
 from __future__ import annotations
 
@@ -13,44 +13,56 @@ from tidegate.settings.values import is_whole, quoted
 
 @dataclass(frozen=True)
 class IJoin(Policy):
-    """Rank a tuple by importance * matches / age.
+    """Rank a row by importance * matches / age.
 
-    Matches fade by ``exp(-decay * time)`` and begin with the partners that are in memory when the
-    tuple comes.
+    Matches fade by ``exp(-decay * time)``. They start with the number of partners that are held
+    when the row arrives.
 
     Parameters
     ----------
     tau
-        Tuples younger than this are no candidates, unless there is no other: a duration or a
-        number like `within`.
+        Rows younger than this are not candidates for shedding, unless there is no other row: a
+        duration or a number like `within`.
     delta, penalty
-        A tuple that has not matched for `delta` loses `penalty` for each second (or unit of
-        time, where times are plain numbers) since its last match, or since its arrival.
+        A row that has not matched for `delta` loses `penalty` for each second (or unit of time,
+        if times are plain numbers) since its last match, or since its arrival if it never matched.
     decay
-        How fast matches fade, by the second; 0 counts all alike.
+        How fast matches fade, per second; 0 counts all matches equally.
     p_init
-        The rank of a tuple at the time of its arrival, where `tau` does not spare it.
+        The rank of a row at the time of its arrival, if `tau` does not protect it.
     recompute
-        When priorities are determined: ``"successive"``, at every drop; a number k, at every kth;
-        ``"adaptive"``, when the join's quality has fallen by `fall` since the last time. In
-        between, a tuple has the priority that it was last given, or that it came with; whether it
-        is mature is seen at every drop.
+        When to compute ranks again: ``"successive"``, each time a row is shed; a number k, every
+        k-th time; ``"adaptive"``, when the join's quality has fallen by `fall` since the last
+        computation. In between, a row keeps its last rank, or the rank it arrived with. Whether a
+        row is older than `tau` is checked each time.
     fall
-        That share. Quality is what held tuples earn by their importance from drop to drop, as a
-        mean in which a drop weighs 1/16.
+        The share by which quality must fall for ``"adaptive"``. Quality is the importance that
+        held rows earn between two shed rows, as a moving mean with weight 1/16.
 
     Notes
     -----
-    At every drop, ranks are looked up as those of other policies that move: all of them where up to
-    256 tuples are candidates, and above that those at the head of a queue in which others may be
-    one refill old. The other schemes go through all of the memory when they determine, and never
-    in between. So they cost less where the memory is small or k is large, and more where the memory
-    is large: successive ranks are then the cheaper ones.
+    ``"successive"`` works like the other policies with moving ranks: with up to 256 candidates it
+    ranks all of them; with more, it ranks the head of a queue, and the ranks of the other rows may
+    be one refill old. The other two schemes rank all held rows when they compute, and never in
+    between. They cost less if the memory is small or k is large. If the memory is large,
+    ``"successive"`` costs less.
 
     References
     ----------
     Kulkarni, Ravishankar, *iJoin: Importance-aware Join Approximation over Data Streams*
     ("When to re-compute tuple-priority?").
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 2], "time": [2, 3], "weight": [5.0, 1.0]}
+    >>> right = {"key": [1, 1], "time": [1, 4], "weight": [5.0, 5.0]}
+    >>> result = tg.join(
+    ...     left, right, on="key", time="time", within=10, memory=2, importance="weight",
+    ...     policy=tg.IJoin(tau=1),
+    ... )
+    >>> result.importance
+    10.0
     """
 
     name: ClassVar[str] = "ijoin"
@@ -83,13 +95,13 @@ class IJoin(Policy):
             raise TidegateError(f"fall must be a share below 1, not {quoted(self.fall)}")
 
     def params(self, times: Times) -> tuple[float, ...]:
-        """Decay, maturity, unproductivity, its penalty, the first rank, when to determine ranks.
+        """Return decay, tau, delta, penalty, p_init and when to recompute, in the join's unit.
 
-        That is 0 for every drop, a number of drops, or the share that quality falls by, negative.
+        The last number is 0 for each time, k for every k-th time, or ``-fall`` for adaptive.
         """
         delta = times.window if self.delta is None else times.read(self.delta, "delta")
         tau = times.read(self.tau, "tau")
-        # Matches by age are counted by the second too, so that the penalty compares with them.
+        # A rank is matches per second, and the penalty grows per second: convert the unit twice.
         rate = self.penalty / times.unit**2
         every = float(self.recompute) if isinstance(self.recompute, int) else 0.0
         if self.recompute == "adaptive":

@@ -1,4 +1,4 @@
-"""PROB: keep the tuples whose partners arrive most often."""
+"""PROB: keep the rows whose partners arrive most often."""
 
 from __future__ import annotations
 
@@ -10,14 +10,28 @@ from tidegate.policies.base import ByFrequency, Ranks
 
 @dataclass(frozen=True)
 class Prob(ByFrequency):
-    """Rank a tuple by how often its key arrives on the other stream.
+    """Rank a row by how often its key arrives on the other stream.
 
-    Frequencies are counted per time, not per tuple, so that tuples of both sides can be compared
-    when they share one memory and the streams have different rates.
+    Frequencies are per unit of time, not per row. So the join can compare rows of both sides if
+    they share one memory and the streams have different rates.
 
     References
     ----------
     Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*, section 4.2.1.
+
+    Examples
+    --------
+    Key 1 arrives more often on the right, so its left row is kept:
+
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 2], "time": [1, 2]}
+    >>> right = {"key": [1, 1, 2], "time": [3, 4, 5]}
+    >>> result = tg.join(
+    ...     left, right, on="key", time="time", within=(10, 1), memory=1,
+    ...     policy=tg.Prob("whole"),
+    ... )
+    >>> result.results
+    2
     """
 
     name: ClassVar[str] = "prob"

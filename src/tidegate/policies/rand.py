@@ -1,4 +1,4 @@
-"""RAND: drop any tuple, all with the same chance."""
+"""RAND: shed any row, each with the same probability."""
 
 from __future__ import annotations
 
@@ -13,15 +13,26 @@ from tidegate.policies.base import Arrivals, Policy, Ranks
 
 @dataclass(frozen=True)
 class Rand(Policy):
-    """Evict a tuple chosen uniformly from the memory and the newcomer.
+    """Shed a row chosen uniformly from the held rows and the newcomer.
 
-    An exponential life on top of the largest rank evicted so far makes a fixed rank do this
-    exactly: having outlived the floor says nothing about the life that is left, so every
-    candidate is the next victim with the same chance.
+    A row's rank is an exponential random number plus the largest rank that was shed so far. The
+    exponential distribution has no memory: a held row's excess over that largest rank has the same
+    distribution as a newcomer's. So every candidate is the next one shed with the same probability.
 
     References
     ----------
     Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*, section 5.2 (RAND).
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> left = {"key": list(range(100)), "time": list(range(100))}
+    >>> right = {"key": list(range(100)), "time": [100] * 100}
+    >>> result = tg.join(
+    ...     left, right, on="key", time="time", within=(200, 1), memory=30, policy=tg.Rand()
+    ... )
+    >>> result.results
+    30
     """
 
     name: ClassVar[str] = "rand"
@@ -29,5 +40,5 @@ class Rand(Policy):
     floor_weight: ClassVar[float] = 1.0
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
-        """An exponential variate."""
+        """Return an exponential random number for each row."""
         return -np.log(arrivals.uniform())

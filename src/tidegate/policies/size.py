@@ -1,4 +1,4 @@
-"""SIZE: keep the keys that have produced most."""
+"""SIZE: keep the keys that have produced the most results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from tidegate.policies.base import Policy, Ranks
 
 @dataclass(frozen=True)
 class Size(Policy):
-    """Rank a tuple by how many results its key has produced so far.
+    """Rank a row by the number of results that its key has produced so far.
 
     References
     ----------
     Kulkarni, Ravishankar, *iJoin: Importance-aware Join Approximation over Data Streams* (SIZE).
+
+    Examples
+    --------
+    Key 1 has produced a result, so its left row is kept:
+
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 2, 3], "time": [1, 3, 3]}
+    >>> right = {"key": [1, 1], "time": [2, 4]}
+    >>> result = tg.join(
+    ...     left, right, on="key", time="time", within=(10, 1), memory=2, policy=tg.Size()
+    ... )
+    >>> result.results
+    2
     """
 
     name: ClassVar[str] = "size"

@@ -1,4 +1,4 @@
-"""One page that stands alone: no script, no style sheet, no picture from anywhere else."""
+"""Build a self-contained HTML page: no script, and no style sheet or image from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidegate.report.tables import Table
 
 @dataclass(frozen=True)
 class Heading:
-    """A section begins."""
+    """The heading of a section."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; a `lead` is what a hurried reader should take away."""
+    """A paragraph; a `lead` paragraph stands out and holds the main message."""
 
     text: str
     lead: bool = False
@@ -28,14 +28,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines to be typed."""
+    """Lines of code."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, with the words for those who cannot see it; a second PNG for dark screens."""
+    """A PNG with a text description; optionally a second PNG for dark screens."""
 
     png: bytes
     description: str
@@ -44,7 +44,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Folded:
-    """A table that is out of the way until asked for."""
+    """A table that stays hidden until the reader opens it."""
 
     table: Table
 
@@ -82,12 +82,12 @@ summary { cursor: pointer; color: var(--soft); }
 
 
 def escape(text: str) -> str:
-    """Text for a page, in which no line begins with a percent sign."""
+    """Escape text for a page; no line will begin with a percent sign."""
     return escape_markup(text).replace(" %", "&nbsp;%")
 
 
 def page(title: str, parts: Sequence[Part]) -> str:
-    """The page as text; everything given is escaped."""
+    """Return the page as HTML text; everything given is escaped."""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -95,7 +95,7 @@ def page(title: str, parts: Sequence[Part]) -> str:
             "<head>",
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # Even a reader's extension or a slip of ours cannot make it fetch anything.
+            # The browser then fetches nothing from elsewhere, even if the page has a mistake.
             '<meta http-equiv="Content-Security-Policy" '
             "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
             f"<title>{escape(title)}</title>",

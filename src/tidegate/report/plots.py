@@ -1,8 +1,8 @@
-"""Pictures from plain data, as PNG.
+"""Draw plots from plain data, as PNG.
 
-Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart; every
-line also has its own marker, so that a grey print will do. Where there are more lines than colours,
-those of one colour differ in stroke and marker.
+Colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart.
+Every line also has its own marker, so a greyscale print stays readable. If there are more lines
+than colours, lines of the same colour differ in stroke and marker.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _MARKERS = "os^DvPX"
 _STROKES = ("-", "--", ":")
 _DPI = 200
 _SIZE = (6.0, 4.2)
-#: What a row of names takes, in inches.
+#: Height of one row of the legend, in inches.
 _ROW = 0.22
 
 
 def available() -> bool:
-    """Whether plots can be drawn."""
+    """Return True if matplotlib is installed."""
     try:
         return importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # what is loaded under that name is not a module
+    except ValueError:  # something else is loaded under that name
         return False
 
 
@@ -71,21 +71,21 @@ def recall_against_memory(
     names: Sequence[str] = (),
     theme: Theme = "light",
 ) -> bytes:
-    """Share of the exact result against memory, a line for each policy.
+    """Plot the share of the exact result against memory, with a line for each policy.
 
     Parameters
     ----------
     series
         For each policy the (memory, recall) pairs, both as shares of one. Policies with the same
-        pairs are drawn as one line that bears all their names.
+        pairs share one line, labelled with all their names.
     title
-        What the data is.
+        The title: what the data is.
     unit
         What memory is a share of.
     points
-        Single observations to mark, such as what a query on Spark reached.
+        Single observations to mark, such as the recall of a query on Spark.
     names
-        All policies that similar plots may show, so that each keeps its colour from plot to plot.
+        All policies that similar plots may show, so that each keeps its colour in every plot.
     theme
         For a light or a dark page.
     """
@@ -134,13 +134,13 @@ def recall_against_memory(
 
 @dataclass(frozen=True)
 class Steps:
-    """A quantity that was measured batch by batch."""
+    """A quantity that was measured for each batch."""
 
     label: str
     values: Sequence[float]
-    #: A level it cannot pass, and what to call it.
+    #: An upper limit, and its label.
     limit: tuple[float, str] | None = None
-    #: Whether the values are shares of one.
+    #: True if the values are shares of one.
     share: bool = False
 
 
@@ -152,18 +152,18 @@ def over_time(
     unit: str,
     theme: Theme = "light",
 ) -> bytes:
-    """Measurements of a streaming query, one above the other over the same batches.
+    """Plot measurements of a streaming query as panels, one above the other over the same batches.
 
     Parameters
     ----------
     edges
-        Where each batch begins, and where the last one ends.
+        The start of each batch, and the end of the last one.
     panels
-        What was measured, with one value for each batch.
+        The measurements, with one value for each batch.
     title, theme
         As for `recall_against_memory`.
     unit
-        What the edges are measured in.
+        The label of the time axis: what the edges are measured in.
     """
     look = _LOOKS[theme]
     figure, *all_axes = _figure(title, look, rows=len(panels))
@@ -197,9 +197,10 @@ def over_time(
 
 
 def _figure(title: str, look: _Look, rows: int = 1) -> Any:
-    """A figure, and then its axes from the top, drawn in one look.
+    """Return a figure, followed by its axes from the top, in the given colours.
 
-    The figure is made without pyplot, which keeps every one and chooses a back end by the screen.
+    The figure is created without pyplot, which would keep every figure in memory and choose a
+    back end by the screen.
     """
     if not available():
         raise TidegateError(
@@ -233,14 +234,14 @@ def _share_axis(axes: Axes, label: str) -> None:
 
 
 def _legend(figure: Figure, axes: Axes, look: _Look) -> None:
-    """Names under the plot, in the order in which the lines were given, row by row.
+    """Add the legend below the plot, row by row in the order of the lines.
 
-    The picture grows by the rows that they take.
+    The figure grows by the height of the rows.
     """
     lines, names = axes.get_legend_handles_labels()
     columns = min(3 if max(map(len, names)) <= 16 else 2, len(lines))
     names = [textwrap.fill(name, 30) for name in names]
-    # matplotlib fills column by column.
+    # matplotlib fills the legend column by column.
     order = [i for start in range(columns) for i in range(start, len(lines), columns)]
     figure.legend(
         [lines[i] for i in order],
@@ -256,6 +257,6 @@ def _legend(figure: Figure, axes: Axes, look: _Look) -> None:
 
 def _png(figure: Figure) -> bytes:
     file = io.BytesIO()
-    # The version of matplotlib would otherwise make equal pictures differ.
+    # Without the version of matplotlib, equal plots are equal files.
     figure.savefig(file, format="png", facecolor=figure.get_facecolor(), metadata={"Software": ""})
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""One table, shown in several ways: on a terminal, in a page, as plain data."""
+"""A table that can be shown on a terminal, in a page, or as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage; never "100.0 %" or "0.0 %" for what is only nearly so."""
+    """Format a share as a percentage; "100.0 %" and "0.0 %" only for exact values."""
     shown = f"{100 * share:.1f}"
     if shown == "100.0" and share < 1:
         return ">99.9 %"
@@ -21,28 +21,28 @@ def percent(share: float) -> str:
 
 
 def about(share: float) -> str:
-    """A round share as a percentage, without decimals that say nothing."""
+    """Format a round share as a percentage, without needless decimals."""
     return f"{100 * share:.3g} %"
 
 
 def whole(number: float) -> str:
-    """A whole number with its thousands apart."""
+    """Format a whole number with thousands separators."""
     return f"{number:,.0f}"
 
 
 def seconds(duration: float) -> str:
-    """A duration in seconds, to a tenth."""
+    """Format a duration in seconds, to a tenth."""
     return f"{duration:.1f} s"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: where its values are found in a row, and how they are written."""
+    """A column of a table: the key of its values in a row, and how to format them."""
 
     key: str
     title: str
     form: Callable[[Any], str] = str
-    #: Numbers stand at the right, under each other.
+    #: Numbers are aligned to the right.
     number: bool = True
 
 
@@ -56,16 +56,16 @@ class Table:
     caption: str = ""
 
     def cells(self) -> list[list[str]]:
-        """The text of every cell, row by row."""
+        """Return the text of every cell, row by row."""
         return [[column.form(row[column.key]) for column in self.columns] for row in self.rows]
 
 
 def pivot(
     rows: Sequence[Mapping[str, Any]], *, index: str, across: str, value: str
 ) -> list[dict[str, Any]]:
-    """One row for each value of `index`, with `value` under each value of `across`, as text.
+    """Return one row per value of `index`, with `value` in a column per value of `across`.
 
-    The order is that of first appearance.
+    Rows and columns come in the order of first appearance. Column names are text.
     """
     wide: dict[Any, dict[str, Any]] = {}
     for row in rows:
@@ -74,7 +74,7 @@ def pivot(
 
 
 def as_rich(table: Table) -> RichTable:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table as RichTable

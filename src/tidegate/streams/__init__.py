@@ -1,4 +1,4 @@
-"""Seeded generators of streams, and streams in Parquet files; none of it needs Spark."""
+"""Seeded stream generators, and streams in Parquet files; nothing here needs Spark."""
 
 from __future__ import annotations
 

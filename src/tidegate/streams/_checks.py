@@ -1,4 +1,4 @@
-"""Argument checks and seeded randomness that the generators share."""
+"""Argument checks and seeded random generators that the stream generators share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from tidegate.errors import TidegateError
 from tidegate.settings.values import is_whole, quoted, real
 
-#: Rows, keys or seconds at the most: more fit into no memory.
+#: The largest number of rows, keys or seconds; more would not fit into memory.
 MOST = 10**10
 
 
 def whole(name: str, value: Any, *, least: int, most: float = MOST) -> int:
-    """Return ``value`` as an int, or say which whole number was expected."""
+    """Return ``value`` as an int, or raise an error that names the expected range."""
     if not is_whole(value) or value < least:
         raise TidegateError(
             f"{name} must be a whole number of at least {least}, not {quoted(value)}"
@@ -47,7 +47,7 @@ def share(name: str, value: Any) -> float:
 
 
 def pair(name: str, value: Any, *, least: float) -> tuple[float, float]:
-    """Return one number a side: a single number stands for both sides."""
+    """Return a number for each side; a single number stands for both sides."""
     if not isinstance(value, (tuple, list)):
         return (number(name, value, least=least),) * 2
     if len(value) != 2:
@@ -59,7 +59,7 @@ def pair(name: str, value: Any, *, least: float) -> tuple[float, float]:
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of ``choices``, or list them."""
+    """Return ``value`` if it is one of ``choices``, or raise an error that lists them."""
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(f'"{each}"' for each in choices)
         raise TidegateError(f"{name} must be one of {listed}, not {quoted(value)}")
@@ -67,10 +67,10 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def generators(seed: Any, count: int) -> list[np.random.Generator]:
-    """Return ``count`` independent generators.
+    """Return ``count`` independent random generators.
 
-    Each drawn quantity has its own, so that asking for more of one does not change the others.
-    PCG64 is named because the default bit generator of NumPy may change.
+    Each random quantity has its own generator, so drawing more of one does not change the others.
+    PCG64 is explicit because NumPy's default bit generator may change.
     """
     root = np.random.SeedSequence(whole("seed", seed, least=0, most=math.inf))
     return [np.random.Generator(np.random.PCG64(child)) for child in root.spawn(count)]

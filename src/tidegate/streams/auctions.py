@@ -1,7 +1,7 @@
-"""Auctions and the bids on them: a join whose results depend on the age of a tuple.
+"""Auctions and the bids on them: a join whose results depend on the age of a row.
 
-The running example of paper 2 (Srivastava, Widom), sections 2.2 and 6.2.1: an auction is opened
-once, and most bids come when it is about to close, so that old tuples are worth most.
+This is the running example of paper 2 (Srivastava, Widom), sections 2.2 and 6.2.1: an auction opens
+once, and most bids come shortly before it closes, so old rows are worth most.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def auctions(
     start: datetime = datetime(2026, 1, 1, tzinfo=UTC),
     seed: int = 0,
 ) -> tuple[pa.Table, pa.Table]:
-    """Generate ``n`` auctions, opened at a steady rate, and the bids on them in order of time.
+    """Generate ``n`` auctions that open at a steady rate, and the bids on them, in order of time.
 
-    Auctions: ``auction_id`` (int64, unique), ``ts`` (opening), ``seller``, ``category``,
-    ``reserve``. Bids: ``auction_id``, ``ts``, ``bidder``, ``price``, which rises with the age of
-    the auction. Times are timestamps in microseconds, UTC. Every bid falls within the life of its
-    auction, so a window of ``life`` on the auctions gives each bid exactly one partner.
+    Auctions have the columns ``auction_id`` (int64, unique), ``ts`` (opening), ``seller``,
+    ``category``, ``reserve``. Bids have ``auction_id``, ``ts``, ``bidder`` and ``price``, which
+    rises with the age of the auction. Times are timestamps in microseconds, UTC. Every bid falls
+    within the life of its auction, so with a window of ``life`` on the auctions each bid has
+    exactly one partner.
 
     Parameters
     ----------
@@ -52,12 +53,12 @@ def auctions(
     every
         Time from one opening to the next.
     bids
-        Bids per auction on average (paper 2's n_1); ``round(n * bids)`` in all. Which auction a
-        bid goes to is drawn independently, so the number varies from auction to auction.
+        Mean number of bids per auction (paper 2's n_1); ``round(n * bids)`` in total. The auction
+        of each bid is drawn independently, so the number varies between auctions.
     shape
-        The age curve, of paper 2 section 6.2.2 with continuous instead of bucketed ages: "inc",
-        density growing as the square of the age; "dec", falling as the square of the life left;
-        "bell", the first up to half the life and then the second.
+        The age curve of paper 2, section 6.2.2, with continuous instead of bucketed ages. "inc":
+        the density grows as the square of the age. "dec": it falls as the square of the remaining
+        life. "bell": "inc" in the first half of the life and "dec" in the second.
     skew
         Zipf parameter of the popularity of auctions; 0 makes all equally popular.
     start
@@ -82,7 +83,7 @@ def auctions(
     describing, pricing, popular, choosing, ageing, bidding = generators(seed, 6)
 
     opened = first + np.arange(n, dtype=np.int64) * step
-    reserve = pricing.integers(500, 50_000, size=n)  # cents: whole numbers are exact everywhere
+    reserve = pricing.integers(500, 50_000, size=n)  # in cents: whole numbers are exact
     left = pa.table(
         {
             "auction_id": np.arange(n, dtype=np.int64),
@@ -100,7 +101,7 @@ def auctions(
     bid_time = opened[auction] + age
     order = np.lexsort((auction, bid_time))
     auction, age, bid_time = auction[order], age[order], bid_time[order]
-    # From half the reserve price at the opening to one and a half times it at the close.
+    # The price rises from half the reserve price at the opening to 1.5 times it at the close.
     price = np.rint(reserve[auction] * (0.5 + age / span))
     right = pa.table(
         {
@@ -114,10 +115,10 @@ def auctions(
 
 
 def draw_ages(rng: np.random.Generator, count: int, span: int, shape: str) -> npt.NDArray[np.int64]:
-    """Draw ages in 0..span-1.
+    """Draw ages in 0..span-1 with the density of a shape.
 
-    The largest of three uniform numbers has a density that grows as the square: no root has to be
-    taken, and whole numbers give the same ages on every platform.
+    The largest of three uniform numbers has a density that grows as the square. Computed with whole
+    numbers and without a root, ages are the same on every platform.
     """
     ages: npt.NDArray[np.int64]
     if shape == "bell":
@@ -137,7 +138,7 @@ def _names(kind: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _microseconds(name: str, value: Any, *, least: int) -> int:
-    """Return a timedelta in microseconds, or say that one was expected."""
+    """Return a timedelta in microseconds, or raise an error."""
     if not isinstance(value, timedelta) or value // _MICROSECOND < least:
         raise TidegateError(
             f"{name} must be a timedelta of at least {least} microseconds, such as "

@@ -1,4 +1,4 @@
-"""Keys that are busy for a while and then gone, and tuples that call forth their partners."""
+"""Streams with bursts of keys, and streams in which rows trigger their partners."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidegate.streams.auctions import SHAPES, draw_ages
 def bursts(
     n: int, *, length: int = 200, at_once: int = 20, seed: int = 0
 ) -> tuple[pa.Table, pa.Table]:
-    """Generate two streams, a tuple each at every tick, whose keys come in bursts.
+    """Generate two streams with one row each per tick, whose keys come in bursts.
 
-    Columns are those of :func:`zipf`. At every tick some keys are busy, and each of the two tuples
-    is of one of them; which of them differ in how much they are used. In the long run all keys are
-    as frequent as each other: only what a key did lately says what it will do.
+    Columns are those of :func:`zipf`. At every tick a few keys are busy, some more than others, and
+    both rows have one of the busy keys. In the long run all keys are equally frequent: only the
+    recent past of a key predicts its future.
 
     Parameters
     ----------
     n
         Length of the streams in ticks.
     length
-        How many ticks a key is busy for.
+        How many ticks a key stays busy.
     at_once
-        How many keys are busy at a time.
+        How many keys are busy at the same time.
     seed
         The same seed gives the same tables.
     """
@@ -37,10 +37,10 @@ def bursts(
     sides = []
     for side in (0, 1):
         drawing, filling = randoms[2 * side : 2 * side + 2]
-        # Place p of all that are busy passes from key to key, at a moment of its own.
+        # Each of the `at_once` places passes from key to key, at different ticks.
         place = zipf_ranks(drawing, n, at_once, 1.0)
         turn = (time + place * length // at_once) // length
-        # Busy keys come back after a while, in another place.
+        # A key becomes busy again after a while, in another place.
         key = (turn * at_once + (place + turn) % at_once) % (50 * at_once)
         sides.append(pa.table({"key": key, "time": time, "value": filling.random(n)}))
     return sides[0], sides[1]
@@ -56,23 +56,23 @@ def echoes(
     shape: str = "dec",
     seed: int = 0,
 ) -> tuple[pa.Table, pa.Table]:
-    """Generate a left stream of Zipf keys, a tuple a tick, and a right one of replies to it.
+    """Generate a left stream of Zipf keys, one row per tick, and a right stream of replies to it.
 
-    Columns are those of :func:`zipf`. Replies come at an age that follows `shape`, and also join
-    the other tuples of their key: both the key and the age of a tuple matter.
+    Columns are those of :func:`zipf`. Replies come at an age that follows `shape`, and they also
+    join the other rows of their key: both the key and the age of a row matter.
 
     Parameters
     ----------
     n
         Length of the left stream in ticks; the right one ends with its last reply.
     window
-        The age that replies stay below.
+        Upper bound (exclusive) of the age of replies.
     domain, skew
         Keys of the left stream, as in :func:`zipf`.
     replies
-        How many there are to a tuple on average.
+        Mean number of replies to a row.
     shape
-        Of ages, as in :func:`auctions`.
+        Density of ages, as in :func:`auctions`.
     seed
         The same seed gives the same tables.
     """

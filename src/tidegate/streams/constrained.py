@@ -1,4 +1,4 @@
-"""Streams that keep to a k-constraint, as in the experiments of Babu, Srivastava, Widom."""
+"""Streams that satisfy a k-constraint, as in the experiments of Babu, Srivastava, Widom."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def many_one(
     dangling: float = 0.0,
     seed: int = 0,
 ) -> dict[str, pa.Table]:
-    """Generate streams whose many-one joins keep to one kind of constraint (section 3.5).
+    """Generate streams whose many-one joins satisfy one kind of constraint (section 3.5).
 
-    Every stream has its join attributes, ``D`` (uniform in 0..99, to filter by) and ``t``, the
-    place in the common order of arrival.
+    Every stream has its join columns, ``D`` (uniform in 0..99, for filters) and ``t``, the row's
+    position in the common order of arrival.
 
     ======  ============================  ===========================================
     kind    streams                       constraint
@@ -45,17 +45,17 @@ def many_one(
     Parameters
     ----------
     n
-        Tuples of each child stream.
+        Rows of each child stream.
     kind
         The constraint.
     k
-        Its adherence, one for all of the stream or (share, k) pairs: at that share of the stream it
-        is k, and between two it changes evenly. Two pairs of one share are a sudden change. It
-        holds for the tuples that come then.
+        The constraint's k: one number for the whole stream, or (share, k) pairs. At each share of
+        the stream, k has the pair's value; between two pairs it changes evenly. Two pairs with the
+        same share are a sudden change. The value in force when a row arrives applies to that row.
     multiplicity
-        Tuples of a parent stream for each of the child stream.
+        Rows of a parent stream for each row of the child stream.
     dangling
-        The share of parents that have no child.
+        The share of parents without a child.
     seed
         The same seed gives the same tables.
     """
@@ -80,7 +80,7 @@ def many_one(
     else:
         places = {}
         for name in ("S1", "S2"):
-            # The last of a value comes as late as was drawn for it, the others until then.
+            # The last row of a value comes at the delay drawn for it; the others come before.
             latest = moving.integers(0, bound + 1)
             late = moving.integers(0, latest[:, np.newaxis] + 1, (n, multiplicity))
             late[:, 0] = 0
@@ -88,7 +88,7 @@ def many_one(
             distances = _clustered if kind == "ca" else _scrambled
             ranked = _scattered(many, late.ravel(), bound, distances)
             places[name] = (ranked + moving.random(len(many)) / 4) / multiplicity
-        # A child comes just before the first of its parents.
+        # A child comes just before its first parent.
         first = np.minimum(places["S1"], places["S2"]).reshape(n, multiplicity).min(axis=1)
         places["S3"] = first - 1 / (8 * multiplicity)
     keys = {name: names[many] if len(at) == len(many) else names for name, at in places.items()}
@@ -96,14 +96,14 @@ def many_one(
 
 
 def _schedule(k: Any, n: int) -> Numbers:
-    """The bound that holds for each tuple of a child stream."""
+    """Return the bound k that applies to each row of a child stream."""
     if is_whole(k):
         return np.full(n, whole("k", k, least=0), np.int64)
     try:
         shares, bounds = zip(*((number("k", s, least=0.0), b) for s, b in k), strict=True)
     except TidegateError:
         raise
-    except Exception:  # it may be anything, and fail to be pairs in any way
+    except Exception:  # the value may be of any class, and may fail in any way
         raise TidegateError(
             f"k must be a whole number or a list of (share, k) pairs, not {quoted(k)}"
         ) from None
@@ -116,7 +116,7 @@ def _schedule(k: Any, n: int) -> Numbers:
 
 
 def _within(distance: Numbers, child: Numbers, bound: Numbers) -> Numbers:
-    """Distances that keep to the bound of when a parent comes, not of when its child does."""
+    """Limit distances to the bound in force when the parent arrives, not when its child does."""
     while (distance > bound[child - distance]).any():
         distance = np.minimum(distance, bound[child - distance])
     return distance
@@ -128,14 +128,14 @@ def _scattered(
     bound: Numbers,
     distances: Callable[[Numbers, Numbers], Numbers],
 ) -> Numbers:
-    """The place of each tuple, if it comes so many places later than in order of values.
+    """Return the position of each row, if rows are delayed from the order of their values.
 
-    How far it is from others then depends on how late these are, and may be more than k: such a
-    tuple comes earlier, until none is further than the k of when it comes.
+    The distance between two rows depends on both delays and may exceed k. The loop moves such rows
+    forward until no distance exceeds the k in force when the row arrives.
     """
     each = len(values) // len(bound)
     while True:
-        # One that is late comes after those that it is late by.
+        # A row delayed by n positions comes after the n rows behind it.
         order = np.argsort(2 * (np.arange(len(values)) + late) + (late > 0), kind="stable")
         places = np.empty(len(values), np.int64)
         places[order] = np.arange(len(values))
@@ -146,7 +146,7 @@ def _scattered(
 
 
 def _clustered(values: Numbers, places: Numbers) -> Numbers:
-    """How many of other values lie between each tuple and the first of its value."""
+    """Return how many rows of other values lie between each row and the first row of its value."""
     count = np.bincount(values)[0]
     own = np.sort(places.reshape(-1, count), axis=1)
     between = places - np.repeat(own[:, 0], count)
@@ -156,7 +156,7 @@ def _clustered(values: Numbers, places: Numbers) -> Numbers:
 
 
 def _scrambled(values: Numbers, places: Numbers) -> Numbers:
-    """How many come after the first tuple of a larger value and up to each tuple."""
+    """Return each row's distance from the first row of a larger value, 0 if that comes later."""
     largest = np.empty(len(values), np.int64)
     largest[places] = values
     first = np.searchsorted(np.maximum.accumulate(largest), values, side="right")
@@ -165,7 +165,7 @@ def _scrambled(values: Numbers, places: Numbers) -> Numbers:
 
 
 def arrivals(places: dict[str, Places]) -> dict[str, Numbers]:
-    """When each tuple comes, by stream, if all come one by one in order of their places."""
+    """Return each row's arrival number, by stream, if rows come one by one in order of position."""
     order = np.argsort(np.concatenate(list(places.values())), kind="stable")
     when = np.empty(len(order), np.int64)
     when[order] = np.arange(len(order))
@@ -203,19 +203,19 @@ def links(
     onward: float = 0.1,
     seed: int = 0,
 ) -> dict[str, pa.Table]:
-    """Generate packets on the links C, B and O of section 1.1.
+    """Generate packets on the network links C, B and O of section 1.1.
 
-    Columns are ``pid``, ``ts`` in milliseconds and ``size`` in bytes. B has ten times the packets
-    of C and O.
+    Columns are ``pid``, ``ts`` in milliseconds and ``size`` in bytes. B has ten times as many
+    packets as C and O.
 
     Parameters
     ----------
     seconds
-        How long.
+        Length of the streams in seconds.
     rate
-        Packets a second on C and on O.
+        Packets per second on C and on O.
     delay
-        Seconds that a packet takes from C to B, and from B to O, at the most.
+        Maximal time in seconds that a packet takes from C to B, and from B to O.
     onward
         The share of C's packets that go on to B, and of B's that go on to O.
     seed

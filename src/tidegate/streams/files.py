@@ -1,4 +1,4 @@
-"""Streams in Parquet files: read in bounded memory, written so that Spark takes them in order."""
+"""Streams in Parquet files: read in bounded memory, or written for Spark to read in order."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def read_parquet(
 ) -> Iterator[pa.RecordBatch]:
     """Read a Parquet file, or the Parquet files of a folder in name order, batch by batch.
 
-    One batch is held at a time, however large the files. Path and columns are checked at the call
-    and not at the first batch; every file must have the schema of the first. As in Spark, names
-    that begin with ``.`` or ``_`` are passed over.
+    Only one record batch is held at a time, however large the files. The call checks path and
+    columns at once, before the first batch is read. Every file must have the schema of the first.
+    As in Spark, names that begin with ``.`` or ``_`` are skipped.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def read_parquet(
     columns
         The columns to read, in this order; all by default.
     batch_rows
-        The most rows in a batch.
+        The maximal number of rows in a record batch.
     """
     batch_rows = whole("batch_rows", batch_rows, least=1)
     if isinstance(columns, str):
@@ -71,20 +71,21 @@ def cut_by_time(
     batches: int,
     span: tuple[Any, Any] | None = None,
 ) -> list[pa.Table]:
-    """Cut a table into ``batches`` tables that cover equal stretches of time, each in time order.
+    """Cut a table into ``batches`` tables that cover equal spans of time, each in time order.
 
     Parameters
     ----------
     table
-        The stream, in any order; rows of equal time keep theirs.
+        The stream, in any order; rows of equal time keep their order.
     time
         Name of the time column: whole or real numbers, timestamps or dates.
     batches
-        How many tables to make; some may be empty, so that the i-th of several streams that are
-        cut with one ``span`` belong together.
+        How many tables to make. Some may be empty, so that the i-th tables of several streams that
+        are cut with the same ``span`` belong together.
     span
-        First and last time of the whole, by default the column's own. What lies outside goes to
-        the first or the last table; so does NaN to the last, and rows without a time to the first.
+        First and last time of the whole, by default the column's own. Rows outside it go to the
+        first or the last table. Rows with a NaN time go to the last table, rows without a time to
+        the first.
     """
     batches = whole("batches", batches, least=1)
     if not isinstance(table, pa.Table):
@@ -122,19 +123,19 @@ def write_parquet_batches(
 ) -> list[Path]:
     """Write a table as files that a Spark file source reads in order of time; return their paths.
 
-    The table is cut by :func:`cut_by_time`. Spark orders files by modification time, so these
-    are set one second apart, after those of any file already in the folder; the names sort in the
-    same order. A file appears by a rename, so a running query never sees half of one.
+    :func:`cut_by_time` cuts the table. Spark orders files by modification time, so the files get
+    modification times one second apart, later than any file already in the folder; the names sort
+    in the same order. A file appears by a rename, so a running query never sees an incomplete one.
 
     Parameters
     ----------
     table, time, batches, span
-        As for :func:`cut_by_time`. Empty stretches give files without rows, so that with
-        ``maxFilesPerTrigger`` two streams stay in step.
+        As for :func:`cut_by_time`. Empty spans give files without rows, so that two streams
+        stay in step with ``maxFilesPerTrigger``.
     folder
-        Where to write; made if it does not exist.
+        Where to write; created if it does not exist.
     prefix
-        How the names begin: ``part-00000.parquet`` and so on. None may exist yet.
+        How the names begin: ``part-00000.parquet`` and so on. None of them may exist yet.
     """
     pieces = cut_by_time(table, time=time, batches=batches, span=span)
     if len(pieces) > _MOST_FILES:
@@ -168,7 +169,7 @@ def write_parquet_batches(
 
 
 def _path(given: Any) -> Path:
-    """A path, once it is clear that there can be one of this name."""
+    """Return a path, or raise an error if the value cannot be one."""
     try:
         path = Path(given)
         path.exists()
@@ -198,7 +199,7 @@ def _parquet_files(path: Path) -> list[Path]:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    """Open a file, or say that it is not Parquet."""
+    """Open a file, or raise an error if it is not Parquet."""
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -208,7 +209,7 @@ def _opened(path: Path) -> pq.ParquetFile:
 def _batches(
     files: list[Path], schema: pa.Schema, names: list[str], batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of the files one after the other."""
+    """Yield the record batches of the files one after the other."""
     for path in files:
         with _opened(path) as file:
             if not file.schema_arrow.equals(schema):
@@ -237,7 +238,7 @@ def _as_numbers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _checked_cast(name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast, or say that a value is too large."""
+    """Cast a column, or raise an error if a value is too large."""
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
@@ -245,7 +246,7 @@ def _checked_cast(name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.C
 
 
 def _in_order(table: pa.Table, rows: np.ndarray[Any, Any]) -> pa.Table:
-    """Return the rows of a table in this order, without a copy where they are in it."""
+    """Return the table's rows in the given order, without a copy if they are already in it."""
     if (np.diff(rows) > 0).all():
         return table
     try:
@@ -259,7 +260,7 @@ def _in_order(table: pa.Table, rows: np.ndarray[Any, Any]) -> pa.Table:
 def _extent(
     values: np.ndarray[Any, Any], kind: pa.DataType, span: tuple[Any, Any] | None
 ) -> tuple[Any, Any]:
-    """Return first and last time as plain numbers; both None where there are none."""
+    """Return the first and the last time as plain numbers, or None for both if there are none."""
     if span is None:
         finite = values[np.isfinite(values)]
         return (finite.min().item(), finite.max().item()) if len(finite) else (None, None)
@@ -267,7 +268,7 @@ def _extent(
         first, last = (pa.chunked_array([pa.array([each], type=kind)]) for each in span)
         if first.null_count or last.null_count:
             raise TypeError("null")
-    except Exception as error:  # a value may be of any class, and fail to be a time in any way
+    except Exception as error:  # a value may be of any class, and may fail in any way
         raise TidegateError(
             f"span must be a pair of times of type {kind}, not {quoted(span)}"
         ) from error
@@ -278,7 +279,7 @@ def _extent(
 
 
 def _edges(low: Any, high: Any, batches: int) -> list[Any]:
-    """Return the times at which the second and every further stretch begins."""
+    """Return the times at which the second and every later span begins."""
     if low is None:
         return [np.inf] * (batches - 1)
     if isinstance(low, int):

@@ -1,4 +1,4 @@
-"""Reports of cars on an expressway, after the Linear Road benchmark.
+"""Position reports of cars on an expressway, after the Linear Road benchmark.
 
 Babu, Srivastava, Widom, *Exploiting k-Constraints*, section 9: the stream CarStr.
 """
@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from tidegate.streams._checks import generators, number, share, whole
 
-#: Seconds from a report of a car to its next.
+#: Seconds from one report of a car to the next.
 EVERY = 30
-#: Feet in a segment: a mile.
+#: Length of a segment in feet: one mile.
 SEGMENT = 5_280
-#: Lanes: the way in, the last of those to drive in, and the way out.
+#: Lanes: the entry lane, the last travel lane, and the exit lane.
 ENTRY, LAST, EXIT = 0, 3, 4
-#: Feet that a car comes within `EVERY` for each mile an hour.
+#: Feet that a car travels in `EVERY` seconds, per mile an hour.
 _FEET = 44
-#: Reports from the place of an accident: at least four, by which one is known.
+#: Range of the number of reports from one place in an accident; four reports identify it.
 _STOPPED = (4, 20)
 
 
@@ -32,27 +32,27 @@ def car_reports(
     exits: float = 0.5,
     seed: int = 0,
 ) -> pa.Table:
-    """Generate what cars report: where they are, every 30 seconds, in order of time.
+    """Generate the reports of cars, one every 30 seconds per car, in order of time.
 
-    Columns are ``cid``, ``ts`` in seconds, ``speed`` in miles an hour, ``lane`` (0 at the first
-    report, 1 to 3, and 4 for a car that takes an exit), ``xpos`` in feet and ``sid``, the segment
-    of a mile that this is in. A car comes once and goes all one way.
+    Columns are ``cid``, ``ts`` in seconds, ``speed`` in miles an hour, ``lane`` (0 in the first
+    report, then 1 to 3, and 4 for a car that takes an exit), ``xpos`` in feet and ``sid``, the
+    one-mile segment of that position. Each car makes one trip, and all drive in one direction.
 
     Parameters
     ----------
     seconds
-        How long. A trip that is longer is cut off.
+        Length of the stream. Longer trips are cut off.
     rate
-        Cars that enter a second.
+        Cars that enter per second.
     trip
-        Seconds that a car drives, on average: uniform from a fifth of this up.
+        Mean duration of a trip in seconds: uniform, from a fifth of the mean up.
     segments
-        Where cars enter, uniformly.
+        Number of segments in which cars enter, uniformly.
     accidents
         The share of cars that stop once, for 4 to 20 reports from the same place.
     exits
-        The share of cars that end with a report in the exit lane. The others are not heard of any
-        more.
+        The share of cars that end with a report in the exit lane. The other cars just stop
+        reporting.
     seed
         The same seed gives the same table.
     """
@@ -72,11 +72,11 @@ def car_reports(
     count = moving + stopped
     cid = np.repeat(np.arange(cars, dtype=np.int64), count)
     first = np.repeat(np.cumsum(count) - count, count)
-    at = np.arange(len(cid)) - first  # which report of its car
+    at = np.arange(len(cid)) - first  # the report's number for its car
     base = entering.integers(45, 66, cars)
     speed = base[cid] + driving.integers(-10, 11, len(cid))
     speed[(at > place[cid]) & (at <= (place + stopped)[cid])] = 0
-    # The first report is from where it enters; then each is as far on as the car was fast.
+    # The first report is from the entry; each later position follows from the speed.
     gone = np.cumsum(speed * _FEET)
     xpos = start[cid] + gone - gone[first]
     lane = driving.integers(ENTRY + 1, LAST + 1, len(cid))

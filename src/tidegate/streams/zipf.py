@@ -27,33 +27,32 @@ def zipf(
     shuffles: int = 0,
     seed: int = 0,
 ) -> tuple[pa.Table, pa.Table]:
-    """Generate a left and a right stream of iid Zipf keys over ``n`` ticks.
+    """Generate a left and a right stream of independent Zipf-distributed keys over ``n`` ticks.
 
-    The defaults are paper 1's setting: a domain of 50 values, Zipf(1), uncorrelated, and one tuple
-    on each stream at every time step. Both sides lie in memory as Arrow tables with the int64
-    columns ``key`` (0 to domain-1) and ``time`` (0 to n-1, ascending) and a float64 ``value`` in
-    [0, 1).
+    The defaults are paper 1's setting: a domain of 50 values, Zipf(1), uncorrelated, and one row
+    on each stream at every tick. Both sides are Arrow tables with the int64 columns ``key`` (0 to
+    domain-1) and ``time`` (0 to n-1, ascending) and a float64 ``value`` in [0, 1).
 
     Parameters
     ----------
     n
-        Length of the streams in ticks; at a rate of one also the number of tuples a side.
+        Length of the streams in ticks; at a rate of one also the number of rows per side.
     domain
-        How many different keys there are.
+        Number of different keys.
     skew
         Zipf parameter, one for both sides or (left, right); 0 is the uniform distribution.
     correlation
-        "none": each stream has its own random permutation of the keys. "same": what is frequent on
-        one stream is as frequent on the other (paper 1's correlated). "opposite": what is frequent
-        on one is rare on the other (its anti-correlated).
+        "none": each stream has its own random permutation of the keys. "same": a key is equally
+        frequent on both streams (paper 1's correlated). "opposite": keys that are frequent on one
+        stream are rare on the other (its anti-correlated).
     rate
-        Tuples per tick, one for both sides or (left, right). Arrivals are evenly spaced and then
-        rounded down to a tick: 2 puts two tuples in each tick, 0.5 one in every second.
+        Rows per tick, one number for both sides or (left, right). Arrivals are evenly spaced and
+        then rounded down to a tick: 2 puts two rows in each tick, 0.5 one in every second tick.
     shuffles
-        How many times, evenly spaced, all keys change places: what was frequent may become rare.
+        How many times, evenly spaced, all keys are permuted: a frequent key may become rare.
     seed
         The same seed gives the same tables. A side does not depend on the other's skew and rate,
-        and a longer stream begins with the shorter one (if nothing is shuffled).
+        and a longer stream begins with the shorter one (without shuffles).
     """
     n = whole("n", n, least=1, most=math.inf)
     domain = whole("domain", domain, least=1)
@@ -91,14 +90,14 @@ def uniform(
 
 
 def _arrivals(n: int, rate: float) -> npt.NDArray[np.int64]:
-    """Return the ticks below ``n`` at which a stream of this rate has tuples.
+    """Return the ticks below ``n`` at which a stream of this rate has rows.
 
-    The rate is taken as a fraction, so that 0.1 or 1/3 never slips to a neighbouring tick.
+    The rate is a fraction, so that 0.1 or 1/3 never slips to a neighbouring tick.
     """
     exact = Fraction(rate).limit_denominator(_FINEST)
     count = -(-n * exact.numerator // exact.denominator)
     if count > MOST or count * exact.denominator >= 2**63:
         raise TidegateError(
-            f"n must give fewer tuples than {quoted(count)} (n={quoted(n)} at rate {quoted(rate)})"
+            f"n must give fewer rows than {quoted(count)} (n={quoted(n)} at rate {quoted(rate)})"
         )
     return np.arange(count, dtype=np.int64) * exact.denominator // exact.numerator
