@@ -79,8 +79,8 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
     ("make", "words"),
     [
         (lambda: tg.RIDS("S1 -> S2", k=-1), "not negative, or"),
-        (lambda: tg.CA("S1.a", k=1.5), "a whole number of tuples"),
-        (lambda: tg.CA("S1.a", k=True), "a whole number of tuples"),
+        (lambda: tg.CA("S1.a", k=1.5), "a whole number of rows"),
+        (lambda: tg.CA("S1.a", k=True), "a whole number of rows"),
         (lambda: tg.OAP("S1.a", k=1, within=2), "one of k"),
         (lambda: tg.OAC(cast(Any, 7)), "as text"),
         (lambda: tg.CA("S1.a", k=10**30), r"up to 2\*\*60"),
@@ -89,7 +89,7 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
         (lambda: tg.Rows(5, by=cast(Any, 7)), "one column name"),
         (lambda: tg.Monitor(c=0.5), "at least 1"),
         (lambda: tg.Monitor(p=2), "between 0 and 1"),
-        (lambda: tg.Monitor(window=0), "a positive number of tuples"),
+        (lambda: tg.Monitor(window=0), "a positive number of rows"),
     ],
 )
 def test_bad_constraints(make: Any, words: str) -> None:

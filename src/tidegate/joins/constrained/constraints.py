@@ -1,4 +1,4 @@
-"""k-constraints, windows of rows and how constraints are watched: what a user writes.
+"""The classes that users write: k-constraints, windows of rows, and `Monitor`.
 
 Names follow Babu, Srivastava, Widom, *Exploiting k-Constraints to Reduce Memory Overhead in
 Continuous Queries over Data Streams*.
@@ -13,25 +13,26 @@ from typing import Any
 from tidegate.errors import TidegateError
 from tidegate.settings.values import is_whole, quoted, real
 
-#: More tuples than any stream has.
+#: The largest count of rows.
 MOST = 2**60
-#: For a k that is found by watching the streams.
+#: The value of k for constraints whose k is measured while running.
 DETECT = "detect"
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What is known of how streams arrive, to within an adherence parameter.
+    """A property of the arrival order of streams, with an adherence parameter k.
 
     Parameters
     ----------
     on
         A join such as ``"S1 -> S2"`` or a join attribute such as ``"S1.a"``.
     k
-        The adherence in tuples: 0 holds strictly. ``"detect"``, the default, has it watched.
+        The adherence in rows; 0 means that the property holds strictly. With ``"detect"``, the
+        default, k is measured while running.
     within
-        The same as a length of time, instead of `k`: a duration, a number where times are numbers,
-        or ``"detect"``. Only constraints in time can be used in several shards.
+        The adherence as a length of time, instead of `k`: a duration, a number where times are
+        numbers, or ``"detect"``. Only constraints in time can be used with several shards.
     """
 
     on: str
@@ -39,7 +40,7 @@ class Constraint:
     within: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse what no stream can keep to."""
+        """Check the parameters."""
         if not isinstance(self.on, str):
             raise TidegateError(
                 f"{self.kind} needs a join or an attribute as text, such as "
@@ -47,7 +48,7 @@ class Constraint:
             )
         if self.k is not None and self.within is not None:
             raise TidegateError(
-                f"{self.kind}({quoted(self.on)}) needs one of k (tuples) and within (time), not "
+                f"{self.kind}({quoted(self.on)}) needs one of k (rows) and within (time), not "
                 f"k={quoted(self.k)} and within={quoted(self.within)}"
             )
         k = self.k
@@ -56,63 +57,67 @@ class Constraint:
             object.__setattr__(self, "k", int(k))
         elif not (k is None or (isinstance(k, str) and k == DETECT)):
             raise TidegateError(
-                f"k of {self.kind}({quoted(self.on)}) must be a whole number of tuples up to "
+                f"k of {self.kind}({quoted(self.on)}) must be a whole number of rows up to "
                 "2**60, not "
                 f'negative, or "detect", not {quoted(k)}; a length of time is given as within='
             )
 
     @property
     def kind(self) -> str:
-        """The name that the paper has for it."""
+        """The name of the constraint in the paper."""
         return type(self).__name__
 
     @property
     def example(self) -> str:
-        """How it is written."""
+        """An example for error messages."""
         return f'{self.kind}("S1.a", k=10)'
 
 
 class RIDS(Constraint):
     """Referential integrity over data streams on a join ``"S1 -> S2"`` (section 4).
 
-    When a tuple of S1 arrives, the S2 tuple that it joins has arrived, or will within k tuples of
-    S2 (or a time of `within`).
+    When a row of S1 arrives, its partner in S2 has already arrived, or will be among the next k
+    rows of S2 (or arrives within the time `within`).
     """
 
     @property
     def example(self) -> str:
-        """How it is written."""
+        """An example for error messages."""
         return 'RIDS("S1 -> S2", k=10)'
 
 
 class CA(Constraint):
     """Clustered arrival on a join attribute ``"S1.a"`` of a parent (section 5).
 
-    Between any two tuples of one value come at most k tuples of other values (or: they are no more
-    than `within` apart).
+    At most k rows with other values arrive between two rows of one value (or: rows of one value
+    are at most `within` apart).
     """
 
 
 class OAP(Constraint):
     """Ordered arrival on a join attribute ``"S1.a"`` of a parent (section 6).
 
-    Tuples that come out of order, ascending, are within k tuples (or a time) of each other.
+    Values arrive in ascending order, except that two rows in the wrong order are at most k rows
+    (or a time of `within`) apart.
     """
 
 
 class OAC(Constraint):
-    """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F)."""
+    """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F).
+
+    Like `OAP`, for the stream on the one side of a many-one join.
+    """
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A window of the last `n` tuples; with `by`, of the last `n` of each value of a column."""
+    """A window of the last `n` rows; with `by`, of the last `n` of each value of a column."""
 
     n: int
     by: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a window that nothing fits into."""
+        """Check the parameters."""
         if not is_whole(self.n) or not 1 <= self.n <= MOST:
             raise TidegateError(
                 f"a window of rows needs a positive whole number up to 2**60, not {quoted(self.n)}"
@@ -123,19 +128,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class Monitor:
-    """How constraints are watched whose k is to be detected (sections 4.3, 5.3, 6.3).
+    """Settings for constraints whose k is measured while running (sections 4.3, 5.3, 6.3).
 
     Parameters
     ----------
     c
-        State is kept as if k were `c` times what was seen, so that a rise within it costs nothing.
+        State is kept as if k were `c` times the measured k, so that a rise within that factor
+        loses no results.
     p
-        The share of values whose tuples are kept to the end of their window whatever k is: they
-        show a rise beyond that, and how many results were missed. Where joins share no key, results
-        that several constraints cost are hardly seen, and ``missed`` is too low by these.
+        The share of values whose rows are always kept to the end of their window. They reveal a
+        larger rise of k, and how many results were missed. Where joins share no key, ``missed``
+        hardly counts results that are lost to several constraints together, and is too low.
     window
-        A smaller k is adopted after so many tuples of a stream. A larger one is never: the
-        constraint is left unused until the next such window ends.
+        A smaller k is adopted after this many rows of a stream. When k rises beyond `c`, the
+        constraint is not used until the next such window ends.
     """
 
     c: float = 1.2
@@ -143,7 +149,7 @@ class Monitor:
     window: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be watched with."""
+        """Check the parameters."""
         for name, least, most in (("c", 1.0, math.inf), ("p", 0.0, 1.0)):
             value = getattr(self, name)
             if not least <= real(value) <= most or math.isinf(real(value)):
@@ -152,5 +158,5 @@ class Monitor:
         window = self.window
         if not is_whole(window) or not 1 <= window <= MOST:
             raise TidegateError(
-                f"window of a monitor must be a positive number of tuples, not {quoted(window)}"
+                f"window of a monitor must be a positive number of rows, not {quoted(window)}"
             )

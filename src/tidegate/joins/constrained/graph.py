@@ -1,4 +1,4 @@
-"""The directed join graph of a constrained join: covers, and ways through it.
+"""The directed join graph of a constrained join: covers and walks.
 
 Section 3.1 of Babu, Srivastava, Widom, *Exploiting k-Constraints*.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Edge:
-    """A many-one join: a parent tuple joins at most one child tuple."""
+    """A many-one join: a parent row joins at most one child row."""
 
     parent: int
     child: int
@@ -28,7 +28,7 @@ class Graph:
     reach: tuple[frozenset[int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """See which streams can be reached from which."""
+        """Compute which streams can be reached from which."""
         found = []
         for start in range(self.streams):
             seen, todo = {start}, [start]
@@ -42,7 +42,7 @@ class Graph:
 
     @property
     def connected(self) -> bool:
-        """Whether all streams hang together."""
+        """True if the joins connect all streams."""
         seen, todo = {0}, [0]
         while todo:
             at = todo.pop()
@@ -57,7 +57,7 @@ class Graph:
     def sources(self) -> tuple[tuple[int, ...], ...]:
         """Groups of streams that reach each other and that no other stream reaches.
 
-        A cover needs one of each, and a minimal cover has no more.
+        A minimal cover has exactly one stream of each group.
         """
         groups = []
         for s in range(self.streams):
@@ -72,15 +72,15 @@ class Graph:
         return tuple(tuple(sorted(chosen)) for chosen in itertools.product(*self.sources))
 
     def parents(self, stream: int) -> tuple[int, ...]:
-        """The joins in which a stream is the child."""
+        """Return the joins in which a stream is the child."""
         return tuple(i for i, e in enumerate(self.edges) if e.child == stream)
 
     def children(self, stream: int) -> tuple[int, ...]:
-        """The joins in which a stream is the parent."""
+        """Return the joins in which a stream is the parent."""
         return tuple(i for i, e in enumerate(self.edges) if e.parent == stream)
 
     def walk(self, stream: int) -> tuple[int, ...]:
-        """The joins below a stream, each after one that leads to its parent."""
+        """Return the joins below a stream, each after a join that leads to its parent."""
         seen, order, todo = {stream}, [], [stream]
         while todo:
             at = todo.pop(0)
@@ -93,5 +93,5 @@ class Graph:
         return tuple(order)
 
     def is_tree(self, stream: int) -> bool:
-        """Whether there is one way to every stream below (else appendices C and D apply)."""
+        """True if one path leads to every stream below (else appendices C and D apply)."""
         return len(self.walk(stream)) == len(self.reach[stream]) - 1
