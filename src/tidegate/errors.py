@@ -1,16 +1,16 @@
-"""The one kind of error that tidegate raises for bad input."""
+"""The exception that tidegate raises for bad input."""
 
 from __future__ import annotations
 
-#: A message has no more letters and lines than a screen shows.
+#: Limits of a message, so that it fits on one screen.
 _LETTERS, _LINES = 1_800, 22
 
 
 class TidegateError(ValueError):
     """Bad input: the message quotes the value and says what to do instead.
 
-    A message that is longer than a screen loses its middle: what is wrong comes first, and what to
-    do about it last.
+    A message longer than a screen loses its middle, because the problem is stated first and the
+    advice last.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -18,7 +18,7 @@ class TidegateError(ValueError):
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many letters: where it has more, its middle is left out."""
+    """Return the text, cut in the middle if it has more than `most` characters."""
     if len(text) <= most:
         return text
     note = f" [... {len(text) - most:,} letters ...] "

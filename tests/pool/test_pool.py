@@ -188,7 +188,7 @@ def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> N
     # At once, if all that was planned is done: it will follow its last order first.
     pool.end("a")
     assert (pool.standing("a").share, pool.standing("b").share) == ((0,), (MEMORY,))
-    assert "a (weight 1): ended; 0 tuples" in str(pool.explain())
+    assert "a (weight 1): ended; 0 rows" in str(pool.explain())
     run.feed({"b": feeds[1]})
     assert run.allowed["b"][-1] == [MEMORY]
     # Built again, it has nothing until the other has given it back.
@@ -196,7 +196,7 @@ def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> N
     pool.start("again", "a")
     standing = pool.standing("a")
     assert (standing.state, standing.missing, standing.waits_for) == ("running", 30, ("b",))
-    assert "a (weight 1): running, waits for 30 more tuples from b; 0 tuples" in str(pool.explain())
+    assert "a (weight 1): running, waits for 30 more rows from b; 0 rows" in str(pool.explain())
     run.feed({"a": feeds[2], "b": feeds[2]})
     assert run.allowed["a"][-1] == [0]
     assert pool.standing("a").missing == 0
@@ -215,7 +215,7 @@ def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
     run.feed({"a": feeds[0], "b": feeds[0]})
     pool.end("a", in_flight=True)
     assert pool.standing("a").kept == 30
-    assert "ended, with 30 tuples kept for the batch" in str(pool.explain())
+    assert "ended, with 30 rows kept for the batch" in str(pool.explain())
     run.add("c", spec)
     pool.rebalance()
     for at in range(1, 4):
@@ -247,7 +247,7 @@ def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Pa
     pool, run, spec, feeds = with_one_join(tmp_path)
     pool.remove("a")
     assert pool.explain().json()["leaving"] == {"a": MEMORY}
-    assert "a: removed, and may hold 60 tuples until its query" in str(pool.explain())
+    assert "a: removed, and may hold 60 rows until its query" in str(pool.explain())
     with pytest.raises(tg.TidegateError, match="still leaving: stop its query first"):
         run.add("a", spec)
     run.feed({"a": feeds[1]})
@@ -345,7 +345,7 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
     assert row["one_megabyte_more"]["recall"] == pytest.approx(1 - row["predicted"], abs=0.05)
     text = str(explained)
     for part in (
-        "60 tuples for 1 joins",
+        "60 rows for 1 joins",
         "a (weight 1): running; 60",
         "% measured",
         "one more megabyte",
@@ -359,7 +359,7 @@ def test_what_a_pool_says(tmp_path: Path) -> None:
 def test_bad_settings(tmp_path: Path) -> None:
     bad: tuple[tuple[dict[str, Any], str], ...] = (
         ({"memory": None}, "a pool needs memory"),
-        ({"memory": 0}, "memory must be a positive number of tuples"),
+        ({"memory": 0}, "memory must be a positive number of rows"),
         ({"objective": "max"}, 'objective must be one of "min", "sum"'),
         ({"every": 0}, "every must be a positive number of batches"),
         ({"folder": 5}, "folder must be a path .*, not 5"),

@@ -134,7 +134,7 @@ def test_counts_need_one_shard(
     assert {c["shards"] for c in counters(query)} == {1}
     assert bag(delivered(spark, tmp_path)) == bag(native(spark, tables).toArrow())
     frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
-    with pytest.raises(tg.TidegateError, match=r"RIDS\(.* counts tuples, which needs one order"):
+    with pytest.raises(tg.TidegateError, match=r"RIDS\(.* counts rows, which needs one order"):
         tg.constrained_join(frames, **counted, shards=2)
 
 

@@ -41,7 +41,7 @@ def constrained_join(
 ) -> DataFrame:
     """Join streams many-one, and hold only what can still matter.
 
-    Tuples are dropped as soon as joins and constraints show that no result can have them (Babu,
+    Rows are dropped as soon as joins and constraints show that no result can have them (Babu,
     Srivastava, Widom, *Exploiting k-Constraints*). The result is that of the sliding window join,
     as long as the constraints hold.
 
@@ -50,14 +50,14 @@ def constrained_join(
     streams
         Spark DataFrames by name, all streaming or all batch.
     joins
-        ``"S1.a -> S2.a"``: each tuple of S1 joins at most one of S2. ``"S1.a <-> S2.a"`` is
+        ``"S1.a -> S2.a"``: each row of S1 joins at most one of S2. ``"S1.a <-> S2.a"`` is
         one-one. Several between the same two streams in one direction are one join by several
         attributes. The joins must connect all streams; they may form a tree, a DAG or cycles.
     time
         The event time column, one name or one by stream: timestamps, dates, whole numbers or
         decimals.
     windows
-        How long a tuple can be joined: a duration (a number where times are numbers),
+        How long a row can be joined: a duration (a number where times are numbers),
         ``tg.Rows(n)``, ``tg.Rows(n, by="column")`` or ``"unbounded"``, the default; one for all or
         a mapping by stream.
     filters
@@ -83,14 +83,14 @@ def constrained_join(
         and OAC allow, or kept, and if CA and OAP clear more than they have to remember. False
         always drops No and always uses CA and OAP, as the paper does.
     eliminate
-        False holds every tuple that passes its filter for its window, the paper's sliding window
+        False holds every row that passes its filter for its window, the paper's sliding window
         join: to compare with, or for joins that are many-many, which are then written
         ``"S1.a = S2.a"``.
     shards
         In how many parts the join is run, by a key that all joins share. One, if there is no such
-        key, or if a window or a constraint counts tuples.
+        key, or if a window or a constraint counts rows.
     shed_to
-        A folder that all workers can write to, or its address, where tuples that a constraint
+        A folder that all workers can write to, or its address, where rows that a constraint
         drops are archived as Parquet, one file a batch and shard, with when and why.
         `tidegate.repair` finds in it the results that constraints have cost.
 
@@ -100,7 +100,7 @@ def constrained_join(
         The selected columns; a name that several streams have gets the stream's behind it. The
         latest time's rows wait for a later one. Counters of every batch are reported as by
         `tidegate.join`: ``held_yes``, ``held_no`` and ``held_unknown`` say what is held,
-        ``violations`` how many tuples had the key of another where the join says there is one, and
+        ``violations`` how many rows had the key of another where the join says there is one, and
         that other was in its window and still held. Without constraints, all such are seen; one
         whose first was dropped early, on account of a constraint, is not.
     """

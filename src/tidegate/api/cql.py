@@ -42,12 +42,12 @@ def cql(
     time
         The time column, one name or one by stream.
     unique
-        Attributes that no two tuples of a stream share, ``["S2.a"]``; ``"S2.a, S2.b"`` where only
+        Attributes that no two rows of a stream share, ``["S2.a"]``; ``"S2.a, S2.b"`` where only
         both together are. They say which joins are many-one: each needs one such side.
     shards, **settings
         As `tidegate.constrained_join` takes them: constraints, monitor, lateness, lag, choose.
     shed_to, keep_shed
-        Where tuples go that a constraint drops: a folder with DataFrames, ``shed`` of the result
+        Where rows go that a constraint drops: a folder with DataFrames, ``shed`` of the result
         with tables. `repair` takes the query and these settings, and finds the results that this
         has cost. Not for aggregates, as those would change rows that were given.
 

@@ -56,25 +56,25 @@ def join(
         Spark DataFrames, both streaming or both batch (for archived streams).
     on
         The key: a column name, a list of them, or a ``{left: right}`` mapping. None where `where`
-        alone says what joins; then all tuples are compared with each other, in one shard.
+        alone says what joins; then all rows are compared with each other, in one shard.
     time
         The event time column, one name or a pair (left's, right's): timestamps, dates or numbers.
     within
-        The window: a tuple joins those of the other side that come less than this later. One for
+        The window: a row joins those of the other side that come less than this later. One for
         both or a pair (left's, right's); a duration such as ``"2 hours"``, a number where times
         are numbers, or ``"unbounded"`` (also None). Each may also be a schedule, a list of (time,
-        window) pairs in order of time: a tuple's window is the one in force at its own time.
+        window) pairs in order of time: a row's window is the one in force at its own time.
     where
         A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
         see `tidegate.sql.conditions.Predicate`. Policies do not know of it.
     memory
-        How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``.
+        How much is held at the most, over all shards: rows, or a size such as ``"64 MB"``.
         None keeps everything, so that the result is exact. Or a schedule, a list of (time,
         memory) pairs in order of time: each holds from its time on, the first also before. What
         does not fit when memory falls leaves at once, the least valuable first. Or a share of a
         `tidegate.MemoryPool`, which changes as that finds best.
     policy
-        Which tuples to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
+        Which rows to keep when not all fit: a name or a policy such as ``tidegate.Prob()``.
     split
         ``"shared"`` for one memory, ``"fixed"`` for half of it a side, the left's share, or
         ``"predicted"`` for the share with which the policy's model promises most results, where
@@ -83,14 +83,14 @@ def join(
     moment
         When a victim leaves: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
     importance, combine
-        The column or columns that say how important a tuple is, and how the importance of a
+        The column or columns that say how important a row is, and how the importance of a
         result follows: ``"min"``, ``"max"``, ``"sum"`` or ``"product"``. Policies weigh by it, and
         the total is reported. Every value must be a finite number of at least 0.
     lateness
-        How long tuples are kept beyond their window for partners that come late. By default the
+        How long rows are kept beyond their window for partners that come late. By default the
         delay of the inputs' watermarks, and 0 without any.
     cpu
-        A join that cannot keep up, such as ``tidegate.SlowCPU(rate=1_000, queue=500)``: tuples wait
+        A join that cannot keep up, such as ``tidegate.SlowCPU(rate=1_000, queue=500)``: rows wait
         in a bounded queue, and are dropped where it is full. None takes all at once.
     shards
         In how many parts the join is run, by key; by default one a shuffle partition.
@@ -138,7 +138,7 @@ def join(
         check_collations(frame, keys)
     if not spec.left.keys and shards not in (None, 1):
         raise TidegateError(
-            "a join without on compares all tuples, so it runs in one shard, not "
+            "a join without on compares all rows, so it runs in one shard, not "
             f"{quoted(shards)}; "
             "leave shards out, or give on"
         )

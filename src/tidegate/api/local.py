@@ -57,7 +57,7 @@ class Result:
     importance
         Their total importance; the number of rows where none was asked for.
     counters
-        What happened to the tuples: arrived, admitted, evicted, expired and so on.
+        What happened to the rows: arrived, admitted, evicted, expired and so on.
     """
 
     table: pa.Table
@@ -234,8 +234,8 @@ def truncated_join(
     Returns
     -------
     Result
-        Its counters say how many tuples were ``kept``, also of each input, and how many results
-        the join of everything has (``exact_results``). In ``shed`` are the tuples that were not
+        Its counters say how many rows were ``kept``, also of each input, and how many results
+        the join of everything has (``exact_results``). In ``shed`` are the rows that were not
         kept: for want of room (``"truncated"``) or of any partner (``"no partner"``). They have no
         ``left_at``.
     """
@@ -279,7 +279,7 @@ def constrained_join(
     batch_rows
         How many rows are taken at once; the answer does not depend on it.
     keep_shed
-        Whether ``shed`` of the result has the tuples that a constraint dropped; its column
+        Whether ``shed`` of the result has the rows that a constraint dropped; its column
         ``mark`` is for `repair`.
     **settings
         As `tidegate.constrained_join` takes them, except `shards`, as there is one, and `shed_to`.
@@ -289,7 +289,7 @@ def constrained_join(
     -------
     Result
         Its counters also have what k each constraint ended with (infinity for one that is not
-        used), and ``peak_held``, the most tuples that were held after any batch.
+        used), and ``peak_held``, the most rows that were held after any batch.
     """
     _check_batch(batch_rows)
     check_names(settings, spec_of_constrained)
@@ -411,7 +411,7 @@ def relations(left: Any, right: Any) -> list[Any]:
 def _departed(
     spec: TruncatedJoin, at: int, table: pa.Table, rows: NDArray[np.int64], why: str
 ) -> pa.Table:
-    """Tuples that were not kept, as `Result.shed` has them."""
+    """Rows that were not kept, as `Result.shed` has them."""
     count = len(rows)
     columns = {
         "side": pa.array([spec.relations[at].name] * count, pa.string()),

@@ -1,4 +1,4 @@
-"""`tidegate.MemoryPool`: one memory for several joins, and what it says of them."""
+"""`tidegate.MemoryPool`: one memory budget for several joins."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.report.tables import percent, whole
 from tidegate.spark.pool_controller import PoolController, Standing
 
 _MEGABYTE = 1_000_000
-#: Points of a curve that are shown.
+#: The number of points of a curve that are shown.
 _POINTS = 8
 
 
 class MemoryPool(PoolController):
-    """One memory for several joins of a Spark application, divided as their streams change.
+    """One memory budget for several joins of a Spark application, divided as streams change.
 
     ::
 
@@ -28,30 +28,30 @@ class MemoryPool(PoolController):
         alarms = tg.star_join(..., memory=pool.share("alarms"))
         sample = tg.sample_join(..., memory=pool.share("sample"))
 
-    Every shard of every join runs small copies of itself with other memories, over a sample of its
-    streams, and reports what they find with its counters; a sample reports what its models expect
-    it to be off by. Every so many batches the pool divides
-    the memory by that, and sends new shares through a control source: a folder that each query
-    reads beside its inputs, so that a replay after a crash follows the same orders at the same
-    offsets. A join that gets less sheds its least valuable tuples at once, a sample is thinned by
-    lot; who gets more does so once another has said that it holds less, so that all together are
-    never above the memory.
+    Every shard of every join runs small shadow joins with other budgets on a sample of its streams,
+    and reports their recall with its counters; a sampled join reports its expected error. After
+    every few batches the pool divides the memory by these reports, and sends new budgets through a
+    control source: a folder that each query reads in addition to its inputs. A replay after a crash
+    therefore applies the same budgets at the same offsets. A join that shrinks sheds its least
+    valuable rows immediately; a sampled join is thinned at random. A join that grows waits until
+    another has confirmed that it holds less, so that the total never exceeds the memory.
 
     Parameters
     ----------
     memory
-        For all joins together: tuples, or a size such as ``"64 MB"``. The small copies come on
-        top, 32,768 tuples each at the most, without their payload.
+        The budget of all joins together: rows, or a size such as ``"64 MB"``. Shadow joins need
+        extra memory: at most 32,768 rows each, without their payload.
     folder
-        Where orders are kept: a path that driver and executors see, of the pool's own. With it and
-        its checkpoint a query goes on with the shares that it had. Without, a folder of this
-        machine that is gone with the process: for queries that are never started again.
+        The folder for budget updates, which only this pool uses and which the driver and all
+        executors can read. With this folder and its checkpoint, a restarted query continues with
+        its budget. None uses a temporary folder that is deleted with the process, for queries that
+        are never restarted.
     objective
-        ``"min"``: no join does badly, the least of recall / weight is the largest there is (ALLOC).
-        ``"sum"``: the most results, each counted by its join's weight. What recall is to a join,
-        one less its error is to a sample.
+        ``"min"`` maximises the smallest recall / weight of any join (ALLOC). ``"sum"`` maximises
+        the number of results, each counted with the weight of its join. For a sampled join,
+        1 - error takes the place of recall.
     every
-        After how many batches of each join the memory is divided anew.
+        The number of batches of each join between two divisions of the memory.
 
     References
     ----------
@@ -69,14 +69,14 @@ class MemoryPool(PoolController):
         super().__init__(memory=memory, folder=folder, objective=objective, every=every)
 
     def explain(self) -> Explanation:
-        """Say of each join what it has, what that finds, and what more would bring."""
+        """Report the budget and recall of each join, and the recall that more memory would give."""
         standings = tuple(self.standing(name) for name in self.joins)
         return Explanation(self.size, self.in_bytes, self.objective, standings, self.leaving)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a pool has made of its memory; as text, `json` and `plot`."""
+    """A report on how a pool divides its memory: as text, `json` and `plot`."""
 
     memory: int
     in_bytes: bool
@@ -85,10 +85,10 @@ class Explanation:
     leaving: dict[str, int]
 
     def json(self) -> dict[str, Any]:
-        """All of it, as plain values."""
+        """Return the report as plain JSON values."""
         return {
             "memory": self.memory,
-            "unit": "bytes" if self.in_bytes else "tuples",
+            "unit": "bytes" if self.in_bytes else "rows",
             "objective": self.objective,
             "joins": {each.name: self._row(each) for each in self.joins},
             "leaving": self.leaving,
@@ -127,13 +127,13 @@ class Explanation:
         return row
 
     def _more(self, standing: Standing) -> float | None:
-        """A megabyte in the pool's unit; unknown while nothing is held."""
+        """Return a megabyte in the unit of the pool; None while no rows are held."""
         if self.in_bytes:
             return float(_MEGABYTE)
         return _MEGABYTE / standing.tuple_bytes if standing.tuple_bytes else None
 
     def __str__(self) -> str:
-        unit = "bytes" if self.in_bytes else "tuples"
+        unit = "bytes" if self.in_bytes else "rows"
         best = "least recall / weight" if self.objective == "min" else "weighted results"
         lines = [f"{whole(self.memory)} {unit} for {len(self.joins)} joins, for the best {best}"]
         for standing in self.joins:
@@ -142,7 +142,7 @@ class Explanation:
                 f"{standing.name} (weight {standing.weight:g}): {_state(standing, unit)}; "
                 f"{whole(row['share'])} {unit}"
                 + (f" in shards of {row['shards']}" if len(standing.share) > 1 else "")
-                + f", of which {whole(standing.held)} tuples are held"
+                + f", of which {whole(standing.held)} rows are held"
             )
             lines += _said(standing, row)
         lines += [
@@ -153,7 +153,7 @@ class Explanation:
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the curves of all joins, with where they are, as PNG."""
+        """Draw the recall curves of all joins and their current points as PNG."""
         known = [each for each in self.joins if each.curve is not None]
         if not known:
             raise TidegateError(
@@ -174,7 +174,7 @@ class Explanation:
 
 
 def _state(standing: Standing, unit: str) -> str:
-    """Whether a join runs, and why it has less than it should."""
+    """Describe the state of a join, and the memory that it waits for."""
     said = str(standing.state)
     if standing.kept:
         said += (
@@ -189,7 +189,7 @@ def _state(standing: Standing, unit: str) -> str:
 
 
 def _said(standing: Standing, row: dict[str, Any]) -> list[str]:
-    """What is known of a join, in words: of a sample, its error."""
+    """Describe the recall of a join, or the error of a sampled join."""
     is_sample = standing.measure == ACCURACY
     name, sign = ("error", -1.0) if is_sample else ("recall", 1.0)
 

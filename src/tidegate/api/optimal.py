@@ -37,12 +37,12 @@ class Optimal:
     importance
         Their total importance; the number of results where none was asked for.
     counters
-        What became of the tuples: ``admitted`` are those worth keeping, ``evicted`` and
+        What became of the rows: ``admitted`` are those worth keeping, ``evicted`` and
         ``rejected`` those that left, at once or later, with results still to come.
     keep_until
-        For every tuple that is kept at all: its ``side``, its ``row`` number in the input, and
+        For every row that is kept at all: its ``side``, its ``row`` number in the input, and
         ``keep_until``, the last time at which it must be in memory to be probed. Rows of a Spark
-        DataFrame have no fixed order: to find the tuples again, give what ``toArrow()`` gives.
+        DataFrame have no fixed order: to find the rows again, give what ``toArrow()`` gives.
     upper_bound
         No policy has a higher importance. Equal to `importance` where that is optimal.
     """
@@ -61,7 +61,7 @@ class Optimal:
 
     @cached_property
     def shed(self) -> pa.Table:
-        """The tuples that left with results still to come, as `tidegate.Result` has them."""
+        """The rows that left with results still to come, as `tidegate.Result` has them."""
         return self._delivered.shed()
 
 
@@ -74,25 +74,25 @@ def optimal(
     count_from: Any = None,
     **settings: Any,
 ) -> Optimal:
-    """Find the best result that any policy could have had, all tuples being known beforehand.
+    """Find the best result that any policy could have had, all rows being known beforehand.
 
     It is what a policy's result is to be compared with: `OPT-offline` of Das, Gehrke and Riedewald
     (*Semantic Approximation of Data Stream Joins*, sections 4.1 and 6.1), solved as a flow. Where
     there is an `importance`, the total importance is maximised, and otherwise the number of
     results.
 
-    With ``shed_when="before-arrival"`` a result needs places for two rows, which is not a flow.
-    Cases of a few hundred pairs are solved exactly, mostly. Otherwise there are a plan and a certified
-    `upper_bound`: mostly within a percent of each other up to three million pairs, further apart
-    where memory holds fewer tuples than come at one time, and no closer than ``"before-probe"`` is
-    with more pairs than that.
+    With ``shed_when="before-arrival"`` a result needs memory for two rows, which is not a flow.
+    Small cases (a few hundred pairs) are mostly solved exactly. Larger ones get a plan and a
+    certified `upper_bound`. These are mostly within one percent of each other up to three million
+    pairs, further apart where memory holds fewer rows than arrive at one time. Beyond three million
+    pairs, the bound is that of ``"before-probe"``.
 
     Parameters
     ----------
     left, right
         Arrow tables, pandas or Spark DataFrames (batch, not streaming), in any order of rows.
     memory
-        How many tuples are held at the most, or a schedule of it, as `tidegate.join` takes it.
+        How many rows are held at the most, or a schedule of it, as `tidegate.join` takes it.
     within
         As `tidegate.join` takes it.
     count_from
@@ -125,8 +125,8 @@ def optimal(
     spec = window_join(left_schema, right_schema, memory=memory, within=within, **settings)
     if spec.in_bytes:
         raise TidegateError(
-            f"the optimum is found for a number of tuples, not for a size: {quoted(memory)}; give "
-            "memory in tuples"
+            f"the optimum is found for a number of rows, not for a size: {quoted(memory)}; give "
+            "memory in rows"
         )
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         if type(data).__module__.startswith("pyspark."):
@@ -143,7 +143,7 @@ def optimal(
 
 
 def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
-    """The best plan, as a result."""
+    """Find the best plan and return its result."""
     late = 0 if sides.spec.shed_when == "after-probe" else 1
     until = [np.full(len(s), -1, np.int64) for s in sides.streams]
     above = 0.0
@@ -162,7 +162,10 @@ def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
 
 
 def _shed_first(sides: Sides, memory: list[Whole], until: list[Whole], upper: float) -> Optimal:
-    """The same where newcomers must be admitted to probe, from the optimum where they need not."""
+    """Improve a plan for "before-arrival", where only admitted newcomers probe.
+
+    `until` and `upper` are the optimum of the easier problem, in which all newcomers probe.
+    """
     spans = sides.together()
     if int((spans.high - spans.low).sum()) <= admission.MOST_PAIRS:
         together = admission.pairs_of(sides, [spans])
@@ -208,14 +211,14 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
         "results": results,
         "importance": importance,
     }
-    # What was rounded for the solver must not come between a value and the same bound.
+    # Values are rounded for the solver, which must not separate a value from an equal bound.
     if math.isclose(upper, importance, rel_tol=1e-9, abs_tol=1e-9):
         upper = importance
     return Optimal(results, importance, counters, delivered.keep_until(), upper, delivered)
 
 
 def _places(sides: Sides) -> list[Whole]:
-    """How many tuples fit after each tick, in one memory or in one a side."""
+    """Return the memory in rows after each tick, as one pool or one for each side."""
     everyone = len(sides.streams[0]) + len(sides.streams[1])
     share = sides.spec.split
     places = np.zeros((1 if share is None else 2, len(sides.ticks)), np.int64)
@@ -226,19 +229,19 @@ def _places(sides: Sides) -> list[Whole]:
         elif share is None:
             places[0, now] = step.value
         else:
-            # As the engine splits it.
+            # Split the memory as the engine does.
             left = min(max(math.floor(step.value * share), 1), step.value - 1)
             places[0, now], places[1, now] = left, step.value - left
     return list(places)
 
 
 def _opened(data: Any, side: str) -> tuple[pa.Schema, Callable[[], pa.Table]]:
-    """The schema of an input, and a way to have it as an Arrow table once all is checked."""
+    """Return the schema of an input, and a function that reads it once all is checked."""
     if type(data).__module__.startswith("pyspark."):
         if data.isStreaming:
             raise TidegateError(
                 f"the {side} input is a streaming DataFrame, and the optimum needs to know all "
-                "tuples beforehand; read the archived stream with spark.read"
+                "rows beforehand; read the archived stream with spark.read"
             )
         return decoded(data.limit(0).toArrow()).schema, lambda: decoded(data.toArrow())
     table = decoded(as_table(data))

@@ -20,7 +20,7 @@ def repair(
 ) -> DataFrame:
     """Find the results that constraints have cost a join, from its streams and its archive.
 
-    A result is missing exactly if a constraint dropped one of its tuples before another came. So
+    A result is missing exactly if a constraint dropped one of its rows before another came. So
     with what `tidegate.constrained_join` has delivered, this is the exact result, and nothing is
     there twice, as long as joins are many-one as declared and no rows came late.
 

@@ -38,7 +38,7 @@ def sample_join(
 ) -> DataFrame:
     """Take a random sample of the join of two streams in a fixed amount of memory.
 
-    A pair belongs to that of its tuples which came first (of one time, the left), and a tuple with
+    A pair belongs to that of its rows which came first (of one time, the left), and a row with
     all pairs that belong to it is a cluster.
 
     Parameters
@@ -48,7 +48,7 @@ def sample_join(
     on, time, within, where, lateness, suffixes
         As in `tidegate.join`; windows must end, and do not change.
     memory
-        How much is held at the most, over all shards: tuples, or a size such as ``"64 MB"``. The
+        How much is held at the most, over all shards: rows, or a size such as ``"64 MB"``. The
         fraction follows from it, unless one is given. Or a share of a `tidegate.MemoryPool`; when
         that falls, lots decide what leaves, and ``sample_probability`` is smaller from then on.
     fraction
@@ -73,7 +73,7 @@ def sample_join(
         ``sample_probability`` is smaller from then on. Only rows larger than the memory cannot be
         drawn; the counter ``missed`` over ``foreseen`` says which share of results that costs.
     reach
-        For how many matches of a tuple ``"uniform"`` flips coins: so many standard deviations
+        For how many matches of a row ``"uniform"`` flips coins: so many standard deviations
         above the number that is foreseen. Pairs beyond are never sampled; the counter ``beyond``
         over ``monitored`` says which share of all they are. 0 is the paper's UNIFORM.
     shards

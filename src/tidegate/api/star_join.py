@@ -43,8 +43,8 @@ def star_join(
 ) -> DataFrame:
     """Join streams through a relation, in a fixed amount of memory.
 
-    A result combines a tuple of each stream and a fact, a row of the relation, that has the keys of
-    all of them and is active at all their times. The last of the tuples must come within the
+    A result combines a row of each stream and a fact, a row of the relation, that has the keys of
+    all of them and is active at all their times. The last of the rows must come within the
     windows of the others.
 
     Parameters
@@ -63,7 +63,7 @@ def star_join(
     time
         The event time column of each stream: timestamps, dates or numbers.
     within
-        The window of each stream: how long a tuple waits for others, as `tidegate.join` has it.
+        The window of each stream: how long a row waits for others, as `tidegate.join` has it.
         One stream alone has none.
     interval
         The two columns of the relation that say from when and until when a fact is active; the end
@@ -71,10 +71,10 @@ def star_join(
         active, and plays no part. None, if facts are always active.
     changes
         The columns of a stream of changes with the operation, ``"insert"``, ``"delete"`` or
-        ``"update"``, and its time. A change must not come after tuples of its time and later have
+        ``"update"``, and its time. A change must not come after rows of its time and later have
         been joined, and has no effect on those that came before it. At one time a fact may have
         one change, or a delete and an insert, which replace it; the same change twice is one, and
-        others are refused, in whatever batches they come until tuples of their time are joined.
+        others are refused, in whatever batches they come until rows of their time are joined.
         After that none is taken, the same again neither: a source that delivers twice has to be
         freed of repetitions before. With changes there is one shard, and the
         results of a time come once a later one has arrived.
@@ -83,26 +83,26 @@ def star_join(
         table all columns but the interval. Name others, such as an id, where several facts have
         the same keys, or where an update changes a key.
     memory
-        How many tuples are held at the most, over all shards. None keeps everything. Or a share of
+        How many rows are held at the most, over all shards. None keeps everything. Or a share of
         a `tidegate.MemoryPool`.
     split
         ``"shared"`` for one memory, ``"fixed"`` for an equal share of it for each stream.
     policy
-        Which tuples to keep when not all fit: ``"auto"``, ``"prob"``, ``"simp"``, ``"simpprob"``,
+        Which rows to keep when not all fit: ``"auto"``, ``"prob"``, ``"simp"``, ``"simpprob"``,
         ``"dimpprob"``, ``"dgl"``, ``"rand"``, ``"fifo"``, ``"until-expiry"``, ``"greedy"``, or a
-        policy that ranks tuples.
+        policy that ranks rows.
     moment
         When a victim leaves: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
     importance, importance_limit, combine
-        For each stream, the column that says how important a tuple is: a finite number above 0,
+        For each stream, the column that says how important a row is: a finite number above 0,
         and at most the limit, if there is one. And how the importance of a result follows:
         ``"min"`` (the default), ``"max"``, ``"sum"`` or ``"product"``.
     lateness
-        How long tuples are kept beyond their window for partners that come late. By default the
+        How long rows are kept beyond their window for partners that come late. By default the
         delay of the streams' watermarks, and 0 without any.
     shards
         In how many parts the join is run, by the connected components of the relation. Where there
-        are too few of these, tuples are copied to all parts that their facts are in.
+        are too few of these, rows are copied to all parts that their facts are in.
     suffixes
         What is added to column names that several inputs have: one for each stream, and one for
         the relation. By default the names of the streams, and ``"_fact"``.
@@ -113,7 +113,7 @@ def star_join(
     -------
     DataFrame
         The columns of the streams, then those of the relation that are no keys. Counters are
-        observed as those of `tidegate.join` are; ``filtered`` says how many tuples were dropped for
+        observed as those of `tidegate.join` are; ``filtered`` says how many rows were dropped for
         want of an active fact, ``copies`` how many were sent to more than one shard.
 
     References
@@ -158,7 +158,7 @@ def star_join(
     if spec.dynamic:
         if shards not in (None, 1):
             raise TidegateError(
-                f"a relation that changes may connect any tuples, so it takes one shard, not "
+                f"a relation that changes may connect any rows, so it takes one shard, not "
                 f"{quoted(shards)}; leave shards out"
             )
         job = StarJob(spec, None)

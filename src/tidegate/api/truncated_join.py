@@ -24,9 +24,9 @@ def truncated_join(
     seed: int = 0,
     keep_shed: bool = False,
 ) -> Any:
-    """Join as much of two or more relations as a budget of input tuples allows.
+    """Join as much of two or more relations as a budget of input rows allows.
 
-    Which tuples are kept is chosen so that the join of them is as large as it can be (section 3 of
+    Which rows are kept is chosen so that the join of them is as large as it can be (section 3 of
     Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*).
 
     Parameters
@@ -37,7 +37,7 @@ def truncated_join(
     on
         The key: a column name, a list of them, or (for two) a ``{left: right}`` mapping.
     keep, delete
-        The budget: how many tuples to keep, or how many to delete. One number for both inputs
+        The budget: how many rows to keep, or how many to delete. One number for both inputs
         together, or one for each; give one of the two settings. A budget that is larger than the
         inputs keeps, or deletes, all there is.
     method
@@ -50,14 +50,14 @@ def truncated_join(
         may be asked for two as well).
     time, per
         To join by tumbling windows: the time column, one name or one for each input, and how long
-        a window is, such as ``"1 hour"`` (a number where times are numbers). Tuples join within
+        a window is, such as ``"1 hour"`` (a number where times are numbers). Rows join within
         their window, and the budget is each window's. Windows are counted from time 0, for
         timestamps the start of 1970 in UTC.
     suffixes
         What is added to column names that several inputs have; ``("_left", "_right")`` for two,
         ``("_1", "_2", "_3")`` and so on for more.
     seed
-        Of the tuples of one key that is kept in part, which ones: drawn by their content and this.
+        Of the rows of one key that is kept in part, which ones: drawn by their content and this.
     keep_shed
         With tables, whether the `Result` has ``shed``, the rows that were not kept.
 
@@ -115,6 +115,6 @@ def truncated_join(
         if frame.isStreaming:
             raise TidegateError(
                 f"the {relation.name} input is a streaming DataFrame, and a truncated join needs "
-                "all tuples at once; call it on the batches of a stream, inside foreachBatch"
+                "all rows at once; call it on the batches of a stream, inside foreachBatch"
             )
     return on_frames.run(spec, inputs)

@@ -1,10 +1,10 @@
-"""OSSJ: the best that any policy could have done in a star join of two streams.
+"""OSSJ: the best result that any policy can reach in a star join of two streams.
 
-The paper's state graph (section 3.1) has a node for every set of tuples that may be in memory,
-which are exponentially many. But what a tuple earns while it is in memory does not depend on what
-else is there: whenever a tuple of the other stream comes, each fact that is active at both times
-is a result. So the best plan is a flow, with a chain for each tuple over the times at which it
-earns, as that of a window join is (see `plan`).
+The paper's state graph (section 3.1) has a node for every set of rows that may be in memory, which
+is exponential. But the results of a held row do not depend on the other held rows: whenever a row
+of the other stream arrives, each link that is active at both times gives a result. The best plan is
+therefore a flow, with a chain for each row over the times at which it gives results, as for a
+window join (see `plan`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class OSSJ:
     results, importance
         How many there are, and their total importance; their number where none was asked for.
     keep_until
-        For every tuple that is kept at all: its ``side``, its ``row`` number in the input, and
+        For every row that is kept at all: its ``side``, its ``row`` number in the input, and
         ``keep_until``, the last time at which it must be in memory to be probed, in the numbers of
         the time column.
     upper_bound
         No policy has a higher importance. Equal to `importance` where that is optimal.
     counters
-        How many tuples ``arrived``, were ``filtered`` for want of an active fact, were kept at all
+        How many rows ``arrived``, were ``filtered`` for want of an active fact, were kept at all
         (``admitted``), and all exact results and their importance.
     """
 
@@ -62,7 +62,7 @@ class OSSJ:
 
 
 def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
-    """Find the best result of a star join of two streams, all tuples being known beforehand.
+    """Find the best result of a star join of two streams, all rows being known beforehand.
 
     Where there is an `importance`, the total importance is maximised, and otherwise the number of
     results, which is what the paper calls SJA-S.
@@ -94,7 +94,7 @@ def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
     spec = star_join({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
     if len(spec.streams) != 2:
         raise TidegateError(
-            "the optimum is known for two streams, because a result of more needs several tuples "
+            "the optimum is known for two streams, because a result of more needs several rows "
             f"in memory at once; there are {len(spec.streams)}"
         )
     if spec.shed_when == "before-arrival":
@@ -107,7 +107,7 @@ def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
 
 
 class _Stream:
-    """One stream's tuples, by row number."""
+    """The rows of one stream, with their row numbers in the input."""
 
     def __init__(self, spec: StarJoin, at: int, table: pa.Table) -> None:
         side = spec.streams[at]
@@ -124,10 +124,10 @@ class _Stream:
 
 
 class _Pairs:
-    """All results: a tuple of each stream, a fact, and what they are worth."""
+    """All results of the exact join: a row of each stream, a link, and the importance."""
 
     def __init__(self, spec: StarJoin, sides: list[_Stream], relation: Known) -> None:
-        # First the facts of each tuple, then the tuples of the other stream by fact.
+        # Find the links of each row, then join the streams by link.
         (left, by_left), (right, by_right) = (
             _facts_of(side, relation, s) for s, side in enumerate(sides)
         )
@@ -163,7 +163,7 @@ class _Pairs:
 
 
 def _facts_of(side: _Stream, relation: Known, stream: int) -> tuple[Whole, Whole]:
-    """Tuples and their active facts."""
+    """Return pairs of rows and links that are active at the time of the row."""
     order = np.argsort(relation.keys[stream], kind="stable")
     keys = relation.keys[stream][order]
     low = np.searchsorted(keys, side.key, "left")
@@ -194,7 +194,7 @@ def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
             stays = plan.until[start : start + len(tick[s])]
             until[s][stays >= 0] = chains.at[stays[stays >= 0]]
             start += len(tick[s])
-    # A pair is found if they come together, or the later finds the earlier.
+    # A pair is found if both arrive at one time, or if the later row finds the earlier one held.
     found = now[0] == now[1]
     for s in range(2):
         found |= (now[s] < now[1 - s]) & (until[s][pairs.tuples[s]] >= now[1 - s])
@@ -220,7 +220,7 @@ def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
 
 
 def _pools(spec: StarJoin, sizes: list[int]) -> list[tuple[list[int], int]]:
-    """Which streams share a memory, and how many tuples fit into it."""
+    """Return the streams that share each part of the memory, and its size in rows."""
     if spec.memory is None:
         return [([0, 1], sum(sizes))]
     if spec.split == "shared":
@@ -237,7 +237,7 @@ def _chains(
     late: int,
     unit: float,
 ) -> Chains:
-    """A chain for each tuple: what it earns, and when, while it is in memory."""
+    """Return a chain for each row: its results, by time, while it is held."""
     ticks = len(memory) + 1
     first, places, worths = 0, [], []
     for s in mine:

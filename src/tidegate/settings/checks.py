@@ -1,4 +1,4 @@
-"""Checks that every call makes of its settings: columns, keys, times and names."""
+"""Checks of settings that all calls share: columns, keys, times and names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.settings.values import is_number, is_whole, quoted, real
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
-    """Refuse what is not one of the choices."""
+    """Return the value, or refuse it if it is not one of the choices."""
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(f'"{c}"' for c in choices)
         raise TidegateError(f"{name} must be one of {listed}, not {quoted(value)}")
@@ -30,24 +30,24 @@ def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """A hint at the known name that an unknown one may stand for; nothing if none is like it."""
+    """Return a hint that names the most similar known name, or an empty string."""
     by_letters = {each.lower(): each for each in known}
     near = difflib.get_close_matches(_letters(name), by_letters, n=1)
     return f'; did you mean "{by_letters[near[0]]}"?' if near else ""
 
 
 def _letters(name: Any) -> str:
-    """A name to look for; nothing is like one that is very long, or is no name at all."""
+    """Return a name in lower case; empty if it is no string, or too long to compare."""
     return name.lower() if isinstance(name, str) and len(name) < 1_000 else ""
 
 
 def input_of(side: str) -> str:
-    """How messages call an input: by its side, or in words of its own like "the relation"."""
+    """Return the words for an input in messages, such as "the left input" or "the relation"."""
     return side if side.startswith("the ") else f"the {side} input"
 
 
 def check_unique(schema: pa.Schema, side: str) -> None:
-    """Refuse an input that has two columns of one name."""
+    """Refuse an input that has two columns of the same name."""
     seen: set[str] = set()
     for name in schema.names:
         if name in seen:
@@ -74,7 +74,7 @@ def check_carried(schema: pa.Schema, side: str) -> None:
 
 
 def check_column(schema: pa.Schema, name: str, where: str) -> None:
-    """Refuse the name of a column that there is not."""
+    """Refuse a column name that the schema does not have."""
     if not isinstance(name, str):
         raise TidegateError(f"a column of {where} is given by its name, not {quoted(name)}")
     if name not in schema.names:
@@ -86,7 +86,7 @@ def check_column(schema: pa.Schema, name: str, where: str) -> None:
 
 
 def key_columns(on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The key columns of the left and of the right."""
+    """Return the key columns of the left input and of the right input."""
     if isinstance(on, str):
         pairs = [(on, on)]
     elif isinstance(on, Mapping):
@@ -154,7 +154,7 @@ def _unit_of(kind: pa.DataType) -> TimeUnit | None:
 def time_unit(
     left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
 ) -> TimeUnit:
-    """What two time columns are measured in; the finer one if they differ."""
+    """Return the unit of two time columns; the finer one if they differ."""
     units = []
     for schema, name, side in ((left, a, sides[0]), (right, b, sides[1])):
         check_column(schema, name, input_of(side))
@@ -174,12 +174,12 @@ def time_unit(
     return max(units, key=lambda u: u.per_unit)
 
 
-#: What to give instead of a length of time that never ends.
+#: Advice for settings that also take a value for "no end".
 _ENDLESS = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
 
 
 def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | float:
-    """Check how late rows may be; None stands for the delay of the watermarks on the times."""
+    """Check `lateness`; None takes the longest watermark delay of the time columns."""
     if value is not None:
         return duration(value, unit, "lateness", zero=True)
     marked = [field.metadata for field in times if WATERMARK in (field.metadata or ())]
@@ -188,7 +188,7 @@ def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | 
 
 
 def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
-    """A length of time in the kernel's numbers."""
+    """Return a length of time in the kernel's units."""
     if unit.is_time:
         if zero and is_number(value) and real(value) == 0:
             return 0
@@ -215,7 +215,7 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
         raise TidegateError(f"{name} {least}, not {quoted(value)}")
     if unit.kind == "real number":
         return float(exact)
-    # Differences of whole numbers are below a length exactly when they are below the next whole.
+    # A difference of whole numbers is below a length exactly when it is below its ceiling.
     length = math.ceil(exact * unit.per_unit)
     if length >= LARGEST_TIME // 4:
         raise TidegateError(
@@ -225,12 +225,12 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
     return length
 
 
-#: Seeds are below this: all have their place in a checkpoint's settings.
+#: Upper limit of seeds, because a seed is stored in the settings of a checkpoint.
 _SEEDS = 2**1024
 
 
 def seed_of(value: Any) -> int:
-    """A seed, as a number."""
+    """Check a seed and return it as an int."""
     if not is_whole(value) or not 0 <= value < _SEEDS:
         raise TidegateError(
             f"seed must be a whole number that is not negative, not {quoted(value)}"
@@ -239,7 +239,7 @@ def seed_of(value: Any) -> int:
 
 
 def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]:
-    """The names of the result's columns, with suffixes where inputs share a name."""
+    """Return the names of the result columns, with suffixes where inputs share a name."""
     if (
         not isinstance(suffixes, tuple | list)
         or len(suffixes) != len(schemas)
@@ -270,10 +270,10 @@ def check_names(
     own: Callable[..., Any] | None = None,
     without: Sequence[str] = (),
 ) -> None:
-    """Say which setting is not one, or is missing.
+    """Refuse unknown settings, and name required settings that are missing.
 
-    Settings are the keywords of `checked_by`, but for those of `own`, which is the call that was
-    made and has checked its own, and those it is `without`.
+    Valid settings are the keyword parameters of `checked_by`, except those in `without` and those
+    that the calling function `own` declares and checks itself.
     """
     mine = {} if own is None else _keywords(own)
     wanted = _keywords(checked_by)
@@ -292,7 +292,7 @@ def check_names(
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
-    """Refuse what was written with other settings: say which differ, and what to do instead."""
+    """Refuse stored data that was written with other settings, and list the differences."""
     differing = [
         f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
         for name in sorted({*old, *new})

@@ -1,4 +1,4 @@
-"""What an engine needs to know of a column of any type: its hash, its size, its equality."""
+"""Hashes, sizes and equality of the values of Arrow columns of any type."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NULL = np.uint64(0xA5B35705F46C1B2D)
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece."""
+    """Return a chunked column as one array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def as_floats(column: pa.Array) -> NDArray[np.float64]:
-    """A column of numbers, decimals included, as the floating point numbers next to them."""
+    """Return a column of numbers or decimals as the nearest floating point numbers."""
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """The same values, without encodings that rows cannot be gathered from."""
+    """Return the table with encoded columns (dictionary, run-end, view) as plain ones."""
     for at, field in enumerate(table.schema):
         kind = field.type
         if pa.types.is_run_end_encoded(kind):
@@ -46,7 +46,7 @@ def decoded(table: pa.Table) -> pa.Table:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """The same values without the encodings that differ between sources."""
+    """Return the values without encodings that may differ between sources."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return plain(array.storage)
@@ -62,7 +62,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def _fixed_words(array: pa.Array, exact: bool) -> NDArray[np.uint64] | None:
-    """The values as 64-bit words, [rows, words]; None if they have no fixed width."""
+    """Return the values as 64-bit words, [rows, words]; None if they have no fixed width."""
     kind = array.type
     if pa.types.is_boolean(kind):
         array, kind = array.cast(pa.uint8()), pa.uint8()
@@ -88,7 +88,7 @@ def _fixed_words(array: pa.Array, exact: bool) -> NDArray[np.uint64] | None:
 
 
 def _runs(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """The items of a column of lists, and where each list starts and ends."""
+    """Return the items of a column of lists, and the offsets of the lists."""
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
@@ -106,7 +106,7 @@ def _runs(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
 
 
 def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
-    """The bytes of a column of strings, and where each starts and ends; None for others."""
+    """Return the bytes and offsets of a column of strings or binaries; None for other types."""
     kind = array.type
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         width = kind.byte_width
@@ -124,10 +124,10 @@ def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | 
 
 
 def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
-    """A hash of each value; equal values have equal hashes.
+    """Return a hash of each value; equal values have equal hashes.
 
-    As keys, -0.0 equals 0.0 and any NaN equals any other; `exact` tells them apart by their
-    bits, which is what putting rows in a fixed order needs.
+    For keys, -0.0 equals 0.0 and all NaNs are equal. With `exact`, values with different bits
+    differ, so that rows can be put in a fixed order.
     """
     array = plain(array)
     kind = array.type
@@ -157,7 +157,7 @@ def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
 
 
 def hash_columns(arrays: list[pa.Array], rows: int, *, exact: bool = False) -> NDArray[np.uint64]:
-    """A hash of each row."""
+    """Return a hash of each row."""
     out = np.zeros(rows, np.uint64)
     for array in arrays:
         fold(out, hash_column(array, exact=exact))
@@ -165,7 +165,10 @@ def hash_columns(arrays: list[pa.Array], rows: int, *, exact: bool = False) -> N
 
 
 def numbered(columns: list[pa.Array], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The number of each row's kind, in order of first appearance; and the first of each kind."""
+    """Number the distinct rows by first appearance.
+
+    Return the number of each row, and the position of the first row of each number.
+    """
     hashes = hash_columns(columns, rows)
     _, first, kind = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -175,7 +178,7 @@ def numbered(columns: list[pa.Array], rows: int) -> tuple[NDArray[np.int64], NDA
 
 
 def row_bytes(array: pa.Array) -> NDArray[np.int64]:
-    """How many bytes each value takes in Arrow's layout, without validity bits."""
+    """Return the bytes of each value in Arrow's layout, without validity bits."""
     array = plain(array)
     kind = array.type
     rows = len(array)
@@ -197,9 +200,9 @@ def row_bytes(array: pa.Array) -> NDArray[np.int64]:
 
 
 def row_bits(array: pa.Array) -> int | NDArray[np.int64]:
-    """How many bits each value takes in Arrow's layout, each with a validity bit of its own.
+    """Return the bits of each value in Arrow's layout, validity bits included.
 
-    One number where all values take the same.
+    The result is one number if all values have the same size.
     """
     array = plain(array)
     kind = array.type
@@ -228,7 +231,7 @@ def row_bits(array: pa.Array) -> int | NDArray[np.int64]:
 
 
 def equal(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
-    """Whether values are equal as join keys are: a null inside a value equals a null."""
+    """Compare values as join keys are compared: a null equals a null."""
     a, b = plain(a), plain(b)
     kind = a.type
     rows = len(a)

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: "2 hours", "90 s", "1 day 6 h"."""
+"""Durations in text, such as "2 hours", "90 s" or "1 day 6 h"."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NUMPY_UNITS = {
     "m": Fraction(60 * 10**9),
     **{unit: Fraction(10**9, 1_000**at) for at, unit in enumerate(("s", "ms", "us", "ns", "ps"))},
 }
-#: A duration has no more letters: no unit is written that often.
+#: The longest text that is read as a duration.
 _LONGEST = 1_000
 
 
 def nanoseconds(value: str | timedelta | np.timedelta64) -> Fraction | None:
-    """How many nanoseconds a duration has; None if it is none."""
+    """Return a duration in nanoseconds; None if the value is no duration."""
     if isinstance(value, np.timedelta64):
         return _of_numpy(value)
     if isinstance(value, timedelta):
@@ -55,7 +55,7 @@ def nanoseconds(value: str | timedelta | np.timedelta64) -> Fraction | None:
 
 
 def _of_numpy(value: np.timedelta64) -> Fraction | None:
-    """The same of NumPy's; its months and years are of no fixed length."""
+    """Return a NumPy duration in nanoseconds; None for months and years, whose length varies."""
     unit, count = np.datetime_data(value.dtype)
     if np.isnat(value) or unit not in _NUMPY_UNITS:
         return None

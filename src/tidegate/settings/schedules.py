@@ -1,7 +1,7 @@
-"""Settings that change with time: a list of (from this time on, value) pairs.
+"""Schedules: settings that change over time, given as a list of (start time, value) pairs.
 
-They change by the times of the streams, never by the clock on the wall, so that a replay sees the
-same values at the same points.
+Changes follow the event times of the streams, not the wall clock, so that a replay applies the same
+values at the same rows.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tidegate.settings.values import quoted
 
 
 class Step(NamedTuple):
-    """A value and the time from which on it holds; the first also holds before."""
+    """A value and the time from which it applies; the first step also applies before its time."""
 
     start: int | float
     value: Any
 
 
-#: Units of NumPy's times that Arrow has not.
+#: Units of NumPy's times that Arrow does not have.
 _COARSE = ("Y", "M", "W", "h", "m")
-#: One step where a setting does not change.
+#: The steps of a setting in order of time; one step if it does not change.
 Schedule = tuple[Step, ...]
 
 
 def is_schedule(value: Any) -> bool:
-    """Whether it is a list of pairs with a time first, and not, say, a pair of windows."""
+    """True for a list of (time, value) pairs, which a pair of windows is not."""
     return (
         isinstance(value, tuple | list)
         and len(value) > 0
@@ -49,7 +49,7 @@ def is_schedule(value: Any) -> bool:
 def steps_of(
     value: Any, name: str, unit: TimeUnit, kind: pa.DataType, checked: Callable[[Any], Any]
 ) -> Schedule:
-    """A schedule, or one value for all time, with each value checked."""
+    """Read a schedule or a single value, and check each value with `checked`."""
     if not is_schedule(value):
         if isinstance(value, tuple | list | dict):
             raise TidegateError(
@@ -77,17 +77,17 @@ def steps_of(
 
 
 def time_of(value: Any, name: str, unit: TimeUnit, kind: pa.DataType) -> int | float:
-    """A time, given as the time columns have it, as a number."""
+    """Convert a time, given as the time columns hold it, to the kernel's units."""
     written = str(value) if isinstance(value, float) and pa.types.is_decimal(kind) else value
     if isinstance(value, np.datetime64) and np.datetime_data(value.dtype)[0] in _COARSE:
-        written = value.astype("datetime64[s]")  # Arrow knows no hours and minutes
+        written = value.astype("datetime64[s]")  # Arrow has no hours and minutes
     try:
         if isinstance(written, Decimal) and abs(written) >= LARGEST_TIME:
-            written = math.inf  # before Arrow writes out all of its digits
+            written = math.inf  # Arrow would write out all digits
         is_cast = isinstance(written, str | np.datetime64)
         array = pa.array([written]).cast(kind) if is_cast else pa.array([written], kind)
         number: Any = times(array, unit)[0].item() if array.null_count == 0 else math.nan
-    except Exception:  # a value may be of any class, and fail to be a time in any way
+    except Exception:  # a value of any class may fail in any way
         number = math.nan
     bare = isinstance(value, int | float) and unit.is_time
     cut = isinstance(value, float) and pa.types.is_integer(kind) and not value.is_integer()

@@ -1,4 +1,4 @@
-"""One input of a join."""
+"""One input stream of a join."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.settings.schedules import Schedule
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two inputs."""
+    """An input stream: its columns, keys, time column and windows."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -21,6 +21,6 @@ class Side:
 
     @property
     def window(self) -> int | float | None:
-        """The longest window that a tuple may have; None if it may be unbounded."""
+        """The longest window of any row; None if a window is unbounded."""
         lengths = [step.value for step in self.windows]
         return None if None in lengths else max(lengths)

@@ -1,4 +1,4 @@
-"""The slow CPU: a join that cannot take tuples as fast as they come (paper 1, section 2.3)."""
+"""The model of a join that is slower than its streams (paper 1, section 2.3)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ MODES = ("modular", "integrated")
 
 @dataclass(frozen=True)
 class SlowCPU:
-    """A bounded queue before the join, which takes tuples from it at a steady rate.
+    """A bounded queue in front of the join, which takes rows from it at a steady rate.
 
     Parameters
     ----------
     rate
-        How many tuples the join takes in a unit of event time (a second, where times are
+        How many rows the join takes in a unit of event time (a second, where times are
         timestamps), over both streams and all shards.
     queue
-        How many tuples can wait for it. When more do, those that promise least are dropped and
-        never reach the join.
+        The capacity of the queue in rows. When it is full, the least promising rows are dropped
+        and never reach the join.
     mode
-        ``"modular"``: the queue knows statistics only, and drops the tuples whose keys arrive
-        least often on the other stream. ``"integrated"``: it sees the join's memory as well, and
-        drops first what has fewest partners there.
+        ``"modular"``: the queue only has statistics, and drops the rows whose keys arrive least
+        often on the other stream. ``"integrated"``: it also sees the held rows, and first drops
+        the rows with the fewest partners among them.
 
     References
     ----------
@@ -44,10 +44,10 @@ class SlowCPU:
         queue: Any = self.queue
         if not 0 < real(rate) < math.inf:
             raise TidegateError(
-                f"rate must be a number of tuples above 0 in a unit of time, not {quoted(rate)}"
+                f"rate must be a number of rows above 0 in a unit of time, not {quoted(rate)}"
             )
         if not is_whole(queue) or not 0 < queue < 2**62:
-            raise TidegateError(f"queue must be a positive number of tuples, not {quoted(queue)}")
+            raise TidegateError(f"queue must be a positive number of rows, not {quoted(queue)}")
         if not isinstance(self.mode, str) or self.mode not in MODES:
             raise TidegateError(
                 f'mode must be "modular" (statistics only) or "integrated" (sees the memory), not '
@@ -55,9 +55,9 @@ class SlowCPU:
             )
 
     def step(self, unit: float) -> Fraction:
-        """How long the join takes for a tuple, where a unit of time is so long."""
+        """Return the time that the join takes for a row, in the units of which `unit` are 1."""
         return Fraction(unit) / Fraction(str(self.rate))
 
     def settings(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the settings as plain JSON values."""
         return {"rate": float(self.rate), "queue": int(self.queue), "mode": self.mode}

@@ -1,4 +1,4 @@
-"""Times as numbers: what the values of a time column are to the kernel."""
+"""Conversion between the values of time columns and the numbers that the kernel uses."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from tidegate.errors import TidegateError
 from tidegate.settings.columns import plain
 
-#: Times, as whole numbers, must be smaller than this; windows, smaller than a quarter of it.
+#: Times as whole numbers must be below this, windows below a quarter of it.
 LARGEST_TIME = 2**62
-#: The metadata of an Arrow field with a watermark: how late its rows may be, in milliseconds.
+#: The metadata key of an Arrow field with a watermark: the delay in milliseconds.
 WATERMARK = b"watermark_ms"
 
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """How the values of a time column become numbers.
+    """How the values of a time column are converted to numbers.
 
-    `per_unit` is how many of the numbers make a nanosecond (for times) or a one (for plain
+    `per_unit` is the number of kernel units in a nanosecond (for times) or in 1 (for plain
     numbers): 1/1000 for a timestamp in microseconds, 100 for a decimal with two places.
     """
 
@@ -35,17 +35,17 @@ class TimeUnit:
 
     @property
     def is_time(self) -> bool:
-        """Whether it is measured in durations rather than plain numbers."""
+        """True if lengths of time are durations rather than plain numbers."""
         return self.kind in ("timestamp", "local timestamp", "date")
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the kernel computes with."""
+        """The NumPy type of times in the kernel."""
         return np.dtype(np.float64 if self.kind == "real number" else np.int64)
 
 
 def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
-    """A column of times as the numbers that windows are measured in."""
+    """Convert a time column to the kernel's units."""
     column = plain(column)
     if unit.kind == "real number":
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float64)
@@ -64,12 +64,12 @@ def times(column: pa.Array, unit: TimeUnit) -> NDArray[Any]:
 
 
 def milliseconds(length: int | float, unit: TimeUnit) -> int:
-    """Give a length of time in milliseconds, rounded up."""
+    """Convert a length of time to milliseconds, rounded up."""
     return math.ceil(length / unit.per_unit / 10**6)
 
 
 def shown(number: int | float, unit: TimeUnit) -> str:
-    """A time, as a column of times would show it."""
+    """Return a time as text, as a time column would show it."""
     if unit.is_time:
         text = str(pa.scalar(int(number), pa.timestamp(_finest(unit))).cast(pa.string()).as_py())
         text = text.rstrip("0").rstrip(".") if "." in text else text

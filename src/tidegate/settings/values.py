@@ -1,4 +1,4 @@
-"""Values as users give them: how messages quote them, and numbers of any kind as one kind."""
+"""Values that users give: how messages quote them, and checks of numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from tidegate.errors import shortened
 
-#: Letters of a value that a message quotes.
+#: The most characters of a value that a message quotes.
 _QUOTED = 200
 
 
 def quoted(value: Any) -> str:
-    """A value as a message quotes it: not too long, and whatever the value makes of it."""
+    """Return a value as messages quote it: shortened, even if its `repr` fails."""
     try:
         return shortened(repr(value), _QUOTED)
     except Exception:
@@ -25,19 +25,19 @@ def quoted(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number; true and false, and lengths of time, are none."""
+    """True for a real number; booleans and durations are no numbers."""
     return isinstance(value, int | float | Decimal | np.integer | np.floating) and not isinstance(
         value, bool | np.timedelta64
     )
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, and neither true nor false."""
+    """True for a whole number; booleans are none."""
     return is_number(value) and isinstance(value, int | np.integer)
 
 
 def real(value: Any) -> float:
-    """A value as a float: infinite where it is a number too large for one, NaN where it is none."""
+    """Return a value as a float: infinite if it is too large, NaN if it is no number."""
     if not is_number(value):
         return math.nan
     try:

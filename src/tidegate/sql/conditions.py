@@ -1,11 +1,11 @@
 """Conditions on pairs of rows, as in ``where="abs(l.x - r.x) <= 0.5"``.
 
-The text is cut into tokens here, columns are replaced by names of our own, and the rest is read by
-Python's parser, of which only a handful of operations is let through: nothing in it is ever
-executed as code. Values mean what they mean to Spark: a comparison with a null is neither true nor
-false, and only what is true joins; NaN equals itself and is larger than any number; ``/`` does not
-round. Where Spark would stop the query, at an overflow or a division by zero, there is no error: a
-sum that overflows goes on as a floating point number, and a quotient by zero is null.
+The text is split into tokens, columns are replaced by internal names, and Python's parser reads the
+rest. Only a few operations are allowed, and nothing is executed as code. Values behave as in Spark:
+a comparison with a null is neither true nor false, and only true joins; NaN equals itself and is
+larger than any number; ``/`` does not round. Where Spark would fail, at an overflow or a division
+by zero, there is no error: a sum that overflows continues as a floating point number, and a
+division by zero gives null.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIGNS = {"=": "==", "<>": "!="}
 _PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-#: Levels of a condition: each takes a few calls within calls, of which Python allows 1,000.
+#: The most levels of a condition: each takes several nested calls, and Python allows 1,000.
 _DEEPEST = 150
 
 
@@ -57,7 +57,7 @@ class _Column(NamedTuple):
 
 
 class ConditionError(TidegateError):
-    """What is wrong with a condition (`why`), and where in its text (`at`)."""
+    """An error in a condition: the reason (`why`) and the position in its text (`at`)."""
 
     def __init__(self, condition: str, why: str, at: int) -> None:
         super().__init__(f"{condition}: {why}")
@@ -66,7 +66,7 @@ class ConditionError(TidegateError):
 
 
 class _Span(NamedTuple):
-    """Where a token is: in Python's spelling, and in the user's."""
+    """The position of a token in the translated text, and in the user's text."""
 
     start: int
     end: int
@@ -80,9 +80,9 @@ class Predicate:
     Parameters
     ----------
     where
-        The condition. Columns are ``l.name`` and ``r.name``, or ``l.`a name` `` where a name is no
-        word; there are ``+ - * /``, comparisons, ``AND``, ``OR``, ``NOT`` and the functions abs,
-        lower, upper and length. The difference of two times compares with a duration:
+        The condition. Columns are ``l.name`` and ``r.name``, or ``l.`a name` `` where a name is not
+        a word. Operators are ``+ - * /``, comparisons, ``AND``, ``OR``, ``NOT`` and the functions
+        abs, lower, upper and length. The difference of two times is compared with a duration:
         ``abs(l.ts - r.ts) <= '5 s'``.
     left, right
         The schemas of both sides.
@@ -119,7 +119,7 @@ class Predicate:
             raise self._error(f"gives {values.type}, and must be true or false", where)
 
     def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which of the pairs, row i of the one and row i of the other, the condition lets pass."""
+        """Return which pairs, row i of the left with row i of the right, meet the condition."""
         values = self._evaluated({"l": left, "r": right})
         if isinstance(values, pa.Scalar):
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
@@ -136,7 +136,7 @@ class Predicate:
 
     @property
     def _condition(self) -> str:
-        """How errors call it."""
+        """The words for the condition in errors."""
         return f"where={quoted(self._where[:200])}"
 
     def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
@@ -148,16 +148,16 @@ class Predicate:
         return ConditionError(self._condition, why, at)
 
     def _wrong(self, what: str, node: ast.AST, part: str | None = None) -> ConditionError:
-        """The same about a part, which is quoted as it was written."""
+        """Return an error about a part of the condition, quoted as it was written."""
         start = self._own(getattr(node, "col_offset", 0) + 1)
         return self._error(what, part or self._shown(node), start)
 
     def _own(self, column: int) -> int:
-        """The place in the text of a column of Python's, which counts from 1."""
+        """Convert a column of the translated text, counted from 1, to a position in the user's."""
         return next((s.own_start for s in self._spans if s.end >= column), len(self._where))
 
     def _translated(self) -> str:
-        """The condition in Python's spelling, with columns under names of our own."""
+        """Return the condition as a Python expression, with internal names for columns."""
         out: list[str] = []
         text, at, before, length = self._where.rstrip(), 0, "", 0
         while at < len(text):
@@ -190,7 +190,7 @@ class Predicate:
         return known
 
     def _side(self, token: re.Match[str], at: int) -> str:
-        """Of which side a column is."""
+        """Return the side of a column."""
         return token["side"].lower()
 
     def _column(self, token: re.Match[str], at: int) -> str:
@@ -222,7 +222,7 @@ class Predicate:
             raise self._wrong(f"does not work on these columns ({reason})", node) from None
 
     def _shown(self, node: ast.AST) -> str:
-        """A part of the condition, as it was written."""
+        """Return a part of the condition as it was written."""
         start, end = (getattr(node, name, 0) for name in ("col_offset", "end_col_offset"))
         inside = [span for span in self._spans if start <= span.start and span.end <= end]
         return self._where[inside[0].own_start : inside[-1].own_end]
@@ -246,7 +246,7 @@ class Predicate:
                 return pc.invert(value)
             return _checked(pc.negate_checked, value) if isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            # A sum of many terms is as deep as it is long, so that it is gone through in a loop.
+            # A sum of many terms is nested as deeply as it is long, so evaluate it in a loop.
             terms = [node]
             while isinstance(terms[-1].left, ast.BinOp) and type(terms[-1].left.op) in _ARITHMETIC:
                 terms.append(terms[-1].left)
@@ -283,7 +283,7 @@ class Predicate:
         )
 
     def _check_numbers(self, node: ast.AST, *values: Any) -> None:
-        """Refuse to reckon with what is neither a number nor a time."""
+        """Refuse arithmetic with values that are neither numbers nor times."""
         for kind in (value.type for value in values):
             if not (
                 pa.types.is_null(kind)
@@ -295,7 +295,7 @@ class Predicate:
                 raise self._wrong(f"needs numbers or times, not {kind}: cast it", node)
 
     def _alike(self, value: Any, other: Any, node: ast.AST) -> Any:
-        """What compares as a number: a difference of times, and the duration beside it."""
+        """Convert a difference of times, or the duration compared with it, to a number."""
         if pa.types.is_duration(value.type) and isinstance(other, pa.StringScalar):
             return value.cast(pa.int64())
         if not (pa.types.is_duration(other.type) and isinstance(value, pa.StringScalar)):
@@ -309,7 +309,7 @@ class Predicate:
 
 
 class Filter(Predicate):
-    """A condition on the rows of one stream: columns stand alone, or behind its name.
+    """A condition on the rows of one stream: ``column`` or ``stream.column``.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ class Filter(Predicate):
         super().__init__(where, schema, pa.schema([]))
 
     def passing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which rows the condition lets pass."""
+        """Return which rows meet the condition."""
         return self.mask(rows, pa.RecordBatch.from_pylist([], pa.schema([])))
 
     @property
@@ -354,7 +354,7 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def _checked(operation: Callable[..., Any], *values: Any) -> Any:
-    """Whole numbers as wide ones, and as floating point numbers where these overflow."""
+    """Calculate with 64-bit integers, or with floating point numbers if these overflow."""
     if not all(pa.types.is_integer(v.type) for v in values):
         return operation(*values)
     try:
@@ -368,7 +368,7 @@ def _as_real(value: Any) -> Any:
 
 
 def _depth(tree: ast.AST) -> int:
-    """How many calls within calls it takes to go through a condition; a sum of terms is one."""
+    """Return the nesting depth of a condition; a sum of terms is one level."""
     deepest, stack = 0, [(tree, 1)]
     while stack:
         node, depth = stack.pop()
@@ -384,7 +384,7 @@ def _calculated(op: type[ast.AST], one: Any, other: Any) -> Any:
 
 
 def _divided(one: Any, other: Any) -> Any:
-    """A quotient, null by zero."""
+    """Divide; the result is null if the divisor is zero."""
     one, other = _as_real(one), _as_real(other)
     return pc.divide(one, pc.if_else(pc.equal(other, 0.0), pa.scalar(None, pa.float64()), other))
 
@@ -393,7 +393,7 @@ _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def _compared(op: type[ast.AST], one: Any, other: Any) -> Any:
-    """A comparison, in which NaN equals itself and is larger than any number."""
+    """Compare values; NaN equals itself and is larger than any number."""
     if pa.types.is_floating(one.type) != pa.types.is_floating(other.type):
         numbers = [v for v in (one, other) if not pa.types.is_floating(v.type)]
         if all(pa.types.is_integer(v.type) or pa.types.is_decimal(v.type) for v in numbers):
@@ -403,7 +403,7 @@ def _compared(op: type[ast.AST], one: Any, other: Any) -> Any:
         if pa.types.is_floating(one.type):
             equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
         return equal if op is ast.Eq else pc.invert(equal)
-    # No value is unordered, so a value that is not more is less or equal.
+    # All values are ordered, so a value that is not more is less or equal.
     less = _less(one, other) if op in (ast.Lt, ast.GtE) else _less(other, one)
     return pc.invert(less) if op in (ast.LtE, ast.GtE) else less
 

@@ -1,4 +1,4 @@
-"""The subset of CQL that the papers use, as a tree.
+"""The parser of the subset of CQL that the papers use.
 
 `Select` of columns, aggregates or `Istream(*)`, `From` with windows, `Where` with equijoins and
 filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
@@ -27,7 +27,7 @@ _SUBSET = (
 )
 _JOINED = "write joins as conditions, Where S1.a = S2.a; there are no outer joins"
 _PLAIN = "compare with = <> < <= > >="
-#: Words of CQL and SQL that are not in the subset, and what to do instead.
+#: Words of CQL and SQL that are not in the subset, and the advice for each.
 _OUTSIDE = {
     "having": "take the rows you want of the result",
     "order": "sort the result",
@@ -40,7 +40,7 @@ _OUTSIDE = {
     "between": "write a >= 1 and a <= 9",
     "in": "write (a = 1 or a = 2)",
     **dict.fromkeys(("like", "is", "null", "exists", "case"), _PLAIN),
-    "slide": "windows slide with every tuple",
+    "slide": "windows slide with every row",
     "rstream": "select Istream(*), or columns",
     "dstream": "select Istream(*), or columns",
 }
@@ -48,7 +48,7 @@ _OUTSIDE = {
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column of a stream, and where in the text it is written."""
+    """A column of a stream, and its position in the text."""
 
     stream: str
     column: str
@@ -57,7 +57,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Item:
-    """What is selected: an attribute, or an aggregate of one (of all rows, if it has none)."""
+    """A selected attribute, or an aggregate of one (of all rows, without an attribute)."""
 
     name: str
     attribute: Attribute | None
@@ -67,7 +67,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on one stream, as it is written."""
+    """A condition on one stream, as written."""
 
     stream: str
     text: str
@@ -76,7 +76,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Source:
-    """A stream of `From`: under which name, over which window."""
+    """A stream of `From`, its alias and its window."""
 
     stream: str
     name: str
@@ -89,7 +89,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that could be read. `items` is empty for all columns."""
+    """A parsed query. `items` is empty if all columns are selected."""
 
     sources: tuple[Source, ...]
     items: tuple[Item, ...]
@@ -100,16 +100,16 @@ class Query:
 
     @property
     def aggregates(self) -> bool:
-        """Whether results are put together."""
+        """True if the query has aggregates."""
         return any(item.aggregate for item in self.items)
 
     def refuse(self, at: int, why: str) -> NoReturn:
-        """Say what is wrong at a place of the text."""
+        """Raise an error that points at a position of the text."""
         refuse(self.text, at, why)
 
 
 def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
-    """Read a query over streams of these schemas."""
+    """Parse a query over streams with these schemas."""
     if not isinstance(query, str) or not query.strip():
         raise TidegateError(
             f'a query must be a text such as "Select ... From ...", not {quoted(query)}'
@@ -138,7 +138,7 @@ class _Parser:
         return token
 
     def _takes(self, *words: str) -> bool:
-        """Go past the words, if they come now."""
+        """Consume the words if they come next; return whether they did."""
         for i, word in enumerate(words):
             at = min(self._at + i, len(self._tokens) - 1)
             if not self._tokens[at].says(word):
@@ -150,7 +150,7 @@ class _Parser:
         refuse(self._text, token.start, why)
 
     def _refuse_word(self, token: Token, otherwise: str) -> NoReturn:
-        """Refuse a word: one that is outside the subset as that, with what to do instead."""
+        """Refuse a word, with advice if it is outside the subset of CQL."""
         instead = _OUTSIDE.get(token.text.lower())
         if instead is None:
             self._refuse(token, otherwise)
@@ -325,7 +325,7 @@ class _Parser:
         return Source(stream, name.plain, rows, by, window, token.start, window_at)
 
     def _names_a_stream(self) -> bool:
-        """Whether a name comes now, without As."""
+        """True if an alias without As comes next."""
         token = self._token
         return token.kind == "name" and not token.says(*_WORDS, *_OUTSIDE)
 
@@ -419,7 +419,7 @@ class _Parser:
                 return tuple(joins), tuple(filters)
 
     def _condition(self) -> tuple[list[str], list[Attribute]]:
-        """Go past one condition: what it is made of, and the attributes in it."""
+        """Consume one condition; return its parts and its attributes."""
         parts: list[str] = []
         attributes: list[Attribute] = []
         depth = 0
@@ -455,7 +455,7 @@ class _Parser:
         return parts, attributes
 
     def _rewritten(self, condition: Sequence[Token]) -> str:
-        """A condition as it was written, with spaces after numbers for the commas in them."""
+        """Return a condition as written, without commas in numbers; positions stay the same."""
         out, at, end = [], condition[0].start, condition[-1].end
         for token in condition:
             if token.kind == "number":

@@ -1,4 +1,4 @@
-"""CQL as tokens, each of which knows where in the text it stands."""
+"""The tokenizer of CQL; tokens have their position in the text."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TOKEN = re.compile(
 )
 
 
-#: Comments up to the end of a line; and quoted text and names, in which there are none.
+#: Comments up to the end of a line; quoted texts and names, which contain no comments.
 _COMMENT = re.compile(r"'(?:[^']|'')*'|`[^`]+`|(?P<comment>--[^\n]*)")
 
 
-#: Letters of a line that are shown where it cannot be read.
+#: The most characters of a line that an error shows.
 _SHOWN = 160
 
 
 class Token(NamedTuple):
-    """A part of the text; `kind` is name, number, text, sign or end."""
+    """A token; `kind` is name, number, text, sign or end."""
 
     kind: str
     text: str
@@ -37,17 +37,17 @@ class Token(NamedTuple):
     end: int
 
     def says(self, *words: str) -> bool:
-        """Whether it is one of these words or signs, in any case."""
+        """True if the token is one of these words or signs, in any case."""
         return self.kind in ("name", "sign") and self.text.lower() in words
 
     @property
     def plain(self) -> str:
-        """A name without its quotes."""
+        """The name without backticks."""
         return self.text.strip("`")
 
 
 def refuse(query: str, at: int, why: str) -> NoReturn:
-    """Say what is wrong with a query, and where."""
+    """Raise an error that points at a position of a query."""
     start = query.rfind("\n", 0, at) + 1
     end = query.find("\n", at)
     line = query[start : end if end >= 0 else len(query)].rstrip("\r")
@@ -63,7 +63,7 @@ def refuse(query: str, at: int, why: str) -> NoReturn:
 
 
 def _blank(letter: str) -> str:
-    """What is as wide as a letter."""
+    """Return blanks as wide as a character."""
     if letter == "\t":
         return letter
     if unicodedata.combining(letter):
@@ -72,7 +72,7 @@ def _blank(letter: str) -> str:
 
 
 def without_comments(query: str) -> str:
-    """The query with spaces for comments, so that all stands where it did."""
+    """Replace comments by spaces, so that positions stay the same."""
     return _COMMENT.sub(lambda m: " " * len(m[0]) if m["comment"] else m[0], query)
 
 
@@ -84,7 +84,7 @@ _NOT_CLOSED = {
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a query, and one for its end, where a semicolon may stand."""
+    """Return the tokens of a query and an end token; a final semicolon is allowed."""
     query = without_comments(text)
     found: list[Token] = []
     at = _skip(query, 0)

@@ -269,10 +269,10 @@ def test_counts_never_outgrow_a_float(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ((0, 5), "rate must be a number of tuples above 0.*not 0"),
+        ((0, 5), "rate must be a number of rows above 0.*not 0"),
         ((float("inf"), 5), "not inf"),
         (("fast", 5), "not 'fast'"),
-        ((1, 0), "queue must be a positive number of tuples, not 0"),
+        ((1, 0), "queue must be a positive number of rows, not 0"),
         ((1, 2.5), "not 2.5"),
         ((1, 5, "both"), '"modular".*"integrated".*not \'both\''),
     ],

@@ -1,4 +1,4 @@
-"""The user's side of constrained joins: k-constraints, windows of rows, and monitoring.
+"""The classes that users write: k-constraints, windows of rows, and `Monitor`.
 
 Names follow Babu, Srivastava, Widom, *Exploiting k-Constraints to Reduce Memory Overhead in
 Continuous Queries over Data Streams*.
@@ -13,24 +13,25 @@ from typing import Any
 from tidegate.errors import TidegateError
 from tidegate.settings.values import is_whole, quoted, real
 
-#: More rows than any stream has.
+#: The largest count of rows.
 MOST = 2**60
-#: Stands for a k that is found by monitoring the streams.
+#: The value of k for constraints whose k is measured while running.
 DETECT = "detect"
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A rule on how streams arrive, with an adherence parameter k.
+    """A property of the arrival order of streams, with an adherence parameter k.
 
     Parameters
     ----------
     on
         A join such as ``"S1 -> S2"`` or a join attribute such as ``"S1.a"``.
     k
-        The adherence in rows: 0 means strict. ``"detect"``, the default, finds it by monitoring.
+        The adherence in rows; 0 means that the property holds strictly. With ``"detect"``, the
+        default, k is measured while running.
     within
-        The adherence as a length of time, instead of `k`: a duration, a number if times are
+        The adherence as a length of time, instead of `k`: a duration, a number where times are
         numbers, or ``"detect"``. Only constraints in time can be used with several shards.
     """
 
@@ -47,7 +48,7 @@ class Constraint:
             )
         if self.k is not None and self.within is not None:
             raise TidegateError(
-                f"{self.kind}({quoted(self.on)}) needs one of k (tuples) and within (time), not "
+                f"{self.kind}({quoted(self.on)}) needs one of k (rows) and within (time), not "
                 f"k={quoted(self.k)} and within={quoted(self.within)}"
             )
         k = self.k
@@ -68,45 +69,49 @@ class Constraint:
 
     @property
     def example(self) -> str:
-        """An example of how it is written."""
+        """An example for error messages."""
         return f'{self.kind}("S1.a", k=10)'
 
 
 class RIDS(Constraint):
     """Referential integrity over data streams on a join ``"S1 -> S2"`` (section 4).
 
-    When a row of S1 arrives, the S2 row that it joins has arrived already, or arrives within the
-    next k rows of S2 (or within the time `within`).
+    When a row of S1 arrives, its partner in S2 has already arrived, or will be among the next k
+    rows of S2 (or arrives within the time `within`).
     """
 
     @property
     def example(self) -> str:
-        """An example of how it is written."""
+        """An example for error messages."""
         return 'RIDS("S1 -> S2", k=10)'
 
 
 class CA(Constraint):
     """Clustered arrival on a join attribute ``"S1.a"`` of a parent (section 5).
 
-    Between any two rows of one value there are at most k rows of other values (or: the two rows are
-    at most `within` apart).
+    At most k rows with other values arrive between two rows of one value (or: rows of one value
+    are at most `within` apart).
     """
 
 
 class OAP(Constraint):
     """Ordered arrival on a join attribute ``"S1.a"`` of a parent (section 6).
 
-    Values ascend. Rows that are out of order are at most k rows (or the time `within`) apart.
+    Values arrive in ascending order, except that two rows in the wrong order are at most k rows
+    (or a time of `within`) apart.
     """
 
 
 class OAC(Constraint):
-    """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F)."""
+    """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F).
+
+    Like `OAP`, for the stream on the one side of a many-one join.
+    """
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A window of the last `n` rows; with `by`, of the last `n` rows of each value of a column."""
+    """A window of the last `n` rows; with `by`, of the last `n` of each value of a column."""
 
     n: int
     by: str | None = None
@@ -123,20 +128,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class Monitor:
-    """How constraints are monitored whose k is to be detected (sections 4.3, 5.3, 6.3).
+    """Settings for constraints whose k is measured while running (sections 4.3, 5.3, 6.3).
 
     Parameters
     ----------
     c
-        State is kept as if k were `c` times the observed value, so that a rise within this factor
+        State is kept as if k were `c` times the measured k, so that a rise within that factor
         loses no results.
     p
-        The share of values whose rows are kept to the end of their window whatever k is. They show
-        a larger rise of k, and how many results were missed. If joins share no key, results that
-        several constraints lose together are rarely seen, and ``missed`` is too low.
+        The share of values whose rows are always kept to the end of their window. They reveal a
+        larger rise of k, and how many results were missed. Where joins share no key, ``missed``
+        hardly counts results that are lost to several constraints together, and is too low.
     window
-        A smaller k is adopted after this number of rows of a stream. A larger k is never adopted:
-        the constraint is not used until the next such window ends.
+        A smaller k is adopted after this many rows of a stream. When k rises beyond `c`, the
+        constraint is not used until the next such window ends.
     """
 
     c: float = 1.2

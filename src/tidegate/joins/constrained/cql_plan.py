@@ -1,4 +1,4 @@
-"""From a query's text to the join that it is: all of it checked, and errors at their places."""
+"""Translation of a CQL query to a constrained join, with errors that point at the text."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from tidegate.settings.values import quoted
 from tidegate.sql.conditions import ConditionError, Filter
 from tidegate.sql.cql_parser import Attribute, Query, Source, parse
 
-#: What a query says by itself, of the settings that a constrained join has.
+#: The settings of a constrained join that the text of a query gives.
 SAID = ("joins", "windows", "filters", "select")
 _NOT_IN_QUOTES = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
 
 
 class Plan(NamedTuple):
-    """A query that can be run: which of the given streams are its inputs, and what they go to."""
+    """A query that can run: its input streams, its join and its aggregates."""
 
     inputs: tuple[str, ...]
     spec: ConstrainedJoin
     aggregates: Aggregates | None
 
     def job(self) -> ConstrainedJob | AggregatedJob:
-        """What runs it."""
+        """Return the job that runs the query."""
         if self.aggregates is None:
             return ConstrainedJob(self.spec)
         return AggregatedJob(self.spec, self.aggregates)
@@ -58,7 +58,7 @@ def planned(
     unique: str | Sequence[str],
     **settings: Any,
 ) -> Plan:
-    """Read a query over streams of these schemas, and check it."""
+    """Parse a query over streams with these schemas, and check it."""
     read = parse(query, schemas)
     own = {source.name: schemas[source.stream] for source in read.sources}
     _check_sources(read)
@@ -90,7 +90,7 @@ def planned(
 def repaired_spec(
     schemas: Mapping[str, pa.Schema], settings: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], ConstrainedJoin]:
-    """The join that is to be repaired, given as one or as a query; and which streams it takes."""
+    """Return the input streams and the join to repair, given as settings or as a query."""
     if "query" not in settings:
         check_names(settings, constrained_join)
         return tuple(schemas), archived(constrained_join(schemas, **settings))
@@ -111,7 +111,7 @@ def repaired_spec(
 
 @contextmanager
 def _at(read: Query, at: int) -> Iterator[None]:
-    """Let errors point at a place of the text."""
+    """Make errors point at a position in the text of the query."""
     try:
         yield
     except ConditionError as error:
@@ -151,7 +151,7 @@ def _check_sources(read: Query) -> None:
 
 
 def _times(time: Any, read: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, str]:
-    """The time column of each stream of From."""
+    """Return the time column of each stream of From."""
     used = list(dict.fromkeys(source.stream for source in read.sources))
     if isinstance(time, Mapping):
         known_streams(time, list(schemas), "time")
@@ -166,7 +166,7 @@ def _window(read: Query, source: Source, own: Mapping[str, pa.Schema], unit: Tim
         if source.rows is not None:
             if read.aggregates:
                 raise TidegateError(
-                    "aggregates need windows in time, because they change when a tuple drops out, "
+                    "aggregates need windows in time, because they change when a row drops out, "
                     f"and {source.name} has a window of rows; use Range, or select Istream(*)"
                 )
             window = Rows(source.rows, source.by)
@@ -177,7 +177,7 @@ def _window(read: Query, source: Source, own: Mapping[str, pa.Schema], unit: Tim
 
 
 def _number(text: str) -> str | int | float:
-    """A length that is a number as one; others in words."""
+    """Return a length as a number if it is one, and otherwise as text."""
     digits = text.replace(",", "")
     if digits.isdigit():
         return int(digits)
@@ -202,7 +202,7 @@ def _filters(read: Query, own: Mapping[str, pa.Schema]) -> dict[str, str]:
 def _joins(
     read: Query, keys: Sequence[tuple[str, set[str]]], own: Mapping[str, pa.Schema]
 ) -> list[str]:
-    """The joins with their directions: from the many to the one."""
+    """Return the joins with arrows from the many side to the one side."""
     between: dict[frozenset[str], list[tuple[Attribute, Attribute]]] = {}
     for one, other in read.joins:
         with _at(read, one.at):
@@ -237,7 +237,7 @@ def _is_one(
     read: Query,
     keys: Sequence[tuple[str, set[str]]],
 ) -> bool:
-    """Whether what a stream is joined by is unique in it."""
+    """True if the join columns of a stream are unique in it."""
     mine = {a.column for pair in pairs for a in pair if a.stream == stream}
     names = {source.stream for source in read.sources if source.name == stream} | {stream}
     return any(name in names and columns <= mine for name, columns in keys)
@@ -246,7 +246,7 @@ def _is_one(
 def _unique(
     unique: Any, own: Mapping[str, pa.Schema], schemas: Mapping[str, pa.Schema]
 ) -> list[tuple[str, set[str]]]:
-    """Streams, by either name, with columns that are unique together."""
+    """Return streams, by either of their names, with columns that are unique together."""
     listed = [unique] if isinstance(unique, str) else unique
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
         raise TidegateError(f'unique must list attributes such as "S2.a", not {quoted(unique)}')
@@ -263,7 +263,7 @@ def _unique(
     return found
 
 
-# ---- what is selected -------------------------------------------------------------------------
+# ---- selected columns -------------------------------------------------------------------------
 
 
 def _selected(read: Query, times: Mapping[str, str]) -> list[Attribute] | None:
@@ -279,7 +279,7 @@ def _selected(read: Query, times: Mapping[str, str]) -> list[Attribute] | None:
 
 
 def _names(read: Query) -> tuple[str, ...]:
-    """The names of what is selected, each there once."""
+    """Return the names of the selected columns, and refuse duplicates."""
     seen = {AT} if read.aggregates else set[str]()
     for item in read.items:
         if item.name in seen:

@@ -1,4 +1,4 @@
-"""The directed join graph of a constrained join: its covers, and paths through it.
+"""The directed join graph of a constrained join: covers and walks.
 
 Section 3.1 of Babu, Srivastava, Widom, *Exploiting k-Constraints*.
 """
@@ -42,7 +42,7 @@ class Graph:
 
     @property
     def connected(self) -> bool:
-        """True if the graph is connected."""
+        """True if the joins connect all streams."""
         seen, todo = {0}, [0]
         while todo:
             at = todo.pop()
@@ -57,7 +57,7 @@ class Graph:
     def sources(self) -> tuple[tuple[int, ...], ...]:
         """Groups of streams that reach each other and that no other stream reaches.
 
-        A cover needs one stream of each group, and a minimal cover has no others.
+        A minimal cover has exactly one stream of each group.
         """
         groups = []
         for s in range(self.streams):
@@ -80,7 +80,7 @@ class Graph:
         return tuple(i for i, e in enumerate(self.edges) if e.parent == stream)
 
     def walk(self, stream: int) -> tuple[int, ...]:
-        """Return the joins below a stream in breadth-first order: parents before children."""
+        """Return the joins below a stream, each after a join that leads to its parent."""
         seen, order, todo = {stream}, [], [stream]
         while todo:
             at = todo.pop(0)
@@ -93,5 +93,5 @@ class Graph:
         return tuple(order)
 
     def is_tree(self, stream: int) -> bool:
-        """Return True if one path leads to each stream below (else appendices C and D apply)."""
+        """True if one path leads to every stream below (else appendices C and D apply)."""
         return len(self.walk(stream)) == len(self.reach[stream]) - 1

@@ -1,4 +1,4 @@
-"""What a constrained join is: a join graph with windows, filters and constraints, checked once."""
+"""The settings of a constrained join: graph, windows, filters and constraints, checked once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tidegate.settings.times import TimeUnit
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import Filter
 
-#: Streams in one join: a bound on the graph's walks, not on what is sensible.
+#: The most streams of a join, which bounds the time of walks through the graph.
 MOST_STREAMS = 16
 _NAME = r"(?:\w+|`[^`]+`)"
 _ATTRIBUTE = re.compile(rf"\s*({_NAME})\s*\.\s*({_NAME})\s*")
@@ -46,7 +46,7 @@ _JOIN = re.compile(r"(.*?)(<->|->|<-|=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Stream:
-    """One input. At most one of `rows` and `window` is given; neither is a window without end."""
+    """One input stream. With neither `rows` nor `window`, its window is unbounded."""
 
     name: str
     schema: pa.Schema
@@ -55,20 +55,20 @@ class Stream:
     by: str | None
     window: int | None
     filter: str | None
-    #: The columns that results or joins need: no others are held (section 3.3.2).
+    #: The columns that results or joins need; others are not held (section 3.3.2).
     kept: tuple[str, ...] = ()
-    #: The columns whose order matters, for ordered arrival.
+    #: The columns that ordered-arrival constraints compare.
     ordered: tuple[str, ...] = ()
 
     @property
     def kept_schema(self) -> pa.Schema:
-        """What is held of a tuple."""
+        """The columns that are held of a row."""
         return pa.schema([self.schema.field(name) for name in self.kept])
 
 
 @dataclass(frozen=True)
 class Known:
-    """A constraint, resolved: whose arrivals or time it is measured in, and the joins it serves."""
+    """A constraint resolved to a stream, a column and the joins that use it."""
 
     kind: str
     stream: int
@@ -81,7 +81,7 @@ class Known:
 
 @dataclass(frozen=True)
 class ConstrainedJoin:
-    """A select-project-join over many-one joins of streams, ready to run."""
+    """The checked settings of a select-project-join over many-one joins of streams."""
 
     streams: tuple[Stream, ...]
     graph: Graph
@@ -90,15 +90,15 @@ class ConstrainedJoin:
     lag: int | None
     constraints: tuple[Known, ...]
     monitor: Monitor
-    #: Whether tuples are sampled to see what constraints cost.
+    #: True if rows are sampled to estimate the results that constraints cost.
     watched: bool
-    #: Whether what a constraint costs decides how it is used.
+    #: True if the measured cost of a constraint decides how it is used.
     choose: bool
-    #: Whether tuples are dropped before their windows end; if not, this is SWJ (section 1.4).
+    #: True if rows are dropped before their windows end; False is SWJ (section 1.4).
     eliminate: bool
     selected: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
-    #: Whether tuples that constraints drop are noted, for `tidegate.repair`.
+    #: True if rows that constraints drop are recorded for `tidegate.repair`.
     archive: bool = False
 
     @property
@@ -109,13 +109,13 @@ class ConstrainedJoin:
 
     @property
     def result_age(self) -> int | None:
-        """How much older than the newest row a result's times may be; None for any age."""
+        """How much older than the newest row a result's times can be; None for any age."""
         lengths = [stream.window for stream in self.streams if stream.window is not None]
         return max(lengths) if len(lengths) == len(self.streams) else None
 
     @property
     def shard_columns(self) -> tuple[str, ...] | None:
-        """A column of each stream that all joins make equal; None if there is none."""
+        """One column of each stream that all joins make equal; None if there is none."""
         for start in self.streams[0].schema.names:
             same: dict[int, str] = {0: start}
             for _ in self.streams:
@@ -135,7 +135,7 @@ class ConstrainedJoin:
 
     @property
     def one_shard(self) -> str | None:
-        """Why there can be only one shard; None if there may be more."""
+        """The reason why only one shard is possible; None if more are."""
         if self.shard_columns is None:
             return "its joins share no key"
         for stream in self.streams:
@@ -143,11 +143,11 @@ class ConstrainedJoin:
                 return f"the window of {stream.name} counts rows, which needs one order"
         for known in self.constraints:
             if not known.in_time:
-                return f"{known.text} counts tuples, which needs one order"
+                return f"{known.text} counts rows, which needs one order"
         return None
 
     def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values: a checkpoint depends on each."""
+        """Return the settings as plain JSON values; a checkpoint is bound to all of them."""
         return {
             "streams": [
                 {
@@ -218,7 +218,7 @@ def constrained_join(
     )
     if eliminate is False and constraints:
         raise TidegateError(
-            "constraints are for a join that eliminates tuples; leave out eliminate=False, or them"
+            "constraints are for a join that eliminates rows; leave out eliminate=False, or them"
         )
     known = tuple(_known(c, graph, streams, unit) for c in _listed(constraints))
     for i, one in enumerate(known):
@@ -258,7 +258,7 @@ def constrained_join(
 
 
 def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) -> dict[str, Any]:
-    """One value for every stream, from one for all or one by name."""
+    """Return a value for every stream, from one for all or a mapping by name."""
     if isinstance(value, Mapping):
         known_streams(value, names, what)
         missing = [name for name in names if name not in value]
@@ -276,7 +276,7 @@ def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) 
 
 
 def known_streams(value: Any, names: Sequence[str], what: str) -> None:
-    """Refuse a mapping by stream that names others than there are."""
+    """Refuse a mapping by stream that names unknown streams."""
     if not isinstance(value, Mapping):
         raise TidegateError(f"{what} must be a mapping by stream, not {quoted(value)}")
     for name in value:
@@ -289,7 +289,7 @@ def known_streams(value: Any, names: Sequence[str], what: str) -> None:
 
 
 def unit_of(schemas: Mapping[str, pa.Schema], times: Mapping[str, str]) -> TimeUnit:
-    """What the times of all streams are measured in."""
+    """Return the finest unit of the time columns of all streams."""
     first, *others = schemas
     units = [
         time_unit(schemas[first], schemas[name], times[first], times[name], (first, name))
@@ -325,7 +325,7 @@ def _stream(
 def window_of(
     window: Any, unit: TimeUnit, schema: pa.Schema, name: str
 ) -> tuple[int | None, str | None, int | None]:
-    """A stream's window: how many rows, by which column, or how long; nothing is without end."""
+    """Return a window as (rows, by column, length); all are None if it is unbounded."""
     if isinstance(window, Rows):
         if window.by is not None:
             check_column(schema, window.by, f"the {name} input")
@@ -349,7 +349,7 @@ def _held(
     known: tuple[Known, ...],
     selected: tuple[tuple[int, str], ...],
 ) -> Stream:
-    """The same stream with what must be held of it: what is selected, and what is joined on."""
+    """Return the stream with the columns to hold: those selected and those joined on."""
     keys = {k for e in graph.edges for s, k in _ends(e) if s == at}
     wanted = keys | {column for s, column in selected if s == at}
     ordered = []
@@ -377,7 +377,7 @@ def _ends(edge: Edge) -> list[tuple[int, str]]:
 
 
 def _other_end(edge: Edge, known: Known) -> tuple[int, str]:
-    """The attribute that an ordered one is joined with."""
+    """Return the attribute that an ordered attribute is joined with."""
     pairs = list(zip(edge.parent_keys, edge.child_keys, strict=True))
     if known.kind == "OAP":
         return edge.child, next(b for a, b in pairs if a == known.column)
@@ -385,7 +385,7 @@ def _other_end(edge: Edge, known: Known) -> tuple[int, str]:
 
 
 def _texts(value: Any) -> Sequence[str]:
-    """A text or several as a list; nothing if it is something else."""
+    """Return one or several strings as a list; empty for anything else."""
     listed = [value] if isinstance(value, str) else value
     right = isinstance(listed, Sequence) and all(isinstance(each, str) for each in listed)
     return listed if right else ()
@@ -395,7 +395,7 @@ def _texts(value: Any) -> Sequence[str]:
 
 
 def attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[int, str]:
-    """The number of a stream, and its column, from "S1.a" as a part of something."""
+    """Read "S1.a" as the number of a stream and a column; `whole` is quoted in errors."""
     match = _ATTRIBUTE.fullmatch(text)
     if match is None:
         raise TidegateError(
@@ -414,7 +414,7 @@ def attribute(text: str, schemas: Mapping[str, pa.Schema], whole: str) -> tuple[
 
 
 def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple[Edge, ...]:
-    """The joins; many-many ones too, if nothing is to be concluded from what they are."""
+    """Read the joins as edges; `many` also allows many-many joins."""
     listed = _texts(joins)
     if not listed:
         raise TidegateError(
@@ -436,7 +436,7 @@ def _edges(joins: Any, schemas: Mapping[str, pa.Schema], *, many: bool) -> tuple
                 "many to "
                 "the one, or <-> where both are. A many-many join cannot shed state by "
                 "constraints: tidegate.join takes it, two streams at a time, and here "
-                "eliminate=False does, which holds every tuple for its window"
+                "eliminate=False does, which holds every row for its window"
             )
         one = attribute(parts[1], schemas, join)
         other = attribute(parts[3], schemas, join)
@@ -531,7 +531,7 @@ def _known(given: Any, graph: Graph, streams: tuple[Stream, ...], unit: TimeUnit
         for i in edges:
             if len(graph.edges[i].parent_keys) > 1:
                 raise TidegateError(
-                    f"{text} counts tuples, and the join with "
+                    f"{text} counts rows, and the join with "
                     f"{streams[graph.edges[i].child].name} is by several attributes; give it in "
                     "time, with within="
                 )
@@ -580,7 +580,7 @@ def _check_order(column: pa.Field, text: str) -> None:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Refuse what is neither True nor False."""
+    """Return the value, or refuse it if it is neither True nor False."""
     if not isinstance(value, bool):
         raise TidegateError(f"{name} must be True or False, not {quoted(value)}")
     return value

@@ -1,14 +1,14 @@
-"""Sums, counts and averages of a join, from a sample of it, with errors that are honest.
+"""Estimates of sums, counts and averages of a join from a sample, with standard errors.
 
-Every sample of `tidegate.sample_join` is a Poisson sample of *units*: a cluster, or where pairs are
-drawn one by one, a pair. A unit is there with a probability of its own, independently of all
-others. So a total is estimated by the units' totals, each over its probability p, and its variance
-by ``sum((1 - p) * (total / p)**2)`` (Horvitz and Thompson; Cochran, *Sampling Techniques*; section
-4.3.1 of paper 2). That rows of one cluster are alike is in it, as they are added up first. An
-average is a ratio of two such totals, with the variance of what its units leave unexplained.
+Every sample of `tidegate.sample_join` is a Poisson sample of *units*. A unit is a cluster, or a
+single pair where pairs are drawn one by one. Each unit is in the sample with its own probability p,
+independently of all others. A total is estimated by the sum of ``total / p`` over the units, its
+variance by ``sum((1 - p) * (total / p)**2)`` (Horvitz and Thompson; Cochran, *Sampling Techniques*;
+section 4.3.1 of paper 2). Rows of a cluster are added up first, so the variance accounts for their
+similarity. An average is a ratio of two totals; its variance is that of the residuals of the units.
 
-Where a sample was thinned, a cluster's later rows have a smaller p. Each row counts with its own,
-and the smallest of a cluster stands for the variance, which is then a little too large.
+Where a sample was thinned, later rows of a cluster have a smaller p. Each row counts with its own,
+and the smallest p of a cluster is used for the variance, which is then slightly too large.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tidegate.settings.values import quoted
 
 Floats = NDArray[np.float64]
 
-#: The start of a window, among the columns of an estimate.
+#: The result column with the start of a window.
 WINDOW = "window"
-#: What is added up of units: how many, how many rows; rows and values over their probabilities;
-#: what they add to variances, and the squares of that.
+#: Sums over units: number of units and rows; rows and values divided by their probabilities;
+#: their contributions to variances and the squares of these; units with a known value.
 SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4", "told")
 _ESTIMATES = ("count", "sum", "avg")
 _PARTS = ("", "_error", "_low", "_high")
@@ -46,7 +46,7 @@ _PARTS = ("", "_error", "_low", "_high")
 
 @dataclass(frozen=True)
 class Estimation:
-    """What to estimate of a sample, ready to run."""
+    """The checked settings of an estimate."""
 
     schema: pa.Schema
     value: str | None
@@ -60,7 +60,7 @@ class Estimation:
 
     @property
     def keys(self) -> pa.Schema:
-        """What tells one estimate from another: the window's start and the group."""
+        """The key columns of an estimate: the start of the window and the group."""
         fields = [self.schema.field(name) for name in self.by]
         if self.time:
             fields.insert(0, pa.field(WINDOW, self.schema.field(self.time[0]).type))
@@ -68,7 +68,7 @@ class Estimation:
 
     @property
     def result_schema(self) -> pa.Schema:
-        """Keys, then each estimate with its standard error and interval, then what it rests on."""
+        """Keys, then each estimate with its standard error and interval, then sample sizes."""
         wanted = _ESTIMATES if self.value is not None else _ESTIMATES[:1]
         numbers = [pa.field(name + part, pa.float64()) for name in wanted for part in _PARTS]
         seen = [pa.field(name, pa.int64()) for name in SUMS[:2]]
@@ -86,7 +86,7 @@ def estimation(
     lateness: Any = 0,
     groups: Any = None,
 ) -> Estimation:
-    """Check what is to be estimated against the columns of a sample."""
+    """Check the settings of an estimate against the columns of a sample."""
     check_unique(schema, "sampled")
     for name in (PROBABILITY, CLUSTER):
         if name not in schema.names:
@@ -158,7 +158,7 @@ def estimated(spec: Estimation, sample: pa.Table) -> pa.Table:
 
 
 def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
-    """By key: what `SUMS` says of the units in it."""
+    """Return the sums named in `SUMS` over the units of each key."""
     if sample.column(CLUSTER).null_count:
         raise TidegateError(
             f'column "{CLUSTER}" must not be null, and is in {sample.column(CLUSTER).null_count:,} '
@@ -194,8 +194,8 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
 
 
 def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
-    """From sums to estimates, their standard errors and intervals."""
-    # By place: a group may have any name, also that of a sum.
+    """Compute estimates, standard errors and intervals from sums."""
+    # Access columns by position, because a group may have the same name as a sum.
     own = len(spec.keys)
     clusters, rows, n, s, nn, ns, ss, n4, s4, told = (
         as_floats(_one(c)) for c in sums.columns[own:]
@@ -208,7 +208,7 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
         with np.errstate(divide="ignore", invalid="ignore"):  # one cluster, an infinite value
             left = np.maximum(ss - 2.0 * mean * ns + mean**2 * nn, 0.0)
             error = np.sqrt(left * told / (told - 1.0)) / n
-        # One unit with values says nothing of how units differ, unless it is all there is.
+        # One unit does not show how units differ, unless it was certain to be in the sample.
         error = np.where(told > 1, error, np.where(known & (nn == 0), 0.0, np.nan))
         found += [(s, np.sqrt(ss), _equal_units(ss, s4)), (mean, error, _equal_units(nn, n4))]
     for estimate, error, units in found:
@@ -221,9 +221,9 @@ def concluded(spec: Estimation, sums: pa.Table) -> pa.Table:
 
 
 def _equal_units(squares: Floats, fourth: Floats) -> Floats:
-    """As how many equal units a variance is uncertain (Satterthwaite).
+    """Return the effective number of units of a variance (Satterthwaite).
 
-    Where a few large clusters make up most of it, a normal interval would be too narrow.
+    If a few large clusters make up most of the variance, a normal interval is too narrow.
     """
     units = np.full(len(squares), np.inf)
     np.divide(squares**2, fourth, out=units, where=(fourth > 0) & np.isfinite(fourth))
@@ -231,7 +231,7 @@ def _equal_units(squares: Floats, fourth: Floats) -> Floats:
 
 
 def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
-    """The same, with a row of nulls for each group (in each window) that was never sampled."""
+    """Add a row of nulls for each group (in each window) that was never sampled."""
     if spec.groups is None:
         return found
     expected = spec.groups
@@ -254,7 +254,7 @@ def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
 
 
 def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
-    """When the window of each row begins, as the time column has it."""
+    """Return the start of the window of each row, in the type of the time column."""
     assert spec.unit is not None
     assert spec.per is not None
     for name in spec.time:
@@ -278,7 +278,7 @@ def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
 
 
 def _as_times(unit: TimeUnit, start: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Times as a column has them."""
+    """Convert numbers back to the type of a time column."""
     if unit.kind == "decimal":
         places = [Decimal(number).scaleb(-kind.scale) for number in start.tolist()]
         return pa.array(places, kind)
@@ -294,7 +294,7 @@ def _as_times(unit: TimeUnit, start: NDArray[Any], kind: pa.DataType) -> pa.Arra
 
 
 def _values(column: pa.Array) -> Floats:
-    """Numbers, with NaN for a null: it counts for nothing, as in SQL."""
+    """Return numbers, with NaN for nulls, which are ignored as in SQL."""
     return as_floats(column.fill_null(math.nan) if pa.types.is_floating(column.type) else column)
 
 
@@ -324,7 +324,7 @@ def _names(given: Any, name: str) -> tuple[str, ...]:
 
 
 def _groups(spec: Estimation, groups: Any) -> pa.Table:
-    """The groups that there are, as the sample has them."""
+    """Return the distinct expected groups, cast to the types of the sample."""
     if not spec.by:
         raise TidegateError("groups says which groups there are, and there is no by to group by")
     table = decoded(as_table(groups))

@@ -1,4 +1,4 @@
-"""What a sampled join is: settings, checked once, before any data is read."""
+"""The settings of a sampled join, checked once before any data is read."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ Method = Literal["uniform", "cluster", "pps", "auto"]
 METHODS: tuple[Method, ...] = ("uniform", "cluster", "pps", "auto")
 MODELS = ("frequency", "age")
 
-#: Columns of the result beside those of the inputs.
+#: Columns that the result has in addition to those of the inputs.
 PROBABILITY, CLUSTER = "sample_probability", "sample_cluster"
 
-#: So many standard deviations are as good as all.
+#: The largest number of standard deviations that makes a difference.
 _MOST_DEVIATIONS = 100
-#: A memory that nothing fills.
+#: The budget in rows if no memory is given.
 _NO_BOUND = 2**60
 
 
 @dataclass(frozen=True)
 class SampledJoin:
-    """A random sample of a bounded join, ready to run."""
+    """The checked settings of a random sample of a bounded join."""
 
     window: WindowJoin
     method: Method
     fraction: float | None
     margin: float
     reach: float
-    #: For each side, whether the values of one of its tuples' pairs are all the same.
+    #: For each side, 0 if all pairs of one of its rows have the same value, else 1.
     alike: tuple[float, float]
     bounded: bool
 
     @property
     def by_age(self) -> bool:
-        """Whether partners depend on a tuple's age, and not on its key."""
+        """True if the number of partners depends on a row's age, not on its key."""
         return isinstance(self.window.policy, Age)
 
     @property
     def most_shards(self) -> int | None:
-        """How many shards there can be."""
+        """The most shards."""
         return self.window.most_shards if self.bounded else None
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The left's columns, the right's, and how each row came into the sample."""
+        """The columns of the left and the right, then the probability and the cluster of a row."""
         more = [pa.field(PROBABILITY, pa.float64()), pa.field(CLUSTER, pa.int64())]
         return pa.schema([*self.window.result_schema, *more])
 
     def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values: a checkpoint depends on each."""
+        """Return the settings as plain JSON values; a checkpoint is bound to all of them."""
         return self.window.settings() | {
             "method": self.method,
             "fraction": self.fraction,
@@ -122,7 +122,7 @@ def sampled_join(
     if None in (window.left.window, window.right.window):
         raise TidegateError(
             f"a sampled join needs windows that end, not {quoted(within)}: how many partners a "
-            "tuple "
+            "row "
             "will find is foreseen over its window"
         )
     for name in (PROBABILITY, CLUSTER):
@@ -150,7 +150,7 @@ def sampled_join(
 
 
 def _check_known(window: WindowJoin) -> None:
-    """A model that foresees no result says nothing of which tuples to draw."""
+    """Refuse a model that expects no results, because it gives no probabilities."""
     given, policy = window.frequencies, window.policy
     if given is not None and not (given.left.any() or given.right.any()):
         rows = f"{len(given.keys):,} keys, all with 0" if len(given.keys) else "no rows"
@@ -167,7 +167,7 @@ def _check_known(window: WindowJoin) -> None:
 
 
 def _in_time(window: WindowJoin) -> WindowJoin:
-    """The same join with given frequencies as arrivals in one of the kernel's units of time."""
+    """Return the join with given frequencies as arrivals per kernel unit of time."""
     given = window.frequencies
     if given is None:
         return window
@@ -209,7 +209,7 @@ def _fraction(value: Any) -> float | None:
 
 
 def _alike(window: WindowJoin, value: Any) -> tuple[float, float]:
-    """Where the value that will be aggregated is a side's own, a cluster of its has one value."""
+    """Return 0 for the side whose clusters have one value, because it owns the value column."""
     if value is None:
         return 1.0, 1.0
     if not isinstance(value, str):
@@ -222,7 +222,7 @@ def _alike(window: WindowJoin, value: Any) -> tuple[float, float]:
 
 
 def is_learned(spec: SampledJoin) -> bool:
-    """Whether the model is learned while running."""
+    """True if the model is learned while running."""
     policy = spec.window.policy
     if isinstance(policy, ByFrequency):
         return policy.learned

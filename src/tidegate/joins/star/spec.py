@@ -1,7 +1,7 @@
-"""What a star-streaming join is: settings, checked once, before any data is read.
+"""The settings of a star join, checked once before any data is read.
 
-Streams R_1..R_n are joined through a relation F whose rows, the *facts*, are active in an interval
-of time (Towne, Zhu, Zuzarte, Hou, section 2).
+Streams R_1..R_n are joined through a relation F. Its rows, the *links* (the paper says facts), are
+active in an interval of time (Towne, Zhu, Zuzarte, Hou, section 2).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from tidegate.settings.side import Side
 from tidegate.settings.times import TimeUnit
 from tidegate.settings.values import is_whole, quoted, real
 
-#: What a row of a stream of changes does.
+#: The operations in a stream of changes.
 OPERATIONS = ("insert", "delete", "update")
-#: How the relation is called where columns clash, and in messages.
+#: The name of the relation in column suffixes and in messages.
 FACT, RELATION = "fact", "the relation"
-#: The policies that know of a relation, and those that need not.
+#: Policies that use the relation; and all policies of a star join.
 _LED = (Auto, Prob, SimpProb, DimpProb, DGL)
 _STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
 
 
 @dataclass(frozen=True)
 class Relation:
-    """The relation F.
+    """The relation that streams are joined through: the paper's F.
 
     Attributes
     ----------
@@ -64,13 +64,13 @@ class Relation:
     keys
         For each stream, the columns that its keys are compared with.
     interval
-        The columns with the begin and the end of a fact's active interval, if it has one.
+        The columns with the begin and the end of a link's active interval, if it has one.
     changes
         The columns with the operation and its time, where the relation is a stream of changes.
     fact
-        The columns that tell facts apart.
+        The columns that identify a link.
     carried
-        The columns that results have: all but keys, operation and its time.
+        The columns that are in results: all except keys, the operation and its time.
     """
 
     schema: pa.Schema
@@ -83,7 +83,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class StarJoin:
-    """A star-streaming join, ready to run."""
+    """The checked settings of a star join."""
 
     streams: tuple[Side, ...]
     stream_names: tuple[str, ...]
@@ -108,7 +108,7 @@ class StarJoin:
 
     @property
     def result_age(self) -> int | float | None:
-        """How much older than the newest row a result's times may be; None for any age."""
+        """How much older than the newest row a result's times can be; None for any age."""
         if len(self.streams) == 1:
             return 0
         lengths = [window for window in self.windows if window is not None]
@@ -116,40 +116,40 @@ class StarJoin:
 
     @property
     def second(self) -> float:
-        """A unit of time in the kernel's numbers: a second, or 1."""
+        """A second in the kernel's units; 1 where times are plain numbers."""
         return times_of(self.unit, self.windows).unit
 
     @property
     def weighed(self) -> bool:
-        """Whether tuples have an importance."""
+        """True if rows have an importance."""
         return self.streams[0].importance is not None
 
     @property
     def dynamic(self) -> bool:
-        """Whether the relation is a stream of changes."""
+        """True if the relation is a stream of changes."""
         return self.relation.changes is not None
 
     @property
     def pools(self) -> int:
-        """How many parts the memory has."""
+        """The number of parts of the memory."""
         return len(self.streams) if self.split == "fixed" else 1
 
     @property
     def most_shards(self) -> int | None:
-        """How many shards there can be: one, if what leads where may change; each with memory."""
+        """The most shards: one for a changing relation; otherwise each needs memory for a row."""
         if self.dynamic:
             return 1
         return None if self.memory is None else self.memory // self.pools
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The columns of the streams, then those of the relation that are no keys."""
+        """The columns of the streams, then those of the relation that are not keys."""
         fields = [field for side in self.streams for field in side.schema]
         fields += [self.relation.schema.field(name) for name in self.relation.carried]
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
 
     def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values: a checkpoint depends on each."""
+        """Return the settings as plain JSON values; a checkpoint is bound to all of them."""
         relation = self.relation
         return {
             "on": [
@@ -249,7 +249,7 @@ def star_join(
 
 
 def named(streams: Any) -> dict[str, Any]:
-    """The streams by name; "s1", "s2" and so on, where they are given as a list."""
+    """Return the streams by name; those of a list are named "s1", "s2" and so on."""
     if isinstance(streams, Mapping):
         given = dict(streams)
     elif isinstance(streams, list | tuple):
@@ -265,7 +265,7 @@ def named(streams: Any) -> dict[str, Any]:
 
 
 def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]:
-    """A setting for each stream: from one for all, a list, or a mapping of the streams' names."""
+    """Return a setting for each stream, from one for all, a list, or a mapping by name."""
     if isinstance(value, Mapping) and set(value) == set(names):
         return [value[name] for name in names]
     if isinstance(value, list | tuple) and len(value) == len(names):
@@ -280,7 +280,7 @@ def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]
 
 
 def _keys(on: Any, names: tuple[str, ...]) -> list[Any]:
-    """For each stream, its key and the relation's; a mapping of columns is one for all."""
+    """Return the keys of each stream; a mapping of columns applies to all streams."""
     if isinstance(on, Mapping) and on and not set(on) & set(names):
         return [on] * len(names)
     return each(on, names, "on", "columns")
@@ -296,13 +296,13 @@ def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int |
     if len(names) == 1:
         if within is not None:
             raise TidegateError(
-                "one stream joins the relation without a window, because none of its tuples is "
+                "one stream joins the relation without a window, because none of its rows is "
                 f"held; leave within out, not {quoted(within)}"
             )
         return (None,)
     if within is None:
         raise TidegateError(
-            "within is missing: how long do tuples of a stream wait for others? Give a window, one "
+            "within is missing: how long do rows of a stream wait for others? Give a window, one "
             'for each stream, or "unbounded"'
         )
     is_one = not isinstance(within, list | tuple | Mapping)
@@ -383,7 +383,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _unit(streams: Mapping[str, tuple[pa.Schema, str]], relation: Relation) -> TimeUnit:
-    """What all times are measured in: the finest of their units."""
+    """Return the finest unit of all time columns."""
     columns = [(name, *stream) for name, stream in streams.items()]
     if relation.interval is not None:
         columns += [(RELATION, relation.schema, name) for name in relation.interval]
@@ -408,7 +408,7 @@ def _policy(policy: Any) -> Policy:
         listed = ", ".join(f'"{name}"' for name in _STAR_POLICIES)
         raise TidegateError(
             f'policy "{chosen.name}" does not know of a relation; use one of {listed}, or one of '
-            "your own that ranks tuples"
+            "your own that ranks rows"
         )
     return chosen
 
@@ -420,7 +420,7 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
     if not is_whole(memory) or memory <= 0:
         size = ", and a star join takes no sizes" if isinstance(memory, str) else ""
         raise TidegateError(
-            "memory must be a positive number of tuples (or None to keep everything), not "
+            "memory must be a positive number of rows (or None to keep everything), not "
             f"{quoted(memory)}{size}"
         )
     held = not_too_large(int(memory), memory)
@@ -430,7 +430,7 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
         )
     if split == "fixed" and memory < len(names):
         raise TidegateError(
-            f"memory must be at least {len(names)} tuples when it is split between the streams, "
+            f"memory must be at least {len(names)} rows when it is split between the streams, "
             f'not {quoted(memory)}; use split="shared" or more memory'
         )
     return held

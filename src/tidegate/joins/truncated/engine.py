@@ -1,4 +1,4 @@
-"""A truncated join of Arrow tables: count values, plan how many of each to keep, choose, join."""
+"""A truncated join of Arrow tables: count values, plan how many rows to keep, choose and join."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tidegate.kernel.hashing import fold
 from tidegate.settings.columns import equal, hash_columns, whole
 from tidegate.settings.times import TimeUnit, times
 
-#: Combinations whose rows are looked up at once.
+#: Result rows that are made at a time.
 _ROOM = 1 << 16
 
 
 @dataclass(frozen=True)
 class Values:
-    """The join values that all inputs have, in an order that depends on content only.
+    """The join values that all inputs have, in an order that depends only on content.
 
-    `counts[i, v]` is how many tuples of value v input i has, `windows[v]` the tumbling window that
-    v lies in (all 0 where there are none), `totals[i, w]` how many tuples input i has in window w,
-    those that cannot join included.
+    `counts[i, v]` is the number of rows with value v in input i. `windows[v]` is the tumbling
+    window of v, 0 without windows. `totals[i, w]` is the number of rows of input i in window w,
+    including rows that cannot join.
     """
 
     counts: Counts
@@ -41,9 +41,9 @@ class Values:
 
 @dataclass(frozen=True)
 class Truncated:
-    """The join of what was kept, and the rows of each input that were kept for it.
+    """The join of the kept rows, and the rows of each input that were kept or not.
 
-    `partnerless` are rows whose value some other input lacks, so that no budget keeps them.
+    `partnerless` are rows whose value is missing in another input, so that no budget keeps them.
     """
 
     table: pa.Table
@@ -54,7 +54,7 @@ class Truncated:
 
 
 def plan(spec: TruncatedJoin, values: Values) -> Counts:
-    """How many tuples of each value each input keeps: [input, value]."""
+    """Return how many rows of each value each input keeps: [input, value]."""
     kept = np.zeros_like(values.counts)
     order = np.argsort(values.windows, kind="stable")
     windows, starts = np.unique(values.windows[order], return_index=True)
@@ -67,7 +67,7 @@ def plan(spec: TruncatedJoin, values: Values) -> Counts:
 
 
 def _to_keep(spec: TruncatedJoin, totals: Counts) -> int | tuple[int, ...]:
-    """To delete is to keep the rest."""
+    """Return the rows to keep; deleting k rows means keeping the others."""
     if not spec.deletes:
         return spec.budget
     if isinstance(spec.budget, int):
@@ -88,7 +88,7 @@ def _planned(
 
 
 def ties(columns: Sequence[pa.Array], rows: int, seed: int) -> NDArray[np.int64]:
-    """The order in which tuples of one value are kept: by their content and a seed."""
+    """Return numbers that order the rows of one value, from their content and a seed."""
     order = np.full(rows, seed % 2**64, np.uint64)
     fold(order, hash_columns(list(columns), rows, exact=True))
     return order.view(np.int64)
@@ -123,13 +123,13 @@ def run(spec: TruncatedJoin, tables: list[pa.Table]) -> Truncated:
 
 @dataclass(frozen=True)
 class _Keyed:
-    """The rows of one input that have a key and a time: hash of both, and the window."""
+    """The rows of one input that have a key and a time, with their key hashes and windows."""
 
     rows: Counts
     key: NDArray[np.uint64]
     window: Counts
     length: int
-    in_windows: Counts  # the windows of all rows that have a time
+    in_windows: Counts  # windows of all rows that have a time
     null_keys: int
     null_times: int
 
@@ -164,12 +164,12 @@ def _keyed(spec: TruncatedJoin, relation: Relation, table: pa.Table) -> _Keyed:
 
 
 def value_hashes(window: Counts, keys: list[pa.Array]) -> NDArray[np.uint64]:
-    """What stands for a value and its window."""
+    """Return a hash of each value and its window."""
     return hash_columns([pa.array(window), *keys], len(window))
 
 
 def window_numbers(column: pa.Array, unit: TimeUnit, per: int | float) -> Counts:
-    """The number of the tumbling window that each time lies in; window 0 begins at time 0."""
+    """Return the number of the tumbling window of each time; window 0 begins at time 0."""
     at = times(column, unit)
     if unit.kind == "real number":
         return np.clip(np.floor(at / per), -(2.0**62), 2.0**62).astype(np.int64)
@@ -177,7 +177,7 @@ def window_numbers(column: pa.Array, unit: TimeUnit, per: int | float) -> Counts
 
 
 def _grouped(keyed: list[_Keyed]) -> tuple[Values, list[Counts]]:
-    """The values that all inputs have, and which of them each row has (-1 for none)."""
+    """Return the values that all inputs have, and the number of each row's value (-1: none)."""
     every = np.concatenate([each.key for each in keyed])
     hashes, first, inverse = np.unique(every, return_index=True, return_inverse=True)
     ends = np.cumsum([len(each.key) for each in keyed])
@@ -197,21 +197,21 @@ def _grouped(keyed: list[_Keyed]) -> tuple[Values, list[Counts]]:
 
 
 def _count(windows: Counts, known: Counts) -> Counts:
-    """How often each of the known windows occurs."""
+    """Count the rows of each known window."""
     at = np.searchsorted(known, windows)
     there = known[np.minimum(at, len(known) - 1)] == windows if len(known) else at < 0
     return np.bincount(at[there], minlength=len(known))
 
 
 def payload(table: pa.Table) -> Payload:
-    """The rows of a table, to take some of them."""
+    """Return the rows of a table as a payload, from which rows can be taken."""
     rows = Payload(table.schema)
     rows.add(table.to_batches())
     return rows
 
 
 def _chosen(source: Payload, group: Counts, counts: Counts, quota: Counts, seed: int) -> Counts:
-    """The rows of one input that are kept, ascending."""
+    """Return the positions of the kept rows of one input, ascending."""
     wanted = np.flatnonzero(group >= 0)
     wanted = wanted[quota[group[wanted]] > 0]
     in_part = quota[group[wanted]] < counts[group[wanted]]
@@ -226,7 +226,7 @@ def _chosen(source: Payload, group: Counts, counts: Counts, quota: Counts, seed:
 def joined(
     spec: TruncatedJoin, sources: list[Payload], groups: list[Counts], chosen: list[Counts]
 ) -> Iterator[pa.RecordBatch]:
-    """Every combination of chosen rows of one value, in pieces."""
+    """Yield all combinations of chosen rows with the same value, in record batches."""
     limit = room(spec.result_schema)
     for picked in _combinations(groups, chosen):
         taken: Widths = 0
@@ -241,9 +241,10 @@ def joined(
 
 
 def _combinations(groups: list[Counts], chosen: list[Counts]) -> Iterator[list[Counts]]:
-    """The rows of each combination, input by input; some combinations at a time.
+    """Yield the rows of all combinations, input by input, some combinations at a time.
 
-    They are numbered: by the row of the first input, and for each of these as digits count.
+    Combinations are numbered. The row of the first input is the most significant part; the rows
+    of the other inputs are the digits.
     """
     value = groups[0][chosen[0]]
     others = []
@@ -267,7 +268,7 @@ def _combinations(groups: list[Counts], chosen: list[Counts]) -> Iterator[list[C
 
 
 def _really_equal(spec: TruncatedJoin, parts: list[pa.RecordBatch]) -> NDArray[np.bool_]:
-    """Whether the keys themselves are equal, and not their hashes only."""
+    """Compare the keys themselves, because only their hashes were equal so far."""
     same = np.ones(parts[0].num_rows, np.bool_)
     keys = [
         [part.column(relation.schema.get_field_index(name)) for name in relation.keys]

@@ -1,10 +1,10 @@
-"""The best join of whole relations when only some of their tuples may be kept.
+"""Plans of truncated joins: how many rows of each join value to keep within a budget.
 
-Section 3 of paper 1 (Das, Gehrke, Riedewald): how many tuples of each join value to keep, so that
-the join of what is kept is as large as it can be. A value with m tuples on one side and n on the
-other gives m * n results; the paper calls it a component. All functions take how often each value
-occurs in each relation, and give how many of its tuples to keep. To delete k tuples is to keep all
-but k: the paper's primal and dual have the same solutions.
+Section 3 of paper 1 (Das, Gehrke, Riedewald): the join of the kept rows should be as large as
+possible. A value with m rows on one side and n on the other gives m * n results; the paper calls it
+a component. All functions take the counts of each value in each relation, and return how many of
+its rows to keep. Deleting k rows means keeping all but k: the paper's primal and dual have the same
+solutions.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ from tidegate.joins.truncated.knapsack import add_whole, best_parts, sum_above
 
 Counts = NDArray[np.int64]
 
-#: How many components the first core of OPTDP has, and how much larger each further one is.
+#: The number of components in the first core of OPTDP, and the growth of each further core.
 _CORE = 64
 _GROWTH = 4
 
 
 def results(kept: Any) -> int:
-    """How large the join is, given how many tuples of each value each relation has."""
+    """Return the size of the join, given the counts of each value in each relation."""
     counts = np.asarray(kept, np.int64)
     return int(counts.prod(axis=0).sum()) if counts.shape[1] else 0
 
 
 def optdp(counts: Counts, keep: int) -> Counts:
-    """Keep `keep` tuples of two relations, the best way: OPTDP of section 3.2.
+    """Return the best way to keep `keep` rows of two relations: OPTDP of section 3.2.
 
-    The paper's dynamic programme takes time in c * k^2. By its lemma 2 some optimum keeps all
-    components whole or not at all, but for one. So it is enough to solve a 0/1 knapsack for each
-    component that may be the partial one; and most components need not be asked: what a component
-    would lose against the bound of ADG's fractional solution decides it, unless that is less than
-    the bound leaves open. Only the rest, the core, is put into knapsacks. The core starts small
-    and grows until it holds every component that is undecided.
+    The paper's dynamic program takes time in c * k^2. By its lemma 2, some optimum keeps all
+    components whole or not at all, except one. It is therefore enough to solve a 0/1 knapsack for
+    each component that may be the partial one. Most components are decided without a knapsack:
+    their loss against the bound of ADG's fractional solution is larger than the gap that is still
+    open. The others form the core. The core starts small and grows until it contains every
+    undecided component.
     """
     return _one_budget(counts, keep, _optimal_parts)
 
 
 def adg(counts: Counts, keep: int) -> Counts:
-    """Keep `keep` tuples of two relations: Average Degree Greedy, section 3.3.2.
+    """Return a greedy way to keep `keep` rows: Average Degree Greedy, section 3.3.2.
 
-    Components come in order of their results a tuple, whole as long as there is room, and the
-    next as far as it fits. At least half as many results as the optimum's are kept, and at most
-    twice as many lost.
+    Components are taken in order of their results per row, whole while they fit, and the next one
+    in part. The result has at least half of the results of the optimum, and loses at most twice
+    as many.
     """
     return _one_budget(counts, keep, lambda items, room: _greedy(items, room).parts)
 
 
 def ndg(counts: Counts, keep: tuple[int, ...]) -> Counts:
-    """Keep `keep[i]` tuples of relation i: Node Degree Greedy, section 3.3.1.
+    """Return a greedy way to keep `keep[i]` rows of relation i: Node Degree Greedy, section 3.3.1.
 
-    One relation after the other keeps the tuples that find the most partners in what the ones
-    before have kept. Of m relations at most m times as many results as need be are lost. The paper
-    also says that two relations keep at least half of what the optimum keeps, but they need not:
-    a relation may spend its budget on single tuples of values that the other has slightly more of.
+    The relations choose in turn. Each keeps the rows with the most partners among the rows that
+    the relations before it kept. With m relations, at most m times as many results as necessary
+    are lost. The paper also says that two relations keep at least half of the results of the
+    optimum. That does not hold: a relation may spend its budget on single rows of values that are
+    slightly more frequent in the other.
     """
     kept = counts.copy()
     for relation, most in enumerate(keep):
@@ -69,7 +70,7 @@ def ndg(counts: Counts, keep: tuple[int, ...]) -> Counts:
 
 
 def improved(counts: Counts, kept: Counts, keep: tuple[int, ...]) -> Counts:
-    """Let one relation after the other choose anew, given the others, for as long as it helps."""
+    """Let the relations choose again in turn, given the others, while that adds results."""
     while True:
         better = kept.copy()
         for relation, most in enumerate(keep):
@@ -81,16 +82,16 @@ def improved(counts: Counts, kept: Counts, keep: tuple[int, ...]) -> Counts:
 
 
 def independent(counts: Counts, keep: tuple[int, ...]) -> Counts:
-    """Keep `keep[i]` tuples of relation i: the m-approximation of section 3.4.
+    """Return a way to keep `keep[i]` rows of relation i: the m-approximation of section 3.4.
 
-    Each relation keeps the tuples that find the most partners, whatever the others keep. Of m
-    relations at most m times as many results as need be are lost.
+    Each relation keeps the rows with the most partners, whatever the others keep. With m
+    relations, at most m times as many results as necessary are lost.
     """
     return np.stack([_highest_degree(counts, i, most) for i, most in enumerate(keep)])
 
 
 def _highest_degree(counts: Counts, relation: int, most: int) -> Counts:
-    """How many tuples of each value a relation keeps that prefers those with many partners."""
+    """Return the counts that a relation keeps if it prefers values with many partners."""
     own = counts[relation]
     degree = np.delete(counts, relation, axis=0).prod(axis=0, dtype=np.float64)
     order = np.lexsort((-own, -degree))
@@ -106,7 +107,7 @@ def _highest_degree(counts: Counts, relation: int, most: int) -> Counts:
 
 @dataclass(frozen=True)
 class _Components:
-    """Values as knapsack items: tuples on the side with fewer, tuples in all, results."""
+    """Values as knapsack items: rows of the smaller side, rows of both sides, results."""
 
     smaller: Counts
     size: Counts
@@ -122,11 +123,11 @@ class _Components:
 def _one_budget(
     counts: Counts, keep: int, parts_of: Callable[[_Components, int], Counts]
 ) -> Counts:
-    """How many tuples of each value either side keeps, given how many both keep."""
+    """Return how many rows of each value either side keeps within one budget for both."""
     joining = np.flatnonzero(counts.min(axis=0) > 0)
     some = counts[:, joining]
     parts = parts_of(_Components(some.min(axis=0), some.sum(axis=0), some.prod(axis=0)), keep)
-    # Lemma 1: as many of one side as of the other, as long as there are.
+    # Lemma 1: keep the same number on both sides, up to the size of the smaller side.
     smaller = np.minimum(some.min(axis=0), parts // 2)
     left = np.where(some[0] < some[1], smaller, parts - smaller)
     kept = np.zeros_like(counts)
@@ -136,9 +137,9 @@ def _one_budget(
 
 @dataclass(frozen=True)
 class _Greedy:
-    """ADG's solution: what it keeps, which components whole, and what that proves.
+    """The solution of ADG: the rows of each component, which are whole, and what is left.
 
-    `price` is how many results a tuple of the component that did not fit would have given.
+    `price` is the number of results per row of the component that did not fit.
     """
 
     parts: Counts
@@ -158,16 +159,16 @@ def _greedy(items: _Components, keep: int) -> _Greedy:
     if fits == len(items):
         return _Greedy(parts, whole, 0, 0.0)
     rest = keep - int(parts.sum())
-    # One tuple alone gives no results.
+    # One row alone gives no results.
     parts[order[fits]] = rest if rest > 1 else 0
     return _Greedy(parts, whole, rest, float(density[order[fits]]))
 
 
 def _optimal_parts(items: _Components, keep: int) -> Counts:
-    """How many tuples of each component the optimum keeps.
+    """Return how many rows of each component the optimum keeps.
 
-    Equal components are put together first: one of each kind that may be kept in part, and bundles
-    of 1, 2, 4 and so on of the others, of which any number of them can be made.
+    Equal components are grouped first: one of each kind that may be kept in part, and bundles of
+    1, 2, 4 and so on of the others, so that any number of them can be composed.
     """
     parts = np.zeros_like(items.size)
     whole, partial = _possible(items, keep)
@@ -183,7 +184,7 @@ def _optimal_parts(items: _Components, keep: int) -> Counts:
     may = np.zeros(len(of), np.bool_)
     may[: len(many)] = np.bincount(kind, partial[possible], len(many)) > 0
     taken = _core_optimum(bundled, keep, may)
-    # Of each kind the first ones are kept whole, and the next has what is left over.
+    # Keep the first components of each kind whole; the next one gets the remaining rows.
     left = np.bincount(of, taken, len(many)).astype(np.int64)[kind]
     order = np.argsort(kind, kind="stable")
     before = np.empty_like(possible)
@@ -193,7 +194,7 @@ def _optimal_parts(items: _Components, keep: int) -> Counts:
 
 
 def _bundles(many: Counts) -> tuple[Counts, Counts]:
-    """Which kind each bundle is of, and how many it holds; the first ones hold one of each kind."""
+    """Return the kind and the size of each bundle; the first bundles hold one of each kind."""
     of, times = [np.arange(len(many))], [np.ones_like(many)]
     rest, size = many - 1, 1
     while (rest > 0).any():
@@ -205,21 +206,21 @@ def _bundles(many: Counts) -> tuple[Counts, Counts]:
 
 
 def _possible(items: _Components, keep: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which components an optimum may keep whole, and which in part.
+    """Return which components an optimum may keep whole, and which in part.
 
-    What some tuples of a component give depends on its smaller side only. So a component that is
-    as large, with a smaller side as large, can stand in for another, and some optimum (the one
-    with the least in the lowest components) uses a component only if it uses all that can stand
-    in for it: whole, but for one at the most.
+    The results of some rows of a component depend only on its smaller side. A component that is
+    at least as large, with a smaller side at least as large, can therefore replace another. Some
+    optimum (the one with the least in the lowest components) uses a component only if it uses all
+    that can replace it, all of them whole except at most one.
     """
     sums, largest = stand_ins(items.smaller, items.size, items.size)
     return sums - largest + items.size <= keep, sums + 2 <= keep
 
 
 def stand_ins(one: Counts, other: Counts, sizes: Counts) -> tuple[Counts, Counts]:
-    """How large those items are together, and the largest, that are no smaller by both measures.
+    """For each item, return the total and the largest size of items no smaller by both measures.
 
-    Of equal items the earlier ones count.
+    Of equal items, only earlier ones count.
     """
     order = np.lexsort((-other, -one))
     rank = np.unique(-other, return_inverse=True)[1]
@@ -229,13 +230,16 @@ def stand_ins(one: Counts, other: Counts, sizes: Counts) -> tuple[Counts, Counts
 
 
 def _core_optimum(items: _Components, keep: int, partial: NDArray[np.bool_]) -> Counts:
-    """How many tuples of each component or bundle the optimum keeps; `partial` may be in part."""
+    """Return the rows of each component or bundle in the optimum.
+
+    Only items in `partial` may be kept in part.
+    """
     greedy = _greedy(items, keep)
     if greedy.rest == 0:
         return greedy.parts  # lemma 3
-    # No tuple of a component gives more results than the component's mean, so this is a bound.
+    # A component gives at most its mean number of results per row, so this is an upper bound.
     bound = int(items.value[greedy.whole].sum()) + greedy.rest * greedy.price
-    bound *= 1 + 1e-12  # what rounding may have taken away
+    bound *= 1 + 1e-12  # allow for rounding
     loss = np.abs(items.value - greedy.price * items.size)
     nearest = np.argsort(loss, kind="stable")
     size = _CORE
@@ -245,7 +249,7 @@ def _core_optimum(items: _Components, keep: int, partial: NDArray[np.bool_]) -> 
         base = np.where(greedy.whole & ~core, items.size, 0)
         chosen = _choice(items, keep, base, core, partial)
         total = int(items.value[base > 0].sum()) + chosen.gain
-        # To do better by a result, a solution may lose less than this against the bound.
+        # A solution with one more result may lose less than this against the bound.
         if size >= len(items) or loss[nearest[size]] > bound - total - 1:
             return _filled(items, keep, base, core, chosen)
         size *= _GROWTH
@@ -258,7 +262,7 @@ def _choice(
     core: NDArray[np.bool_],
     partial: NDArray[np.bool_],
 ) -> _Choice:
-    """What to keep in part, if `base` is kept but for that, and whatever is best of the core."""
+    """Return the component to keep in part, given `base` and the best use of the core."""
     inside, outside = (base > 0) & partial, ~core & (base == 0) & partial
     room = keep - int(base.sum())
     most = room + int(items.size[inside].max(initial=0))
@@ -278,7 +282,7 @@ def _choice(
 def _filled(
     items: _Components, keep: int, base: Counts, core: NDArray[np.bool_], chosen: _Choice
 ) -> Counts:
-    """What a choice keeps in all."""
+    """Return the rows of each component that a choice keeps."""
     parts = base.copy()
     left = core.copy()
     if chosen.item is not None:
@@ -292,7 +296,7 @@ def _filled(
 
 @dataclass(frozen=True)
 class _Choice:
-    """A component to keep in part, how much of it, and what that and the core's best give."""
+    """A component to keep in part, its rows, and the results of it and the best of the core."""
 
     gain: int
     item: int | None = None
@@ -300,9 +304,9 @@ class _Choice:
 
 
 def _part_of(items: _Components, which: Counts, best: Counts, room: int, *, whole: bool) -> _Choice:
-    """The best of some components, none of them in the core, to keep in part.
+    """Return the best component outside the core to keep in part.
 
-    If they are kept `whole` now, part of each goes, and the core has room for more.
+    If components are kept `whole` now, keeping one in part frees room for the core.
     """
     some = items[which]
     freed = some.size if whole else np.zeros_like(some.size)
@@ -315,10 +319,11 @@ def _part_of(items: _Components, which: Counts, best: Counts, room: int, *, whol
 
 
 def _parts_of_core(items: _Components, core: Counts, best: Counts) -> list[_Choice]:
-    """For each of some components of the core, how best to keep it in part.
+    """For each of some components of the core, find the best way to keep it in part.
 
-    It needs the knapsack of all others; `best` is that of all that are not asked for. Halving them
-    and offering each half to the other's knapsack makes all in the time of log c, not c, knapsacks.
+    That needs the knapsack of all other components; `best` is the knapsack without `core`. Halving
+    `core` and adding each half to the knapsack of the other takes the time of log c knapsacks
+    instead of c.
     """
     if len(core) <= 1:
         return [_part_of(items, core, best, len(best) - 1, whole=False)]
@@ -342,10 +347,10 @@ def _add(best: Counts, items: _Components) -> None:
 
 
 def _taken(items: _Components, room: int) -> NDArray[np.bool_]:
-    """Which items the best knapsack holds.
+    """Return which items the best knapsack holds.
 
-    Found by dividing the room between two halves of the items (Hirschberg), in the memory of one
-    row of the table instead of all.
+    The room is divided between two halves of the items (Hirschberg), which needs the memory of one
+    row of the table instead of the whole table.
     """
     if len(items) <= 1 or int(items.size.sum()) <= room:
         return items.size <= room

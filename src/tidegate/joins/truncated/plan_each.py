@@ -1,10 +1,10 @@
 """The best truncated join of two relations with a budget for each.
 
-The (k_A, k_B) variant of section 3 of paper 1 (Das, Gehrke, Riedewald). With what one relation
-keeps given, the best the other can keep is a vertex of its budget: values whole or not at all, but
-for one. So some optimum keeps at most one value in part on either side, and all others whole on
-both sides or not at all. That is a knapsack with two weights and few further choices, which is
-small enough for an integer programme once a bound has decided most values.
+The (k_A, k_B) variant of section 3 of paper 1 (Das, Gehrke, Riedewald). If the rows of one relation
+are fixed, the best choice of the other is a vertex of its budget: all values whole or not at all,
+except one. Some optimum therefore keeps at most one value in part on either side, and all others
+whole on both sides or not at all. That is a knapsack with two weights and few further choices. It
+is small enough for an integer program once a bound has decided most values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from tidegate.joins.truncated.knapsack import keep_each
 from tidegate.joins.truncated.plan import Counts, improved, ndg, optdp, results, stand_ins
 
-#: Whether a value is kept in part on the left, and whether on the right.
+#: (kept in part on the left, kept in part on the right).
 _Way = tuple[bool, bool]
 _WAYS: tuple[_Way, ...] = ((False, False), (True, False), (False, True), (True, True))
 
-#: When searches are given up, all of one call together, in the solver's own seconds, which no other
-#: load changes.
+#: The limit for all searches of one call, in the solver's deterministic seconds, which do not
+#: depend on the load of the machine.
 _EFFORT = 1.0
-#: Up to how many steps the plain programme takes no longer than setting up another.
+#: Up to this many steps, the plain dynamic program is faster than setting up the solver.
 _PLAIN = 1 << 18
 
 
 def optimal_each(counts: Counts, keep: tuple[int, int]) -> Counts:
-    """Keep `keep[i]` tuples of relation i, the best way."""
+    """Return the best way to keep `keep[i]` rows of relation i."""
     searches = Searches()
     kept = searches.optimal(counts, keep)
     searches.warn()
@@ -39,10 +39,10 @@ def optimal_each(counts: Counts, keep: tuple[int, int]) -> Counts:
 
 
 class Searches:
-    """The best joins of one call, say one for each window.
+    """The searches for the best joins of one call, one for each window.
 
-    Where searching takes too long, say for a thousand values of nearly equal counts, the best that
-    was found is kept, and a warning says how much better any other could be.
+    If a search takes too long, for example for a thousand values of nearly equal counts, the best
+    solution found is used, and a warning gives the upper bound.
     """
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class Searches:
         self._found = self._most = self._given_up = self._all = 0
 
     def optimal(self, counts: Counts, keep: tuple[int, int]) -> Counts:
-        """Keep `keep[i]` tuples of relation i, the best way there is or that was found.
+        """Return the best way found to keep `keep[i]` rows of relation i.
 
-        Starts from a good solution, and asks whether any is better by at least one result.
+        The search starts from a good solution and looks for one with at least one more result.
         """
         self._all += 1
         kept = np.zeros_like(counts)
@@ -74,7 +74,7 @@ class Searches:
         good = max(starts, key=results)
         most = math.floor(bound * (1 + 1e-9))
         if results(good) < most:
-            # Two budgets allow no more than one that is as large as both.
+            # Two budgets allow at most the results of one budget of their sum.
             most = min(most, results(optdp(counts, sum(keep))))
         if results(good) < most:
             ways, without = _left_open(counts, keep, prices, bound * (1 + 1e-9) - results(good) - 1)
@@ -88,7 +88,7 @@ class Searches:
         return good
 
     def warn(self) -> None:
-        """Say how far from the best the searches that were given up may be."""
+        """Warn if searches were given up, with the upper bound of the results."""
         if self._given_up:
             where = f" in {self._given_up:,} of {self._all:,} windows" if self._all > 1 else ""
             warnings.warn(
@@ -106,7 +106,7 @@ class Searches:
         without: NDArray[np.bool_],
         least: int,
     ) -> tuple[Counts | None, float]:
-        """The best way found that has at least so many results, and the most there can be."""
+        """Return the best solution with at least `least` results, and the upper bound."""
         from ortools.sat.python import cp_model
 
         if self._left <= 0:
@@ -152,7 +152,7 @@ class Searches:
         if status == cp_model.INFEASIBLE:
             return None, least - 1
         if status == cp_model.UNKNOWN:
-            return None, math.inf  # a solver that has found nothing has no bound to tell, either
+            return None, math.inf  # no solution found, so no bound either
         found = np.zeros_like(counts)
         for side in (0, 1):
             np.add.at(found[side], where, [solver.value(number) for number in kept[side]])
@@ -160,13 +160,13 @@ class Searches:
 
 
 def _plain_steps(counts: Counts, keep: tuple[int, int]) -> int:
-    """How long the paper's programme takes: for each value and budget, all it could keep."""
+    """Return the number of steps of the paper's dynamic program."""
     parts = np.minimum(counts, np.array(keep)[:, np.newaxis]) + 1.0
     return int(min(parts.prod(axis=0).sum() * (keep[0] + 1.0) * (keep[1] + 1.0), 2.0**62))
 
 
 def _plain(counts: Counts, keep: tuple[int, int]) -> Counts:
-    """The paper's programme, which small cases are solved by soonest."""
+    """Solve a small case by the paper's dynamic program."""
     kept = np.zeros_like(counts)
     best = np.zeros((counts.shape[1] + 1, keep[0] + 1, keep[1] + 1), np.int64)
     keep_each(counts, best, kept)
@@ -174,10 +174,10 @@ def _plain(counts: Counts, keep: tuple[int, int]) -> Counts:
 
 
 def _relaxed(counts: Counts, keep: tuple[int, int]) -> tuple[float, tuple[float, float], Counts]:
-    """The optimum if values could be kept in any proportion, both sides alike.
+    """Solve the relaxation in which values can be kept in any proportion, equal on both sides.
 
-    Gives a bound on the results, what a tuple of either side is worth (any such prices give a
-    bound, those of the linear programme the best), and what is kept, rounded down.
+    Return an upper bound of the results, the price of a row of either side (any prices give a
+    bound; those of the linear program give the best one), and the kept rows, rounded down.
     """
     from scipy.optimize import linprog
 
@@ -192,11 +192,11 @@ def _relaxed(counts: Counts, keep: tuple[int, int]) -> tuple[float, tuple[float,
 def _left_open(
     counts: Counts, keep: tuple[int, int], prices: tuple[float, float], allowed: float
 ) -> tuple[dict[_Way, NDArray[np.bool_]], NDArray[np.bool_]]:
-    """Which values may be kept in each way, and which not at all, to lose no more than allowed.
+    """Return which values may be kept in each way, and which may be left out.
 
-    What a way loses against the bound is linear in either side's number of tuples, so that it
-    loses least in some corner. And as in `static`, all values that could stand in for a value must
-    be used, too, and fit: whole, but for one at the most, which may be the value itself.
+    A choice may lose at most `allowed` against the bound. The loss is linear in the number of rows
+    of either side, so it is smallest in a corner. As in `plan`, all values that could replace a
+    value must be used too, and fit: whole, except at most one, which may be the value itself.
     """
     left, right = counts
     fits: dict[tuple[int, bool], NDArray[np.bool_]] = {}
@@ -222,7 +222,7 @@ def _left_open(
 
 
 def _number(model: Any, count: int, chosen: Any, in_part: bool) -> Any:
-    """How many tuples are kept of a value, if it is kept in this way: all, or fewer."""
+    """Return the solver's expression for the kept rows of a value: all, or fewer in part."""
     if not in_part:
         return count * chosen
     part = model.new_int_var(0, count - 1, "")

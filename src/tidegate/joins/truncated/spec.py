@@ -1,4 +1,4 @@
-"""What a truncated join is: settings, checked once, before any data is read."""
+"""The settings of a truncated join, checked once before any data is read."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from tidegate.settings.checks import (
 from tidegate.settings.times import TimeUnit
 from tidegate.settings.values import is_whole, quoted
 
-#: How a truncated join chooses: with one budget for two inputs, with one for each, and with one
-#: for each of more than two.
+#: Methods with one budget for two inputs, with one for each of two, and with one for each of more.
 OVERALL_METHODS = ("optimal", "adg")
 EACH_METHODS = ("optimal", "ndg", "independent")
 SEVERAL_METHODS = ("independent", "ndg")
 
 
-#: More tuples than there can be.
+#: The largest budget in rows.
 _ALL = 2**62
 
 
 @dataclass(frozen=True)
 class Relation:
-    """One of the inputs of a truncated join; `name` is what errors and results call it."""
+    """One input of a truncated join; `name` is used in errors and results."""
 
     name: str
     schema: pa.Schema
@@ -46,11 +45,11 @@ class Relation:
 
 @dataclass(frozen=True)
 class TruncatedJoin:
-    """A join of relations of which only some tuples are kept, ready to run.
+    """The checked settings of a join that keeps only some rows of its inputs.
 
-    `budget` is one number for all inputs together, or one for each: of tuples to delete if
-    `deletes`, and otherwise to keep. `per` is the length of a tumbling window in the numbers of
-    `unit`, if there is a budget for each window.
+    `budget` is one number for all inputs together, or one for each: the rows to delete if
+    `deletes`, and otherwise the rows to keep. `per` is the length of a tumbling window in the
+    kernel's units, if each window has a budget.
     """
 
     relations: tuple[Relation, ...]
@@ -64,7 +63,7 @@ class TruncatedJoin:
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The columns of all inputs, one after the other."""
+        """The columns of all inputs, in order of the inputs."""
         fields = [field for relation in self.relations for field in relation.schema]
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
 
@@ -125,7 +124,7 @@ def _suffixes(suffixes: Any, count: int) -> Any:
 def _budget(keep: Any, delete: Any, count: int) -> int | tuple[int, ...]:
     if (keep is None) == (delete is None):
         raise TidegateError(
-            "a truncated join needs one of keep and delete: how many tuples to keep, or how many "
+            "a truncated join needs one of keep and delete: how many rows to keep, or how many "
             f"to delete; not keep={quoted(keep)} and delete={quoted(delete)}"
         )
     name, value = ("keep", keep) if delete is None else ("delete", delete)
@@ -133,7 +132,7 @@ def _budget(keep: Any, delete: Any, count: int) -> int | tuple[int, ...]:
     for number in numbers:
         if not is_whole(number) or number < 0:
             raise TidegateError(
-                f"{name} must be a whole number of tuples that is not negative, or one such number "
+                f"{name} must be a whole number of rows that is not negative, or one such number "
                 f"for each input, not {quoted(value)}"
             )
     if not isinstance(value, tuple | list):
@@ -173,11 +172,11 @@ def _method(method: Any, budget: int | tuple[int, ...]) -> str:
 def _window_times(
     schemas: Sequence[pa.Schema], sides: tuple[str, ...], time: Any, per: Any
 ) -> tuple[tuple[str | None, ...], TimeUnit | None]:
-    """The time column of each input and what they are measured in; None without windows."""
+    """Return the time column of each input and their unit; None without windows."""
     if per is None and time is None:
         return (None,) * len(schemas), None
     if time is None:
-        raise TidegateError(f"per={quoted(per)} needs time: the column that says when a tuple came")
+        raise TidegateError(f"per={quoted(per)} needs time: the column that says when a row came")
     if per is None:
         raise TidegateError(
             f"time={quoted(time)} needs per: how long a window is; leave time out to join "

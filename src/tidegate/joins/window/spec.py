@@ -1,4 +1,4 @@
-"""What a join is: settings, checked once, before any data is read."""
+"""The settings of a window join, checked once before any data is read."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ COMBINE: dict[str, Any] = {
     "product": np.multiply,
 }
 COMBINES = tuple(COMBINE)
-#: What a shard needs to hold anything worth it, where memory is a size.
+#: The least memory of a shard, if memory is given in bytes.
 LEAST_BYTES = 4096
-#: What the smallest tuple takes, nearly, beside what is set aside to learn.
+#: Roughly the least memory in bytes for one row and the state that policies learn.
 _ONE_TUPLE = 1000
 
 _SIZES = {
@@ -69,7 +69,7 @@ _SIZES = {
 
 
 class Frequencies(NamedTuple):
-    """How often each key arrives on each stream, by key hash, sorted."""
+    """Arrivals of each key on each stream, sorted by key hash."""
 
     keys: NDArray[np.uint64]
     left: NDArray[np.float64]
@@ -78,7 +78,7 @@ class Frequencies(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowJoin:
-    """A bounded join of two streams over sliding windows, ready to run."""
+    """The checked settings of a bounded window join of two streams."""
 
     left: Side
     right: Side
@@ -97,43 +97,43 @@ class WindowJoin:
     params: tuple[float, ...] = ()
     curves: tuple[list[float], list[float]] = ([0.0], [0.0])
     frequencies: Frequencies | None = None
-    #: Whether the split is still to be predicted, once frequencies are known.
+    #: True if the split will be predicted once frequencies are known.
     unsplit: bool = False
     cpu: SlowCPU | None = None
 
     @property
     def second(self) -> float:
-        """A unit of time in the kernel's numbers: a second, or 1."""
+        """A second in the kernel's units; 1 where times are plain numbers."""
         return times_of(self.unit, (self.left.window, self.right.window)).unit
 
     @property
     def cpu_halflife(self) -> int | float:
-        """How long until an arrival counts half before the join."""
+        """The half-life of arrival counts in the queue of a slow CPU."""
         return halflife_of(Prob(), (self.left.window, self.right.window), self.unit)
 
     @property
     def memory(self) -> int | None:
-        """The least memory that there is at any time; None if everything is kept at all times."""
+        """The smallest budget at any time; None if everything is always kept."""
         return min((step.value for step in self.budget if step.value is not None), default=None)
 
     @property
     def result_age(self) -> int | float | None:
-        """How much older than the newest row a result's times may be; None for any age."""
+        """How much older than the newest row a result's times can be; None for any age."""
         left, right = self.left.window, self.right.window
         if left is None or right is None:
             return None
-        # A shard's queue is its share of the whole, rounded up: at most twice as long to wait in.
+        # A shard's queue is its share rounded up, so rows wait at most twice as long in it.
         queued = 0 if self.cpu is None else 2 * self.cpu.queue * self.cpu.step(self.second)
         return max(left, right) + math.ceil(queued)
 
     @property
     def sheds(self) -> bool:
-        """Whether tuples can be dropped: from a memory, or from the queue of a slow CPU."""
+        """True if rows can be dropped, from memory or from the queue of a slow CPU."""
         return self.memory is not None or self.cpu is not None
 
     @property
     def most_shards(self) -> int | None:
-        """How many shards there can be: by key, and each with memory for both sides."""
+        """The most shards, so that each has memory for both sides; 1 without a key."""
         if not self.left.keys:
             return 1
         most = [] if self.cpu is None else [self.cpu.queue]
@@ -145,7 +145,7 @@ class WindowJoin:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Left, then right."""
+        """The left side, then the right side."""
         return self.left, self.right
 
     @property
@@ -155,7 +155,7 @@ class WindowJoin:
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
 
     def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values: a checkpoint depends on each."""
+        """Return the settings as plain JSON values; a checkpoint is bound to all of them."""
         cpu = {} if self.cpu is None else {"cpu": self.cpu.settings()}
         return (
             cpu
@@ -178,7 +178,7 @@ class WindowJoin:
 
 
 def settings_of_policy(policy: Policy) -> dict[str, Any]:
-    """The policy's settings, under names that hide none of the join's."""
+    """Return a policy's settings under names that differ from those of the join."""
     given = policy.settings()
     return {n if n == "policy" else f"policy's {n}": value for n, value in given.items()}
 
@@ -261,12 +261,12 @@ def window_join(
 
 
 def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
-    """The same join with what its policy ranks by, once it is clear that this can be had."""
+    """Return the join with the parameters of its policy, after checking that they fit."""
     assert spec.memory is not None
     chosen, lengths = spec.policy, (spec.left.window, spec.right.window)
     if spec.split is not None and not spec.in_bytes and spec.memory < 2:
         raise TidegateError(
-            "memory must be at least 2 tuples when it is split between the sides, not "
+            "memory must be at least 2 rows when it is split between the sides, not "
             f"{quoted(memory)}; "
             'use split="shared" or more memory'
         )
@@ -286,7 +286,7 @@ def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
 
 
 def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) -> WindowJoin:
-    """The same join with known frequencies, counted over so long a time."""
+    """Return the join with known frequencies, counted over a time of `span`."""
     known = replace(spec, frequencies=frequencies, unsplit=False)
     if not spec.unsplit or span <= 0 or spec.memory is None:
         return known
@@ -296,7 +296,7 @@ def with_frequencies(spec: WindowJoin, frequencies: Frequencies, span: float) ->
 
 
 def _to_be_split(spec: WindowJoin, memory: Any) -> WindowJoin:
-    """The same join with its split predicted, now or when frequencies are known."""
+    """Return the join with its split predicted, now or once frequencies are known."""
     assert spec.memory is not None
     if any(len(each) > 1 for each in (spec.budget, spec.left.windows, spec.right.windows)):
         raise TidegateError(
@@ -315,7 +315,7 @@ def _windows(spec: WindowJoin) -> tuple[float, float]:
 
 
 def check_collations(frame: Any, keys: tuple[str, ...]) -> None:
-    """Refuse keys of a Spark DataFrame that are compared otherwise than by their bytes."""
+    """Refuse keys of a Spark DataFrame that are not compared by their bytes."""
     for name in keys:
         collation = getattr(frame.schema[name].dataType, "collation", "UTF8_BINARY")
         if collation != "UTF8_BINARY":
@@ -329,7 +329,7 @@ def frequencies_of(
     left: tuple[NDArray[np.uint64], NDArray[np.float64]],
     right: tuple[NDArray[np.uint64], NDArray[np.float64]],
 ) -> Frequencies:
-    """From key hashes and counts of each stream; counts of a key that stands twice add up."""
+    """Merge key hashes and counts of both streams; counts of the same key are added."""
     keys, where = np.unique(np.concatenate([left[0], right[0]]), return_inverse=True)
     split = len(left[0])
     return Frequencies(
@@ -340,7 +340,7 @@ def frequencies_of(
 
 
 def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
-    """A table that the user gave, checked."""
+    """Check a table of frequencies that the user gave."""
     try:
         arrow = as_table(table)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
@@ -373,7 +373,7 @@ def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
 
 
 def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
-    """One column of a table of frequencies, as the type it must have."""
+    """Return one column of a table of frequencies, cast to its type."""
     try:
         column = table.column(name).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -402,7 +402,7 @@ def _pair(value: Any, name: str) -> tuple[str, str]:
 
 
 def check_weights(schema: pa.Schema, name: str, side: str) -> None:
-    """Refuse an importance that is no column of numbers."""
+    """Refuse an importance column that does not hold numbers."""
     check_column(schema, name, input_of(side))
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
@@ -412,7 +412,7 @@ def check_weights(schema: pa.Schema, name: str, side: str) -> None:
 
 
 def _window_pair(within: Any) -> tuple[Any, Any]:
-    """The left's window and the right's, each of which may be a schedule."""
+    """Return the windows of the left and the right; each may be a schedule."""
     if is_schedule(within) or not isinstance(within, tuple | list):
         return within, within
     if len(within) != 2:
@@ -424,7 +424,7 @@ def _window_pair(within: Any) -> tuple[Any, Any]:
 
 
 def window_length(value: Any, unit: TimeUnit) -> int | float | None:
-    """A window in the kernel's numbers; None if it is unbounded."""
+    """Return a window in the kernel's units; None if it is unbounded."""
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
     if isinstance(value, str) and value.strip().lower() == "unbounded":
@@ -435,7 +435,7 @@ def window_length(value: Any, unit: TimeUnit) -> int | float | None:
 def halflife_of(
     policy: Policy, windows: Sequence[int | float | None], unit: TimeUnit
 ) -> int | float:
-    """How long until an arrival counts half; 0 if it never does."""
+    """Return the half-life of arrival counts; 0 if they do not decay."""
     if policy.counts != "arrivals":
         return 0
     if isinstance(policy, ByFrequency):
@@ -452,7 +452,7 @@ def _or_inf(window: int | float | None) -> float:
 
 
 def times_of(unit: TimeUnit, windows: Sequence[int | float | None]) -> Times:
-    """How a policy reads times."""
+    """Return the converter and units that a policy uses to read times."""
 
     def read(value: Any, name: str) -> float:
         return float(duration(value, unit, name, zero=True))
@@ -462,7 +462,7 @@ def times_of(unit: TimeUnit, windows: Sequence[int | float | None]) -> Times:
 
 
 def _check_lives(spec: WindowJoin) -> None:
-    """Refuse to compare lives with lives that never end."""
+    """Refuse schedules that mix bounded and unbounded windows for policies that rank by life."""
     for side, name in zip(spec.sides, ("left", "right"), strict=True):
         lengths = {step.value for step in side.windows}
         if None in lengths and len(lengths) > 1:
@@ -474,7 +474,7 @@ def _check_lives(spec: WindowJoin) -> None:
 
 
 def _as_json(schedule: Schedule, unit: str = "") -> Any:
-    """A schedule as a setting; a value that does not change as itself."""
+    """Return a schedule as JSON; a single step as its value."""
     values = [
         f"{step.value}{unit}" if unit and step.value is not None else step.value
         for step in schedule
@@ -485,19 +485,19 @@ def _as_json(schedule: Schedule, unit: str = "") -> Any:
 
 
 def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
-    """The memory by time, and whether it is a size."""
+    """Return the steps of the budget, and whether they are in bytes."""
     found = steps_of(memory, "memory", unit, kind, memory_of)
     units = {step.value[1] for step in found if step.value[0] is not None}
     if len(units) > 1:
         raise TidegateError(
-            "a schedule of memory must be in tuples throughout or in sizes throughout, not "
+            "a schedule of memory must be in rows throughout or in sizes throughout, not "
             f"{quoted(memory)}"
         )
     return tuple(Step(step.start, step.value[0]) for step in found), True in units
 
 
 def combine_of(combine: Any, importance: Any) -> Combine:
-    """How the importance of a result comes about; refused where there is none."""
+    """Check `combine`, which needs `importance`."""
     if combine is not None and importance is None:
         raise TidegateError(
             f"combine={quoted(combine)} says what importance a result has, and none is given: give "
@@ -508,7 +508,10 @@ def combine_of(combine: Any, importance: Any) -> Combine:
 
 
 def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int | None, bool]:
-    """A memory as a number, and whether it is one of bytes; `none` says what None would do."""
+    """Read a budget; return its number and whether that counts bytes.
+
+    `none` tells, in error messages, what None would do.
+    """
     if value is None:
         return None, False
     if is_whole(value) and value > 0:
@@ -519,20 +522,20 @@ def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int |
             size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
             if 0 < size < _ONE_TUPLE:
                 raise TidegateError(
-                    f"memory of {quoted(value)} is less than one tuple takes with its place in the "
+                    f"memory of {quoted(value)} is less than one row takes with its place in the "
                     f"indexes; give it {_ONE_TUPLE} B at the least, better some MB, or a number "
-                    "of tuples"
+                    "of rows"
                 )
             if size > 0:
                 return not_too_large(size, value, none), True
     raise TidegateError(
-        f'memory must be a positive number of tuples or a size like "64 MB", not {quoted(value)}'
+        f'memory must be a positive number of rows or a size like "64 MB", not {quoted(value)}'
         + (none and f"; {none}")
     )
 
 
 def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:
-    """Refuse a memory that no machine has."""
+    """Refuse a budget larger than the memory of any machine."""
     if memory >= LARGEST_TIME:
         said = f"memory is larger than any machine's: {quoted(value)}"
         raise TidegateError(said + (none and f"; {none}"))
