@@ -1,4 +1,4 @@
-"""``split="predicted"``: the left's share of the memory, from a policy's model."""
+"""``split="predicted"``: compute the left side's share of the memory from a policy's model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegate.settings.values import quoted
 
 
 class Pace(NamedTuple):
-    """How often each key arrives on each stream in a unit of time."""
+    """The arrivals of each key per unit of time, on each stream."""
 
     left: NDArray[np.float64]
     right: NDArray[np.float64]
 
 
 def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: bool) -> None:
-    """Refuse a prediction for which something is not known before the streams are."""
+    """Refuse a prediction that needs something unknown before the streams run."""
     if in_bytes:
         raise TidegateError(
             f'split="predicted" needs memory as a number of tuples, not {quoted(memory)}: how '
@@ -51,16 +51,16 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
 def share(
     policy: Policy, windows: tuple[float, float], memory: int, pace: Pace | None = None
 ) -> float:
-    """The left's share; windows in units of time."""
+    """Return the left side's share of the memory. Windows are in units of time."""
     left, right = earnings(policy, windows, pace)
-    # Half a tuple more, so that rounding down gives the number itself.
+    # Add half a row, so that rounding down later gives the number itself.
     return (best_split(left, right, memory)[0] + 0.5) / memory
 
 
 def earnings(
     policy: Policy, windows: tuple[float, float], pace: Pace | None
 ) -> tuple[Earnings, Earnings]:
-    """What memory earns on either side by the policy's model."""
+    """Return what memory earns on either side, by the policy's model."""
     if isinstance(policy, Age):
         (left, right), rates = policy.both_curves, policy.both_rates
         return by_age(left, rates[0], windows[0]), by_age(right, rates[1], windows[1])

@@ -1,4 +1,4 @@
-"""Copies of a star join that only count: what a miniature runs."""
+"""Copies of a star join that only count results: what `pool.shadow_joins` runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.settings.columns import as_floats
 
 
 class StarCopies:
-    """Makes copies of a star join, each of which has the facts of its shard."""
+    """Makes copies of a star join, each with the facts of its shard."""
 
     measure, unit = "recall", "held"
 
@@ -39,14 +39,14 @@ class StarCopies:
     def watch(
         self, engine: StarEngine, sizes: Sequence[int], shard: int, shards: int
     ) -> ShadowJoins:
-        """Small copies beside the engine of a shard."""
+        """Return shadow joins for the engine of a shard."""
         if self.job.spec.dynamic:
             return ShadowJoins(ChangingCopies(self.job.spec, engine), sizes)
         return ShadowJoins(ShardCopies(self.job, shard, shards), sizes)
 
 
 class _Copies:
-    """What copies of all star joins have in common."""
+    """Base class of the two kinds of copies."""
 
     unit, sees_more = "held", False
 
@@ -70,20 +70,20 @@ class _Copies:
         return replace(self._spec, memory=None if memory is None else max(memory, self._least))
 
     def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The hashes, the time and what is weighed by."""
+        """Select the hashes, the time and the importance."""
         at = PREPARED + self._sides[stream].schema.get_field_index(self._carried[stream])
         columns = [*batch.columns[:PREPARED], batch.column(at)]
         return pa.RecordBatch.from_arrays(columns, [*batch.schema.names[:PREPARED], "c0"])
 
     def stands_for(self, engine: StarEngine, counters: Mapping[str, int | float]) -> float:
-        """How many tuples a copy holds: each stands for itself."""
+        """Return how many rows a copy holds: each represents only itself."""
         return float(counters["held"])
 
 
 class ChangingCopies(_Copies):
-    """Makes copies of a star join whose relation changes: with the facts that the engine knows.
+    """Makes copies of a star join with a changing relation. They start with the engine's facts.
 
-    What is connected changes, too, so that there is no sample of components.
+    Components change with the relation, so they cannot be sampled.
     """
 
     def __init__(self, spec: StarJoin, engine: StarEngine) -> None:
@@ -91,11 +91,11 @@ class ChangingCopies(_Copies):
         self._engine = engine
 
     def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
-        """Any tuples may meet, by facts that come later."""
+        """Return None: a later fact may join any rows."""
         return None
 
     def copy(self, memory: int | None, sample: Sample) -> StarEngine:
-        """An engine with this memory, or without a limit."""
+        """Return an engine with this budget, or without a limit."""
         engine = CountingStar(self._with(memory), None)
         engine.learn_facts(self._engine)
         return engine
@@ -104,8 +104,8 @@ class ChangingCopies(_Copies):
 class ShardCopies(_Copies):
     """Makes copies of one shard of a star join.
 
-    Facts that share a key are connected, and tuples of facts that nothing connects never meet: a
-    sample is one of the connected components of the relation.
+    Facts that share a key are connected. Rows of unconnected facts never join, so a sample consists
+    of some connected components of the relation.
     """
 
     def __init__(self, job: StarJob, shard: int, shards: int) -> None:
@@ -115,18 +115,18 @@ class ShardCopies(_Copies):
         self._sampled: tuple[float, FactIndex, NDArray[np.int64]] | None = None
 
     def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
-        """The component that a tuple's key is of; 0 for one without facts."""
+        """Return the component of each row's key; 0 for a key without facts."""
         entries = self._index.find(stream, batch.column(KEY).to_numpy())
         names = np.append(self._names[stream], np.uint64(0))
         found: NDArray[np.uint64] = names[entries]
         return found
 
     def copy(self, memory: int | None, sample: Sample) -> StarEngine:
-        """An engine with this memory, or without a limit, and the facts of the sample."""
+        """Return an engine with this budget, or without a limit, and the facts of the sample."""
         return CountingStar(self._with(memory), (self._known, *self._facts(sample.key_group)))
 
     def _facts(self, share: float) -> tuple[FactIndex, NDArray[np.int64]]:
-        """An index of the facts of a share of the components, and their numbers among all."""
+        """Return an index of the facts of a share of the components, and their numbers."""
         if share >= 1:
             return self._index, self._numbers
         if self._sampled is None or self._sampled[0] != share:
@@ -141,7 +141,7 @@ class ShardCopies(_Copies):
 
 
 class CountingStar(StarEngine):
-    """A star join whose results are counted, and not made."""
+    """A star join that counts its results and does not build them."""
 
     def __init__(
         self, spec: StarJoin, relation: tuple[Known, FactIndex, NDArray[np.int64]] | None
@@ -159,9 +159,9 @@ class CountingStar(StarEngine):
 
 
 def component_names(index: FactIndex) -> list[NDArray[np.uint64]]:
-    """For each stream and key, a name of the connected component that it is in.
+    """Return, for each stream and key, a name of the connected component that contains it.
 
-    The least key of the first stream among its facts: the same whichever shard has it.
+    The name is the smallest key of the first stream in the component, so all shards agree on it.
     """
     facts, roots = index.arrays, index.components()
     keys = facts.key[: index.count]

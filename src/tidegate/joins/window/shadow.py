@@ -1,4 +1,4 @@
-"""Copies of a window join that only count: what a miniature runs."""
+"""Copies of a window join that only count results: what `pool.shadow_joins` runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidegate.pool.shadow_joins import OF_HELD, Sample, ShadowJoins, random_shar
 from tidegate.settings.schedules import Step
 from tidegate.settings.side import Side
 
-#: Ways to count that take a fixed part of a size.
+#: Ways to count frequencies that take a fixed part of a size in bytes.
 _OF_A_SIZE = ("window", "sketch")
 
 
 class WindowCopies:
-    """Makes copies of a window join; they carry no more of a tuple than they need."""
+    """Makes copies of a window join. They carry only the columns they need."""
 
     streams, sees_more, measure = 2, True, "recall"
 
@@ -70,25 +70,25 @@ class WindowCopies:
         return replace(spec, left=left, right=right, names=("left", "right"))
 
     def watch(self, engine: object, sizes: Sequence[int], shard: int, shards: int) -> ShadowJoins:
-        """Small copies beside the engine of a shard."""
+        """Return shadow joins for the engine of a shard."""
         return ShadowJoins(self, sizes)
 
     def copy(self, memory: int | None, sample: Sample) -> CountingEngine:
-        """An engine with this memory, or without a limit."""
+        """Return an engine with this budget, or without a limit."""
         budget = (Step(0, None if memory is None else max(memory, self.least)),)
         return CountingEngine(replace(self._spec, budget=budget), sample)
 
     def stands_for(self, engine: CountingEngine, counters: Mapping[str, int | float]) -> float:
-        """How much memory a copy takes, in which some tuples take the room of many."""
+        """Return the memory that a copy takes, in which a row may represent several."""
         return float(engine.used)
 
     def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
-        """Tuples of different keys never meet."""
+        """Return the hashes of the keys: rows with different keys never join."""
         hashes: NDArray[np.uint64] = batch.column(KEY).to_numpy()
         return hashes if self._by_key else None
 
     def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The hashes, the time and what is weighed by."""
+        """Select the hashes, the time and the importance."""
         if self._whole:
             return batch
         side: Side = self._sides[stream]
@@ -98,12 +98,12 @@ class WindowCopies:
 
 
 class CountingEngine(WindowEngine):
-    """A window join whose results are counted, and not made.
+    """A window join that counts its results and does not build them.
 
-    It holds the tuples of some keys, and a share of the others, each of which takes the room of
-    those that it stands for. All others it sees as tuples that are too large to be held: they find
-    partners, and are learned from. A pair then counts if its earlier tuple, of one time the left,
-    may be held, and as often as that one stands for others.
+    It holds all rows of the sure keys, and a share of the other rows. Each row of that share takes
+    the memory of the rows it represents. The engine sees the remaining rows as too large to be
+    held: they probe, and the policy learns from them. A pair counts if its earlier row may be held
+    (with equal times, the left row), and it counts as often as that row represents others.
     """
 
     def __init__(self, spec: WindowJoin, sample: Sample) -> None:
@@ -117,7 +117,7 @@ class CountingEngine(WindowEngine):
 
     @property
     def used(self) -> int:
-        """The memory that is taken."""
+        """The memory in use."""
         return int(self._tables.core.ints[[layout.USED, layout.USED + 1]].sum())
 
     def _batch(
@@ -168,7 +168,7 @@ class CountingEngine(WindowEngine):
             )
 
     def _is_sure(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the earlier tuples of pairs stand for themselves only; one of each is new."""
+        """Return whether the earlier row of each pair represents only itself. One row is new."""
         one, other = left - self._first[0], right - self._first[1]
         both = np.flatnonzero((one >= 0) & (other >= 0))
         left_held = one < 0
@@ -179,7 +179,7 @@ class CountingEngine(WindowEngine):
         return np.where(left_held, *(_among(keys, own) for own in self._always))
 
     def _counts(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether pairs count: newcomers of one time meet whether they may be held or not."""
+        """Return which pairs count: of two new rows of one time, the left one must be holdable."""
         one, other = left - self._first[0], right - self._first[1]
         counts = np.ones(len(left), np.bool_)
         new = np.flatnonzero((one >= 0) & (other >= 0))
@@ -189,7 +189,7 @@ class CountingEngine(WindowEngine):
 
 
 def _among(keys: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether keys are some that are sorted."""
+    """Return which keys are in a sorted array."""
     if len(some) == 0:
         return np.zeros(len(keys), np.bool_)
     at = np.minimum(np.searchsorted(some, keys), len(some) - 1)
