@@ -142,7 +142,7 @@ def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
     nodes = len(chains.memory) + 1 + len(chains.at)
     if arcs >= _MOST_ARCS:
         raise TidegateError(
-            f"tuples find each other {len(chains.at):,} times, too often for a plan by tuple; take "
+            f"rows find each other {len(chains.at):,} times, too often for a plan by row; take "
             "a part of the streams, a shorter window, or no importance and no where"
         )
     laid = flow.Network(

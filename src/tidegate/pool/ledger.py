@@ -32,19 +32,19 @@ def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[i
     )
     if not numbers or not all(is_whole(number) and 0 <= number < 2**63 for number in numbers):
         raise TidegateError(
-            'an order of a pool must be {"number": n, "shares": [...], "memory": n} with whole '
-            f"numbers, not {quoted(update)}"
+            'a budget update of a pool must be {"number": n, "shares": [...], "memory": n} with '
+            f"whole numbers, not {quoted(update)}"
         )
     if shards is not None and len(shares) != shards:
         raise TidegateError(
-            f"order {update['number']} of a pool is for {len(shares)} shards, and the join has "
-            f"{shards}: {quoted(update)}"
+            f"budget update {update['number']} of a pool is for {len(shares)} shards, and the join "
+            f"has {shards}: {quoted(update)}"
         )
     most = max(memory, update.get("memory", 0))
     if sum(shares) > most:
         raise TidegateError(
-            f"order {update['number']} of a pool gives one join {sum(shares):,}, more than all of "
-            f"the pool's memory, {most:,}: {quoted(update)}"
+            f"budget update {update['number']} of a pool gives one join {sum(shares):,}, more "
+            f"than all of the pool's memory, {most:,}: {quoted(update)}"
         )
     return update["number"], tuple(shares)
 

@@ -24,9 +24,9 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
     """Refuse a prediction that needs something unknown before the streams run."""
     if in_bytes:
         raise TidegateError(
-            f'split="predicted" needs memory as a number of tuples, not {quoted(memory)}: how '
+            f'split="predicted" needs memory as a number of rows, not {quoted(memory)}: how '
             "large "
-            'tuples are is not known beforehand; use split="shared"'
+            'rows are is not known beforehand; use split="shared"'
         )
     if not np.isfinite(windows).all():
         raise TidegateError(
@@ -36,7 +36,7 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
     if isinstance(policy, Age) and policy.curve is not None:
         if policy.rates is None:
             raise TidegateError(
-                'split="predicted" needs to know how many tuples arrive on each stream: give '
+                'split="predicted" needs to know how many rows arrive on each stream: give '
                 "Age(curve, rates=(left's, right's)), or use split=\"shared\""
             )
     elif not isinstance(policy, ByFrequency) or policy.learned:

@@ -118,7 +118,7 @@ def best_split(left: Earnings, right: Earnings, memory: int) -> tuple[int, int]:
     memory that neither needs: real streams are less even than the models.
     """
     if memory < 2:
-        raise TidegateError(f"memory must be at least 2 tuples to be split, not {quoted(memory)}")
+        raise TidegateError(f"memory must be at least 2 rows to be split, not {quoted(memory)}")
     wanted = _division(left, right, float(memory))
     best = max(
         (min(max(n, 1), memory - 1) for n in (math.floor(wanted), math.floor(wanted) + 1)),

@@ -51,7 +51,7 @@ def noted(folder: Path) -> Acknowledged:
     except (TypeError, ValueError):
         found = ()
     if not found or not all(is_whole(number) and number >= 0 for pair in found for number in pair):
-        raise _damaged(path, "must be pairs of whole numbers, [[order, share], ...]")
+        raise _damaged(path, "must be pairs of whole numbers, [[update, share], ...]")
     return found
 
 
@@ -65,8 +65,8 @@ def _loaded(path: Path) -> Any:
 
 def _damaged(path: Path, why: str) -> TidegateError:
     return TidegateError(
-        f"{quoted(str(path))} is no order of a pool, or was cut short or changed: it {why}; give "
-        "the pool a folder of its own, or remove the file if it is not the pool's"
+        f"{quoted(str(path))} is no budget update of a pool, or was cut short or changed: it {why}; "
+        "give the pool a folder of its own, or remove the file if it is not the pool's"
     )
 
 
@@ -84,7 +84,7 @@ def home(folder: object) -> Path:
     raw = os.fspath(folder)
     if "://" in str(raw):
         raise TidegateError(
-            f"{said}, not {quoted(raw)}: orders are files of a file system that is mounted "
+            f"{said}, not {quoted(raw)}: budget updates are files of a file system that is mounted "
             "everywhere; "
             "give a plain path, without a scheme"
         )
@@ -131,5 +131,5 @@ def read(folder: Path, memory: int) -> dict[int, Shares]:
             raise _damaged(path, f"is refused, as {error}") from None
         found[number] = shares
     if len({len(shares) for shares in found.values()}) > 1:
-        raise _damaged(folder, "has orders for different numbers of shards")
+        raise _damaged(folder, "has updates for different numbers of shards")
     return found

@@ -167,7 +167,7 @@ def _update(text: str) -> dict[str, Any]:
         check_update(update, memory=2**63)
     except (ValueError, RecursionError) as error:
         raise TidegateError(
-            f"the folder of a pool has a file that is no order of it, {quoted(text)}: {error}. "
+            f"the folder of a pool has a file that is no budget update, {quoted(text)}: {error}. "
             "Give the pool a folder of its own, without the files of others, and start the query "
             "again"
         ) from None

@@ -136,7 +136,7 @@ class PoolController:
         size, in_bytes = memory_of(memory, none="")
         if size is None:
             raise TidegateError(
-                'a pool needs memory, a positive number of tuples or a size like "64 MB", not None'
+                'a pool needs memory, a positive number of rows or a size like "64 MB", not None'
             )
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise TidegateError(
@@ -210,8 +210,8 @@ class PoolController:
         name, estimator = place.share.name, place.estimator
         if self.in_bytes != (estimator.unit == "bytes"):
             raise TidegateError(
-                f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
-                "the pool a number of tuples"
+                f'join "{name}" holds a number of rows, and the pool has "{self.memory}": give '
+                "the pool a number of rows"
             )
         folder = self._folder / name
         weight, least = place.share.weight, estimator.least
@@ -219,8 +219,8 @@ class PoolController:
             self._check_owner()
             if self._registry.still_runs(name):
                 raise TidegateError(
-                    f'join "{name}" was removed, and its query still runs, which would follow the '
-                    "orders of the new one: stop it first, or use another name"
+                    f'join "{name}" was removed, and its query still runs, which would apply the '
+                    "budget updates of the new one: stop it first, or use another name"
                 )
             if name in self._ledger.names and not self._registry.claims(name):
                 self._ledger.renew(name, shards, weight, least)

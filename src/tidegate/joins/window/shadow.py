@@ -44,7 +44,7 @@ class WindowCopies:
             raise TidegateError(
                 f'frequencies="{policy.counting}" takes a part of a size, which cannot change '
                 'while it counts; with a pool of bytes use frequencies="learned", or give the pool '
-                "a number of tuples"
+                "a number of rows"
             )
         ends = [side.window for side in spec.sides]
         if None in ends:
