@@ -383,7 +383,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         pool.remove("a")
     in_bytes = pool_of(tmp_path, memory="1 MB")
     spec = turning(1.0, 1.0)[0]
-    with pytest.raises(tg.TidegateError, match='holds a number of tuples, and the pool has "1 MB"'):
+    with pytest.raises(tg.TidegateError, match='holds a number of rows, and the pool has "1 MB"'):
         in_bytes.admit(PoolMembership(in_bytes.share("a"), WindowCopies(spec)), 1)
 
 
@@ -391,7 +391,7 @@ def test_bad_settings(tmp_path: Path) -> None:
 def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "2020.json").write_text(content)
-    with pytest.raises(tg.TidegateError, match="2020.json' is no order of a pool"):
+    with pytest.raises(tg.TidegateError, match="2020.json' is no budget update of a pool"):
         pool_of(tmp_path)
 
 
@@ -415,7 +415,7 @@ def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -
     (tmp_path / "a").mkdir()
     text = content.replace("MORE", str(MEMORY + 1))
     (tmp_path / "a" / "00000001.json").write_text(text)
-    with pytest.raises(tg.TidegateError, match=r"a/00000001.json' is no order.*remove the file"):
+    with pytest.raises(tg.TidegateError, match=r"a/00000001.json' is no budget.*remove the file"):
         pool_of(tmp_path)
 
 
@@ -424,7 +424,7 @@ def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
     (tmp_path / "a" / "00000001.json").write_text('{"number": 1, "shares": [5]}')
     for note in ("", "5", "[5]", '[["1", 2]]', "{"):
         (tmp_path / "a" / ".followed").write_text(note)
-        with pytest.raises(tg.TidegateError, match=r"a/\.followed' is no order.*remove the file"):
+        with pytest.raises(tg.TidegateError, match=r"a/\.followed' is no budget.*remove the file"):
             pool_of(tmp_path)
 
 
@@ -441,7 +441,7 @@ def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
     member = Member("pool", "a", (2, MEMORY), 1.0)
     engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
     engine.apply_budget(1, (MEMORY - 1, 1))
-    with pytest.raises(tg.TidegateError, match="order 2 of a pool gives one join"):
+    with pytest.raises(tg.TidegateError, match="budget update 2 of a pool gives one join"):
         engine.apply_budget(2, (MEMORY, 1))
     with pytest.raises(tg.TidegateError, match="is for 1 shards, and the join has 2"):
         engine.apply_budget(3, (MEMORY,))

@@ -279,7 +279,7 @@ def test_without_a_bound_nothing_is_predicted() -> None:
         ({"policy": tg.Age()}, 'not Age.*use split="shared"'),
         ({"policy": "fifo"}, "a model that is known beforehand"),
         ({"policy": tg.Age([1, 2])}, "Age\\(curve, rates="),
-        ({"policy": tg.Prob("whole"), "memory": "1 MB"}, "a number of tuples, not '1 MB'"),
+        ({"policy": tg.Prob("whole"), "memory": "1 MB"}, "a number of rows, not '1 MB'"),
         ({"policy": tg.Prob("whole"), "within": "unbounded"}, "windows that end"),
         ({"policy": tg.Prob("whole"), "memory": 1}, "at least 2 rows"),
     ],

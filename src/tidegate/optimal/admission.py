@@ -1,9 +1,9 @@
-"""`before-arrival` beyond small cases: a bound by sharing what pairs earn, and a plan made from it.
+"""Bound and plan `before-arrival` for streams too large for an integer programme.
 
-A result needs two tuples in memory. If each of the two is given a share of what the result is
-worth, and has it whenever it is there itself, no plan earns less than before: an upper bound, and a
-flow again, with a chain for every tuple. Which shares are best is found step by step, by giving
-less to those that are there without their partner (a Lagrangian relaxation).
+A result needs two rows in memory. Suppose each of the two rows gets a share of the result's worth
+whenever it is in memory itself. No plan then earns less than before, so the optimum is an upper
+bound; and it is a flow again, with one chain per row. The best shares are found step by step, by
+giving less to rows that are in memory without their partner (a Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.plan import best_plan
 from tidegate.optimal.sides import Sides, Spans, Whole
 
-#: Pairs up to which this is tried; how often shares are changed at the most, and how many pairs are
-#: looked at in all for it.
+#: The most pairs for which this is tried; the most changes of the shares, and the most pairs
+#: examined for all changes together.
 MOST_PAIRS = 3_000_000
 _STEPS, _WORK = 30, 3_000_000
-#: What the earlier tuple of a pair has at first, and the first step and how fast steps get shorter.
+#: The first share of the earlier row of a pair; the first step, and how fast steps shrink.
 _EARLIER = 0.8
 _STEP, _SHORTER = 0.3, 0.3
-#: How many whole numbers make the worth of the best pair.
+#: The integer that stands for the worth of the best pair.
 _UNIT = 2.0**32
 _ROUNDING = 1e-6
-#: How many ways to split a memory are tried one by one.
+#: The number of splits of a shared memory that are tried one by one.
 _SPLITS = 64
 
 Worth = NDArray[np.float64]
 
 
 class Pairs(NamedTuple):
-    """Pairs: the left's tuple, the right's, the tick of the later one, and what they are worth."""
+    """Pairs of rows: the left's row, the right's row, the tick of the later one, the worth."""
 
     left: Whole
     right: Whole
@@ -49,13 +49,13 @@ class Pairs(NamedTuple):
 
 
 def all_pairs(sides: Sides) -> Pairs:
-    """Every pair that counts."""
+    """Return every pair that counts."""
     spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
     return pairs_of(sides, [*spans, sides.together()])
 
 
 def pairs_of(sides: Sides, spans: Sequence[Spans]) -> Pairs:
-    """The pairs of spans, in one list."""
+    """Return the pairs of several spans in one list."""
     found = [pair for span in spans for pair in sides.pairs(span)]
     left = np.concatenate([np.empty(0, np.int64), *(a for a, _ in found)])
     right = np.concatenate([np.empty(0, np.int64), *(b for _, b in found)])
@@ -64,11 +64,11 @@ def pairs_of(sides: Sides, spans: Sequence[Spans]) -> Pairs:
 
 
 def relaxed(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> tuple[list[Whole], float]:
-    """The best plan that was found on the way, and the lowest bound; none with too many pairs."""
+    """Return the best plan found and the lowest bound. With too many pairs, neither is tried."""
     best = [np.full(len(s), -1, np.int64) for s in sides.streams]
     value, bound = 0.0, math.inf
     ticks = [s.tick[t] for s, t in zip(sides.streams, pairs[:2], strict=True)]
-    # What the left's tuple has of each pair.
+    # The share of the left's row of each pair.
     share = np.where(ticks[0] < ticks[1], _EARLIER, 1 - _EARLIER)
     share[ticks[0] == ticks[1]] = 0.5
     for step in range(min(_STEPS, _WORK // max(len(pairs.now), 1))):
@@ -82,17 +82,17 @@ def relaxed(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> tuple[list[W
         there = [u[t] >= pairs.now for u, t in zip(until, pairs[:2], strict=True)]
         lonely = there[0].astype(np.int64) - there[1]
         share = np.clip(share - _STEP / (1 + _SHORTER * step) * lonely, 0.0, 1.0)
-    # Results are counted in ones.
+    # Without importance every result counts 1, so the bound can be rounded down.
     return best, bound if sides.weighted else float(np.floor(bound + _ROUNDING))
 
 
 def _shared(
     sides: Sides, memory: Sequence[Whole], pairs: Pairs, share: Worth
 ) -> tuple[list[Whole], float]:
-    """The best plan where each tuple has its share of its pairs, and what it earns.
+    """Return the best plan if each row earns its share of its pairs, and what that plan earns.
 
-    A tuple may earn at the tick of its own arrival and then has a place at it. So what it earns at
-    a tick is put at the next one, when its place is free again.
+    A row may earn at the tick of its own arrival, and then takes memory at that tick. So whatever
+    it earns at a tick is entered at the next tick, when its memory is free again.
     """
     most = float(pairs.worth.max(initial=0.0)) or 1.0
     until, bound = [np.full(len(s), -1, np.int64) for s in sides.streams], 0.0
@@ -112,7 +112,7 @@ def _shared(
             expire=np.concatenate([sides.streams[s].expire + 1 for s in mine]),
             gains=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             at=place % ticks,
-            # Up, so that the bound is one.
+            # Round up, so that the bound stays a bound.
             worth=np.ceil(worth * _UNIT).astype(np.int64),
             memory=places,
             late=0,
@@ -128,14 +128,14 @@ def _shared(
 def peeled(
     sides: Sides, memory: Sequence[Whole], until: Sequence[Whole], pairs: Pairs
 ) -> list[Whole]:
-    """Admit all newcomers to a plan, and at each tick drop those worth least until the rest fits.
+    """Admit all newcomers to a plan, and at each tick drop the least valuable until the rest fits.
 
-    A tuple is worth what it earns at this tick with those that are still there, and what it was to
-    earn later by the plan. As partners are dropped it is worth less.
+    The value of a row is what it earns at this tick with the rows still there, plus what the plan
+    lets it earn later. It falls as partners are dropped.
     """
     kept = [u.copy() for u in until]
     own = [s.tick for s in sides.streams]
-    # What each tuple is still to earn by the plan from partners that come later.
+    # What each row still earns by the plan, from partners that come later.
     ahead = [np.zeros(len(s)) for s in sides.streams]
     for s in range(2):
         mine = (pairs.left, pairs.right)[s]
@@ -204,7 +204,7 @@ def peeled(
 
 
 def most_at_ticks(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> float:
-    """What all ticks bring at the most, each on its own: who takes part must be in memory."""
+    """Bound the total by bounding each tick on its own: rows that join must be in memory."""
     grouped = [_by_tick(sides, one, pairs) for one in pairs[:2]]
     first = [np.searchsorted(g.tick, np.arange(len(sides.ticks) + 1)) for g in grouped]
     bound = float(pairs.worth.sum())
@@ -218,7 +218,7 @@ def most_at_ticks(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> float:
         places = [int(m[tick]) for m in memory]
         splits = [(places[0], places[-1])]
         if len(places) == 1:
-            # Ranges of splits, of which the most on each side is no less than any of them has.
+            # Each range of splits is bounded by the largest memory that either side has in it.
             edges = np.unique(np.linspace(0, places[0], _SPLITS + 1).astype(int)).tolist()
             splits = [(high, places[0] - low - 1) for low, high in pairwise(edges)]
         most = max(
@@ -233,7 +233,7 @@ def most_at_ticks(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> float:
 
 
 class _AtTicks(NamedTuple):
-    """Tuples at ticks at which they take part: the tick, and what all and the best pair earn."""
+    """Rows at the ticks at which they join: the tick, and the worth of all pairs and the best."""
 
     tick: Whole
     total: Worth
@@ -250,6 +250,6 @@ def _by_tick(sides: Sides, tuples: Whole, pairs: Pairs) -> _AtTicks:
 
 
 def _most(total: Worth, best: Worth, own: int, other: int) -> float:
-    """What so many tuples earn at the most with so many partners."""
+    """Bound what `own` rows can earn with `other` partners."""
     each = np.sort(np.minimum(total, best * other))[::-1]
     return float(each[:own].sum())

@@ -1,8 +1,9 @@
-"""Chains: tuples that are as good as each other, and when each of them earns.
+"""Chains: groups of interchangeable rows, and the ticks at which they earn (compiled).
 
-The flow's nodes are the ticks, 0 to T, and then the gains. Its arcs, in this order: from every gain
-back to the timeline; into every gain from the one before it; from the timeline into the first gain
-after every member's arrival; and along the timeline. What flows are places in memory.
+The nodes of the flow are the ticks, 0 to T, and then the gains (a gain is a tick at which a group
+earns). The arcs are, in this order: from every gain back to the timeline; into every gain from the
+one before it; from the timeline into the first gain after each member's arrival; and along the
+timeline. One unit of flow is the memory for one row.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from tidegate.optimal.flow import Network
 
 
 class Chains(NamedTuple):
-    """Tuples that compete for one memory, in groups of tuples that are as good as each other.
+    """Rows that compete for one memory, in groups of interchangeable rows.
 
-    Nothing here knows of joins: whatever says when a tuple comes, when it is out of its window and
-    what it earns at which time while it is in memory can be put like this.
+    Nothing here knows about joins. Any problem fits in which a row arrives, expires, and earns a
+    known amount at known ticks while it is in memory.
 
     Attributes
     ----------
     members, gains
-        Where each group's part of the other arrays starts; one more than there are groups.
+        Where each group's part of the other arrays starts; one more entry than there are groups.
     arrive, expire
-        For each member the tick at which it comes, and the first at which it is out of its window.
-        Both ascend within a group.
+        For each member, the tick of its arrival and the first tick after its window. Both ascend
+        within a group.
     at, worth
-        For each gain its tick, ascending within a group, and what each member earns then that came
-        before it and is still there.
+        For each gain, its tick, ascending within a group, and what it is worth to each member that
+        arrived before it and is still in memory.
     memory
         For each tick, how many members fit between it and the next.
     late
-        0 if a place is free for the newcomers of the tick at which a member leaves, 1 if it is free
-        from the next tick on.
+        0 if memory that a member frees at a tick is available to the newcomers of that tick, 1 if
+        it is available from the next tick on.
     """
 
     members: Array
@@ -48,7 +49,7 @@ class Chains(NamedTuple):
 
 @entry_point
 def lay_arcs(chains: Chains, network: Network, excess: Array) -> None:
-    """Fill in the arcs, of which those that nothing can take have no room, and what is to flow."""
+    """Fill in the arcs and the excess of each node. Arcs that cannot be used get no room."""
     members, arrive, expire = chains.members, chains.arrive, chains.expire
     gains, at, worth, late = chains.gains, chains.at, chains.worth, chains.late
     tail, head, cost, room = network.tail, network.head, network.cost, network.room
@@ -57,13 +58,14 @@ def lay_arcs(chains: Chains, network: Network, excess: Array) -> None:
     into, enter, along = n, 2 * n, 2 * n + arrive.shape[0]
     for group in range(members.shape[0] - 1):
         end = members[group + 1]
-        gone = entered = before = members[group]  # expired, with an arc, here before the last gain
+        # The ends of: the expired members, those with an arc, those here before the last gain.
+        gone = entered = before = members[group]
         for g in range(gains[group], gains[group + 1]):
             node = ticks + 1 + g
             tail[g], head[g], cost[g], room[2 * g] = node, at[g] + late, 0, plenty
             while gone < end and expire[gone] <= at[g]:
                 gone += 1
-            # Of those that stay, the newest stay: as many as were here and have not expired.
+            # The newest members stay: as many as were here before and have not expired.
             a = into + g
             tail[a], head[a], cost[a], room[2 * a] = node, node, -worth[g], 0
             if g > gains[group]:
@@ -81,9 +83,9 @@ def lay_arcs(chains: Chains, network: Network, excess: Array) -> None:
             entered += 1
     for i in range(ticks):
         a = along + i
-        # More than ever flows, so that no price along the timeline falls.
+        # More room than ever needed, so that no price along the timeline falls.
         tail[a], head[a], cost[a], room[2 * a] = i, i + 1, 0, plenty + 1
-        # There are never more places than members, so that memory may be as large as it likes.
+        # At most one unit per member is needed, so `memory` may be arbitrarily large.
         places = min(chains.memory[i], plenty)
         excess[i] += places
         excess[i + 1] -= places
@@ -91,7 +93,7 @@ def lay_arcs(chains: Chains, network: Network, excess: Array) -> None:
 
 @entry_point
 def price_gains(chains: Chains, network: Network) -> None:
-    """Price the gains, given the prices of the ticks, so that every way on from a gain costs."""
+    """Price the gains from the prices of the ticks, so that no arc out of a gain pays."""
     gains, at, worth, late = chains.gains, chains.at, chains.worth, chains.late
     room, price = network.room, network.price
     n, ticks = at.shape[0], chains.memory.shape[0]
@@ -106,10 +108,10 @@ def price_gains(chains: Chains, network: Network) -> None:
 
 @entry_point
 def surplus(chains: Chains, paid: Array, best: Array, queue: Array) -> int:
-    """What all members earn at the most if a place costs `paid[j] - paid[i]` from tick i to j.
+    """Return the most that all members earn if memory from tick i to j costs `paid[j] - paid[i]`.
 
-    `best` becomes the gain until which each member stays, or -1. As members come and expire in
-    order, the best gain of each is the maximum of a window that slides over the group's gains.
+    `best` is set to the gain until which each member stays, or -1. Members arrive and expire in
+    order, so the best gain of each is the maximum of a window that slides over the group's gains.
     """
     members, arrive, expire = chains.members, chains.arrive, chains.expire
     gains, at, worth, late = chains.gains, chains.at, chains.worth, chains.late
@@ -147,16 +149,16 @@ def surplus(chains: Chains, paid: Array, best: Array, queue: Array) -> int:
 
 @inlined
 def _last_gain(arrive: int, at: Array, first: int, g: int) -> int:
-    """The gain before `g`, if the member was there for it."""
+    """Return the gain before `g`, if the member was there for it; else -1."""
     return g - 1 if g > first and at[g - 1] > arrive else -1
 
 
 @entry_point
 def stays(chains: Chains, room: Array, held: Array, until: Array) -> None:
-    """Until which gain each member stays in memory, by the flow.
+    """Set `until` to the gain until which each member stays in memory, by the flow.
 
-    `until` is -1 before, and stays so for those that do not. Of a group the newest stay, so that a
-    newcomer takes the place of the oldest.
+    `until` must be -1 on entry, and remains -1 for members that are not kept. The newest members of
+    a group stay: a newcomer takes the place of the oldest.
     """
     members, arrive, expire = chains.members, chains.arrive, chains.expire
     gains, at, late = chains.gains, chains.at, chains.late
@@ -186,7 +188,7 @@ def stays(chains: Chains, room: Array, held: Array, until: Array) -> None:
 
 @inlined
 def _combined(a: float, b: float, how: int) -> float:
-    """The importance of a pair: 0 min, 1 max, 2 sum, 3 product."""
+    """Return the importance of a pair: 0 min, 1 max, 2 sum, 3 product."""
     if how == 0:
         return min(a, b)
     if how == 1:
@@ -196,7 +198,7 @@ def _combined(a: float, b: float, how: int) -> float:
 
 @entry_point
 def count_gains(low: Array, high: Array, tick: Array, counts: Array) -> None:
-    """How many different ticks each group's partners have: `tick[low:high]`, ascending."""
+    """Count the different ticks of each group's partners: `tick[low:high]`, ascending."""
     for group in range(low.shape[0]):
         n = 0
         for i in range(low[group], high[group]):
@@ -216,7 +218,7 @@ def fill_gains(
     at: Array,
     worth: Array,
 ) -> None:
-    """What each group earns when; `own` is a group's importance and `weight` its partners'."""
+    """Fill in when each group earns and how much, by its importance `own` and its partners'."""
     g = -1
     for group in range(low.shape[0]):
         for i in range(low[group], high[group]):

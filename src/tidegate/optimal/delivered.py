@@ -1,4 +1,4 @@
-"""What a plan delivers: its pairs, what it sheds, and how long it keeps each tuple."""
+"""Derive results from a plan: the pairs it delivers, the rows it sheds, and until when it holds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SIDES = ("left", "right")
 
 @dataclass(frozen=True)
 class Delivered:
-    """A plan for both sides.
+    """A plan for both sides, and what follows from it.
 
     Attributes
     ----------
     sides
         The streams.
     until
-        For each tuple of a side the tick until which it is kept, or -1.
+        For each row of a side, the last tick at which it is kept, or -1.
     admitted
-        Whether only newcomers that are kept at their own tick find partners.
+        Whether only newcomers that are kept at their own tick join (`before-arrival`).
     """
 
     sides: Sides
@@ -34,26 +34,26 @@ class Delivered:
     admitted: bool = False
 
     def _spans(self) -> list[Spans]:
-        """Tuples with the partners that find them in memory, or come with them."""
+        """Return rows with the partners that find them in memory, or arrive with them."""
         kept = [np.flatnonzero(until >= 0) for until in self.until]
         spans = [self.sides.later(s, kept[s], self.until[s][kept[s]]) for s in range(2)]
         return [*spans, self.sides.together()]
 
     def pairs(self) -> Iterator[tuple[Whole, Whole]]:
-        """The pairs delivered, as tuples of the left and of the right, some at once."""
+        """Yield the delivered pairs, as rows of the left and of the right, in pieces."""
         left, right = self.sides.streams
         for spans in self._spans():
             for a, b in self.sides.pairs(spans):
                 if not self.admitted:
                     yield a, b
                     continue
-                # The later of the two, or both if they come together, must have been admitted.
+                # The later row, or both if they arrive together, must have been admitted.
                 now = np.maximum(left.tick[a], right.tick[b])
                 seen = (self.until[0][a] >= now) & (self.until[1][b] >= now)
                 yield a[seen], b[seen]
 
     def totals(self) -> tuple[int, float]:
-        """How many results there are, and their importance."""
+        """Return the number of results, and their importance."""
         if self.sides.where is None and not self.admitted and not self.sides.weighted:
             results = sum(int((s.high - s.low).sum()) for s in self._spans())
             return results, float(results)
@@ -64,7 +64,7 @@ class Delivered:
         return results, importance
 
     def missed(self) -> list[NDArray[np.bool_]]:
-        """Whether a tuple left with results still to come that count."""
+        """Return which rows left before their last result that counts."""
         found = []
         for s, stream in enumerate(self.sides.streams):
             other = self.sides.streams[1 - s]
@@ -80,7 +80,7 @@ class Delivered:
         return found
 
     def table(self) -> pa.Table:
-        """The results: the left's columns, then the right's."""
+        """Return the results: the left's columns, then the right's."""
         schema = self.sides.spec.result_schema
         batches = []
         for left, right in self.pairs():
@@ -89,7 +89,7 @@ class Delivered:
         return pa.Table.from_batches(batches, schema)
 
     def keep_until(self) -> pa.Table:
-        """For every tuple that is kept, its side, its row number and the time."""
+        """Return the side, the row number and the last time of every row that is kept."""
         times = self._times()
         names, numbers, ticks = [], [], []
         for s, stream in enumerate(self.sides.streams):
@@ -107,7 +107,7 @@ class Delivered:
         )
 
     def _times(self) -> pa.Array:
-        """The time of each tick, as the time columns have it; null where nothing comes."""
+        """Return the time of each tick, in the type of the time columns; null if no row has it."""
         spec = self.sides.spec
         columns = [
             stream.rows.column(side.time)
@@ -121,7 +121,7 @@ class Delivered:
         return both.take(pa.array(sample)) if len(at) else both
 
     def shed(self) -> pa.Table:
-        """Early departures, in the form of `tidegate.local.Result.shed`."""
+        """Return the rows that left early, in the form of `Result.shed`."""
         parts, missed = [], self.missed()
         for s, stream in enumerate(self.sides.streams):
             gone = np.flatnonzero(missed[s])
@@ -144,7 +144,7 @@ class Delivered:
 
 
 def _finer_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """A type that holds the times of both."""
+    """Return a type that holds the times of both sides."""
     if left == right:
         return left
     if pa.types.is_timestamp(left):

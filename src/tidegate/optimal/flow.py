@@ -1,11 +1,11 @@
-"""Minimum-cost flow by repair: start from good prices, then mend what does not balance.
+"""Minimum-cost flow by repair: start from good prices, then balance the flow (compiled).
 
-Every arc is two half arcs, `2 * arc` along it and `2 * arc + 1` back. `cost` is an arc's cost,
-`room` what a half arc can still take, `price` a node's potential. The reduced cost of a half arc
-from u to v is `cost + price[u] - price[v]`. A flow whose half arcs with room all have a reduced
-cost of zero or more is optimal for what it carries: `saturate` makes it so, and `repair` keeps it
-so while it moves excess to where it is missing, along shortest paths. With prices near the optimal
-ones these paths are short, and so is the work, however long the streams are.
+Every arc has two half arcs, `2 * arc` forwards and `2 * arc + 1` backwards. `cost` is an arc's
+cost, `room` the remaining capacity of a half arc, `price` a node's potential. The reduced cost of a
+half arc from u to v is `cost + price[u] - price[v]`. A flow is optimal for what it carries if every
+half arc with room has a reduced cost of at least zero. `saturate` establishes this, and `repair`
+maintains it while it moves excess to nodes that lack flow, along shortest paths. With prices near
+the optimal ones these paths are short, however long the streams are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.kernel.compiling import Array, entry_point, inlined
 
 
 class Network(NamedTuple):
-    """The arcs, what they can take, and the prices of the nodes."""
+    """The arcs, their remaining capacities, and the prices of the nodes."""
 
     tail: Array
     head: Array
@@ -26,7 +26,7 @@ class Network(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a search needs: half arcs by node, and arrays of nodes; `distance` is -1 between."""
+    """Working memory of a search: half arcs by node, arrays of nodes. `distance` is -1 first."""
 
     start: Array
     half: Array
@@ -40,9 +40,9 @@ class Search(NamedTuple):
 
 @entry_point
 def list_halves(network: Network, start: Array, half: Array) -> int:
-    """List the half arcs of each node that can ever take anything; gives how many there are.
+    """List the usable half arcs of each node. Return how many there are.
 
-    They are `half[start[v]:start[v + 1]]`; `start` is zero before.
+    Those of node v are `half[start[v]:start[v + 1]]`. `start` must be zero on entry.
     """
     tail, head, room = network.tail, network.head, network.room
     for a in range(tail.shape[0]):
@@ -66,7 +66,7 @@ def list_halves(network: Network, start: Array, half: Array) -> int:
 
 @entry_point
 def saturate(network: Network, excess: Array) -> None:
-    """Fill what pays and empty what does not, whatever becomes of the balance."""
+    """Fill arcs that pay and empty arcs that do not, without regard to balance."""
     tail, head, cost, room, price = network
     for a in range(tail.shape[0]):
         u, v = tail[a], head[a]
@@ -98,7 +98,7 @@ def _push(heap_key: Array, heap_node: Array, size: int, key: int, node: int) -> 
 
 @inlined
 def _pop(heap_key: Array, heap_node: Array, size: int) -> None:
-    """Take the first away, of `size`."""
+    """Remove the first of `size` entries."""
     last = size - 1
     key, node = heap_key[last], heap_node[last]
     at = 0
@@ -119,14 +119,14 @@ def _pop(heap_key: Array, heap_node: Array, size: int) -> None:
 
 @entry_point
 def repair(network: Network, search: Search, excess: Array, order: Array) -> bool:
-    """Move all excess to where it is missing, node by node; false if there is no way."""
+    """Move all excess to nodes that lack flow, node by node. Return False if there is no path."""
     tail, head, cost, room, price = network
     start, half, distance, via, settled, stack, heap_key, heap_node = search
     for at in range(order.shape[0]):
         source = order[at]
         while excess[source] > 0:
-            # Dijkstra's search, until something that lacks is reached. What is no farther than
-            # where the search is now waits on a stack: there is much of that, and a heap is slow.
+            # Dijkstra's algorithm, until a node that lacks flow is reached. Nodes at the current
+            # distance go on a stack instead of the heap: they are many, and a stack is faster.
             distance[source] = 0
             stack[0] = source
             high, size, count = 1, 0, 0
@@ -172,7 +172,7 @@ def repair(network: Network, search: Search, excess: Array, order: Array) -> boo
                     else:
                         stack[high] = v
                         high += 1
-            # Move as much as the way takes.
+            # Move as much as the path can take.
             amount = min(excess[source], -excess[found])
             v = found
             while v != source:
@@ -187,7 +187,7 @@ def repair(network: Network, search: Search, excess: Array, order: Array) -> boo
                 v = head[h >> 1] if h & 1 else tail[h >> 1]
             excess[source] -= amount
             excess[found] += amount
-            # What was reached before gets cheaper, so that the way there costs nothing now.
+            # Lower the prices of the settled nodes, so that the path has reduced cost zero.
             for i in range(count):
                 price[settled[i]] += distance[settled[i]] - reach
                 distance[settled[i]] = -1

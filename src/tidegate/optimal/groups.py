@@ -1,4 +1,4 @@
-"""From streams to chains: which tuples are as good as each other, and when they earn."""
+"""Turn streams into chains: group interchangeable rows, and find when each group earns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tidegate.optimal.chains import Chains
 from tidegate.optimal.sides import Sides, Whole
 from tidegate.settings.values import quoted
 
-#: Importance is rounded to whole numbers, of which no plan can earn more than this.
+#: Importance is rounded to integers; the sum over all results stays below this.
 _LARGEST = 2**58
-#: Below this the importance of all results cannot be multiplied to such numbers.
+#: If the importance of all results is below this, it cannot be scaled to such integers.
 _SMALLEST = 2.0**-960
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """One side's tuples as chains: `tuples` says which tuple each member is."""
+    """One side's rows as chains. `tuples` says which row each member is."""
 
     tuples: Whole
     members: Whole
@@ -44,9 +44,9 @@ class Pool:
     chains
         The chains.
     side, tuples
-        Of which side each member is, and which tuple.
+        The side of each member, and its row there.
     unit
-        How many of the chains' whole numbers make an importance of one.
+        The integer that stands for an importance of one.
     """
 
     chains: Chains
@@ -56,7 +56,7 @@ class Pool:
 
 
 def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
-    """The chains of each memory: one for both sides, or one a side."""
+    """Return the chains of each memory: one for both sides, or one per side."""
     grouped = [
         (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
         for side in range(2)
@@ -100,9 +100,9 @@ def _merged(
 
 
 def unit_of(worth: NDArray[np.float64], most: int) -> float:
-    """How many whole numbers make a one: as few as say every gain exactly, else very many.
+    """Return the integer that stands for one: a power of ten that is exact, or a large number.
 
-    At `most` so many members have the same gain.
+    At most `most` members have the same gain.
     """
     with np.errstate(over="ignore"):
         total = float(np.abs(worth).sum()) * most
@@ -129,7 +129,7 @@ def unit_of(worth: NDArray[np.float64], most: int) -> float:
 
 
 def _by_group(sides: Sides, side: int, late: int) -> Grouped:
-    """A chain for tuples of one key and importance, as long as later ones expire later."""
+    """Make one chain per key and importance, as long as later rows do not expire earlier."""
     stream, other = sides.streams[side], sides.streams[1 - side]
     tuples = np.arange(len(stream))
     weight = np.zeros(len(stream)) if stream.weight is None else stream.weight
@@ -137,7 +137,7 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
         tuples = np.lexsort((stream.tick, weight, stream.key))
     key, tick, weight = stream.key[tuples], stream.tick[tuples], weight[tuples]
     none = np.zeros(len(tuples), np.int64)
-    # No window matters beyond the last partner: tuples that see all of them expire together.
+    # A window matters only up to the last partner: rows that reach it expire together.
     last = sides.find(1 - side, key, none + len(sides.ticks), "right") - 1
     last_tick = np.append(other.tick, -1)[last]
     meets = (last >= 0) & (np.append(other.key, -1)[last] == key)
@@ -146,8 +146,8 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     new = np.ones(len(tuples), np.bool_)
     new[1:] = (np.diff(key) != 0) | (np.diff(weight) != 0) | (np.diff(expire) < 0)
     if late:
-        # Who stays for a partner cannot make room for a newcomer that comes with it. So they are
-        # as good as each other only if they expire together, as those that see the end do.
+        # A row that stays for a partner cannot make room for a newcomer of the same tick. So rows
+        # are only interchangeable if they expire together, as those that reach the last partner do.
         low = sides.find(1 - side, key, tick, "left")
         high = sides.find(1 - side, key, tick, "right")
         apart = (high > low) | (expire == last_tick + 1)
@@ -167,7 +167,7 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
 
 
 def _by_tuple(sides: Sides, side: int, late: int) -> Grouped:
-    """A chain for each tuple, over the partners that the predicate gives it."""
+    """Make one chain per row, over the partners that the predicate gives it."""
     stream, other = sides.streams[side], sides.streams[1 - side]
     tuples = np.arange(len(stream))
     ticks = len(sides.ticks) + 1

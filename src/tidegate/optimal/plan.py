@@ -1,4 +1,4 @@
-"""The best way to fill a memory: chains of tuples in, how long each is kept out."""
+"""Find the best use of a memory: given chains of rows, how long to keep each row."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tidegate.optimal.chains import Chains
 
 Whole = NDArray[np.int64]
 
-#: No sum of costs may pass this.
+#: No sum of costs may exceed this.
 _LARGEST = 2**60
-#: How much finer prices are than gains, where the numbers allow it. Finer ones are nearer to the
-#: optimal ones at first, but leave fewer ways that cost the same.
+#: How much finer prices are than gains, where the range of integers allows it. Finer prices start
+#: nearer to the optimal ones, but fewer paths then have equal cost.
 _FINEST = 8
-#: Arcs are numbered in 32 bits, twice each.
+#: Arcs have 32-bit numbers, two each.
 _MOST_ARCS = 2**30
-#: How often the range of prices is halved in search of the first one.
+#: How often bisection halves the range of the first price.
 _HALVINGS = 24
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept.
+    """Which members are kept, and until when.
 
     Attributes
     ----------
     until
-        For each member the gain until which it is kept, or -1.
+        For each member, the last gain for which it is kept, or -1.
     value
-        What it earns.
+        What the plan earns.
     bound
-        What no plan can pass.
+        An upper bound on what any plan earns.
     """
 
     until: Whole
@@ -46,11 +46,11 @@ class Plan:
 
 
 def best_plan(chains: Chains) -> Plan:
-    """The plan that earns the most, by minimum-cost flow (Das et al., section 4.1).
+    """Return the plan that earns the most, by minimum-cost flow (Das et al., section 4.1).
 
-    The paper's graph has a node for every tuple and every time at which it may be in memory. Here
-    a group has a node for every time at which it earns: its older members can be swapped for newer
-    ones, so that it only matters how many are kept.
+    The paper's graph has a node for every row and every time at which it may be in memory. Here a
+    group has a node for every time at which it earns. Its older members can be swapped for newer
+    ones, so only the number of kept members matters.
     """
     until = np.full(len(chains.arrive), -1, np.int64)
     if len(chains.at) == 0:
@@ -65,33 +65,33 @@ def best_plan(chains: Chains) -> Plan:
     flow.saturate(arcs, excess)
     _repair(arcs, excess)
     kernel.stays(chains, arcs.room, np.empty(len(until), np.int64), until)
-    # Any prices certify a bound, however they were found.
+    # Any prices give a valid bound.
     paid = arcs.price[0] - arcs.price[: len(chains.memory) + 1]
     return Plan(until, _earned(chains, until), upper_bound(fine, paid) // finer)
 
 
 def _most_alive(chains: Chains) -> int:
-    """How many members have gains to come at once: a larger memory would only be empty."""
+    """Return the largest number of members with gains to come: more memory would stay empty."""
     some = np.diff(chains.gains) > 0
     last = np.where(some, np.append(chains.at, -1)[chains.gains[1:] - 1], -1)
     last = np.repeat(last, np.diff(chains.members))
     waiting = last > chains.arrive
     arrive = chains.arrive[waiting]
-    gone = np.minimum(chains.expire, last + 1)[waiting] + 1  # with the place free a tick later
+    gone = np.minimum(chains.expire, last + 1)[waiting] + 1  # memory is free a tick later
     ends = np.bincount(np.maximum(gone, arrive))
     change = np.bincount(arrive, minlength=len(ends)) - ends
     return int(np.cumsum(change).max(initial=0))
 
 
 def _earned(chains: Chains, until: Whole) -> int:
-    """What a plan earns."""
+    """Return what a plan earns."""
     total = np.concatenate([[0], np.cumsum(chains.worth)])
     kept = np.flatnonzero(until >= 0)
     return int((total[until[kept] + 1] - total[_first_gains(chains)[kept]]).sum())
 
 
 def _first_gains(chains: Chains) -> Whole:
-    """For each member, the first gain of its group after its arrival."""
+    """Return, for each member, the first gain of its group after its arrival."""
     group = np.repeat(np.arange(len(chains.members) - 1), np.diff(chains.members))
     place = np.repeat(np.arange(len(chains.gains) - 1), np.diff(chains.gains))
     ticks = len(chains.memory) + 1
@@ -99,29 +99,29 @@ def _first_gains(chains: Chains) -> Whole:
 
 
 def upper_bound(chains: Chains, paid: Whole) -> int:
-    """A bound on what any plan earns, from what a place in memory costs.
+    """Return a bound on what any plan earns, from a price of memory.
 
-    `paid[i]` is what it costs from the beginning up to tick i, and never falls. If places had to be
-    paid for, every member would stay as long as suits it, whatever the others do. What they earn
-    beyond the cost, and the cost of all memory, is no less than what any plan earns.
+    `paid[i]` is the price of memory for one row from the start to tick i; it never falls. If
+    memory had to be bought, every member would stay as long as it profits, whatever the others do.
+    These profits plus the price of all memory are at least what any plan earns.
     """
     return _surplus(chains, paid)[0] + int(_places(chains) @ np.diff(paid))
 
 
 def _surplus(chains: Chains, paid: Whole) -> tuple[int, Whole]:
-    """What members earn beyond the cost, and until which gain each would stay, or -1."""
+    """Return the members' profits after paying, and until which gain each would stay, or -1."""
     stay = np.empty(len(chains.arrive), np.int64)
     queue = np.empty((int(np.diff(chains.gains).max(initial=0)) + 1, 2), np.int64)
     return int(kernel.surplus(chains, paid, stay, queue)), stay
 
 
 def _places(chains: Chains) -> Whole:
-    """The memory, of which no more is needed than there are members."""
+    """Return the memory at each tick, limited to the number of members."""
     return np.minimum(chains.memory, len(chains.arrive))
 
 
 def _even_prices(chains: Chains) -> Whole:
-    """What a place costs up to each tick if it always costs the same and as many stay as fit."""
+    """Return prices that grow evenly, at the rate at which the members that stay fill memory."""
     passed = np.arange(len(chains.memory) + 1)
     most = max(1.0, min(float(chains.worth.max()), _LARGEST / len(passed)))
     room = int(_places(chains).sum())
@@ -137,12 +137,12 @@ def _even_prices(chains: Chains) -> Whole:
 
 
 def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
-    """The arcs, and what is to flow from and to each node."""
+    """Return the network, and the excess of each node."""
     arcs = 2 * len(chains.at) + len(chains.arrive) + len(chains.memory)
     nodes = len(chains.memory) + 1 + len(chains.at)
     if arcs >= _MOST_ARCS:
         raise TidegateError(
-            f"tuples find each other {len(chains.at):,} times, too often for a plan by tuple; take "
+            f"rows find each other {len(chains.at):,} times, too often for a plan by row; take "
             "a part of the streams, a shorter window, or no importance and no where"
         )
     laid = flow.Network(
@@ -158,7 +158,7 @@ def _network(chains: Chains) -> tuple[flow.Network, NDArray[Any]]:
 
 
 def _repair(network: flow.Network, excess: NDArray[Any]) -> None:
-    """Make the flow balance, and stay optimal for its prices."""
+    """Balance the flow, and keep it optimal for its prices."""
     nodes, arcs = len(network.price), len(network.tail)
     start, half = np.zeros(nodes + 1, np.int64), np.empty(2 * arcs, np.int32)
     listed = flow.list_halves(network, start, half)
@@ -172,7 +172,7 @@ def _repair(network: flow.Network, excess: NDArray[Any]) -> None:
         heap_key=np.empty(listed + 1, np.int64),
         heap_node=np.empty(listed + 1, np.int32),
     )
-    # In random order: one after the other, excess would drive a front of high prices before it.
+    # In random order: otherwise the excess would push a front of high prices ahead of itself.
     order = np.random.default_rng(0).permutation(np.flatnonzero(excess > 0))
     if not flow.repair(network, search, excess, order):
         raise AssertionError("places in memory always find a way along the timeline")

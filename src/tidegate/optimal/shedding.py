@@ -1,7 +1,7 @@
-"""`before-arrival`: a newcomer that is not admitted does not probe, so a result needs two tuples.
+"""Solve `before-arrival`: a rejected newcomer does not probe, so a result needs two held rows.
 
-That is no flow any more. Small cases are solved as an integer programme; larger ones start from
-the optimum of `before-probe`, which no plan can beat, and `tidegate.optimal.admission` goes on.
+This is not a flow. Small cases are solved as an integer programme. Larger ones start from the
+optimum of `before-probe`, which no plan can beat; `tidegate.optimal.admission` then improves it.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import numpy as np
 from tidegate.optimal.admission import Pairs
 from tidegate.optimal.sides import Sides, Whole
 
-#: Pairs up to which the integer programme is tried, and how long, in the solver's own measure,
-#: which does not depend on the machine.
+#: The most pairs for which the integer programme is tried, and its time limit in the solver's
+#: own deterministic unit, which does not depend on the machine.
 MOST_PAIRS = 300
 _EFFORT = 2.0
 
-#: A tuple: its side and its place there.
+#: A row: its side and its index there.
 _Tuple = tuple[int, int]
 
 
 def count_pairs(sides: Sides) -> int:
-    """How many pairs there are, predicate apart."""
+    """Count the pairs, without regard to the predicate."""
     spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
     return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
 
 
 def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Whole] | None, float]:
-    """Solve by integer programme: until when tuples are kept, if a plan was found, and a bound."""
+    """Solve by integer programme. Return until when rows are kept, if solved, and a bound."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     left, right, _, worth = found
-    # The solver works with numbers of ordinary size.
+    # Scale the worth: the solver expects numbers of ordinary size.
     most = float(worth.max(initial=0.0)) or 1.0
     worth = worth / most
     streams = sides.streams
-    # For each tuple the ticks at which it must be there, its own among them.
+    # For each row, the ticks at which it may be needed, including its own.
     needed: dict[_Tuple, set[int]] = defaultdict(set)
     pairs = list(zip(left.tolist(), right.tolist(), worth.tolist(), strict=True))
     for a, b, _ in pairs:

@@ -1,4 +1,4 @@
-"""The two streams as arrays: ticks, windows in ticks, and who can meet whom."""
+"""The two streams as arrays: ticks, windows in ticks, and which rows can join."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tidegate.sql.conditions import Predicate
 
 Whole = NDArray[np.int64]
 
-#: Pairs looked at in one go.
+#: The number of pairs processed at a time.
 _PAIRS = 1 << 20
 
 
 class Spans(NamedTuple):
-    """Tuples of one side, each with a run of the other's."""
+    """Rows of one side, each with a range of the other side's rows."""
 
     side: int
     tuples: Whole
@@ -35,18 +35,18 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """One side's tuples, in order of key and tick.
+    """One side's rows, sorted by key and tick.
 
     Attributes
     ----------
     rows
-        The tuples themselves.
+        The rows with the columns of the input.
     number
         Their row numbers in the input.
     key, tick, expire
-        The number of the key, the tick of the arrival and the first tick out of the window.
+        The number of the key, the tick of the arrival and the first tick after the window.
     weight
-        The importance, where one was asked for.
+        The importance, or None.
     """
 
     rows: pa.RecordBatch
@@ -57,28 +57,28 @@ class Stream:
     weight: NDArray[np.float64] | None
 
     def __len__(self) -> int:
-        """How many tuples there are."""
+        """Return the number of rows."""
         return len(self.tick)
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both streams over one timeline.
+    """Both streams on one timeline.
 
     Attributes
     ----------
     spec
         The join.
     streams
-        The left's tuples and the right's.
+        The left's rows and the right's.
     ticks
         The time of each tick.
     counted
         The first tick whose results count.
     where
-        What pairs must fulfil besides equal keys.
+        The condition on pairs besides equal keys, or None.
     dropped
-        How many rows can never join, and why.
+        The number of rows that can never join, by reason.
     """
 
     spec: WindowJoin
@@ -94,13 +94,13 @@ class Sides:
         return self.streams[0].weight is not None
 
     def find(self, side: int, key: Whole, tick: Whole, how: Literal["left", "right"]) -> Whole:
-        """Where tuples of a side with this key and this tick stand, or would."""
+        """Return the positions of a key and tick among a side's rows, or where they would be."""
         stream, ticks = self.streams[side], len(self.ticks) + 1
         place = stream.key * ticks + stream.tick
         return np.searchsorted(place, key * ticks + tick, how)
 
     def later(self, side: int, tuples: Whole, until: Whole) -> Spans:
-        """The other side's tuples that come after these, up to the tick `until`, and count."""
+        """Return the other side's rows that arrive after these, by the tick `until`, and count."""
         stream = self.streams[side]
         key = stream.key[tuples]
         first = np.maximum(stream.tick[tuples] + 1, self.counted)
@@ -109,14 +109,14 @@ class Sides:
         return Spans(side, tuples, low, np.maximum(low, high))
 
     def together(self) -> Spans:
-        """The right's tuples that come with the left's, and count."""
+        """Return the right's rows that arrive at the same tick as the left's, and count."""
         left = self.streams[0]
         tuples = np.flatnonzero(left.tick >= self.counted)
         key, tick = left.key[tuples], left.tick[tuples]
         return Spans(0, tuples, self.find(1, key, tick, "left"), self.find(1, key, tick, "right"))
 
     def pairs(self, spans: Spans) -> Iterator[tuple[Whole, Whole]]:
-        """The pairs of spans that fulfil the predicate: left's tuples, right's tuples."""
+        """Yield the pairs of spans that fulfil the predicate: left's rows, right's rows."""
         sizes = spans.high - spans.low
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
@@ -132,7 +132,7 @@ class Sides:
             yield left, right
 
     def rows(self, left: Whole, right: Whole) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Tuples as rows with the columns of the inputs."""
+        """Return rows of both sides with the columns of the inputs."""
         a, b = (
             one_batch(pa.Table.from_batches([s.rows]).take(pa.array(at)))
             for s, at in zip(self.streams, (left, right), strict=True)
@@ -140,7 +140,7 @@ class Sides:
         return a, b
 
     def worth(self, left: Whole, right: Whole) -> NDArray[np.float64]:
-        """The importance of pairs; 1 where none was asked for."""
+        """Return the importance of pairs; 1 without importance."""
         a, b = (s.weight for s in self.streams)
         if a is None or b is None:
             return np.ones(len(left))
@@ -154,7 +154,7 @@ def read(
     changes: NDArray[Any],
     count_from: int | float | None,
 ) -> Sides:
-    """Put both inputs on one timeline, which also has the times at which the memory changes."""
+    """Put both inputs on one timeline that includes the times at which the memory changes."""
     batches, dropped = [], {"null_times": 0, "null_keys": 0}
     for side, table in zip(spec.sides, tables, strict=True):
         numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
@@ -194,7 +194,7 @@ def read(
 
 
 def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Schedule) -> Whole:
-    """The first tick out of each tuple's window, which is the one in force at its own time."""
+    """Return the first tick after each row's window, which is the window at the row's own time."""
     expire = np.full(len(times), len(ticks), np.int64)
     for at, step in enumerate(steps):
         mine = np.ones(len(times), np.bool_) if at == 0 else times >= step.start
@@ -203,13 +203,13 @@ def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Schedule
         elif side == 0:
             expire[mine] = np.searchsorted(ticks, times[mine] + step.value)
         else:
-            # As the engine has it: with real numbers, rounding differs between the two.
+            # Subtract, as the engine does: with real numbers, rounding would differ.
             expire[mine] = np.searchsorted(ticks - step.value, times[mine])
     return expire
 
 
 def _weight(side: Side, rows: pa.RecordBatch) -> NDArray[np.float64] | None:
-    """A side's importance, where one was asked for."""
+    """Return a side's importance, or None."""
     if side.importance is None:
         return None
     return as_floats(rows.columns[PREPARED + side.schema.get_field_index(side.importance)])

@@ -1,4 +1,4 @@
-"""One memory for several joins: section 5 of paper 2 (Srivastava, Widom)."""
+"""Divide one memory between several joins: section 5 of paper 2 (Srivastava, Widom)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidegate.settings.values import quoted, real
 Objective = Literal["min", "sum"]
 OBJECTIVES: tuple[Objective, ...] = ("min", "sum")
 
-#: Halvings of the range in which the quality is searched for.
+#: How often bisection halves the range of qualities.
 _HALVINGS = 100
-#: Weights that can be told apart in so many halvings.
+#: The range of weights that `_HALVINGS` halvings can resolve.
 _WEIGHTS = (1e-6, 1e6)
 
 
@@ -27,10 +27,9 @@ def allocate(
 ) -> list[float]:
     """Divide a memory between joins.
 
-    With ``"min"`` the least of recall / weight is the largest that any division has (ALLOC,
-    theorem 5.1), or the largest of error * weight the least. With ``"sum"`` it is the weighted sum
-    of results in a unit of time, or of errors, that is best. What nobody has a use for goes to all
-    in proportion to what they have.
+    With ``"min"``, maximise the smallest recall / weight (ALLOC, theorem 5.1); for samples,
+    minimise the largest error * weight. With ``"sum"``, optimise the weighted sum of results per
+    unit of time, or of errors. Memory that no join can use is added to all shares in proportion.
     """
     one_of(objective, OBJECTIVES, "objective")
     check(curves, weights, memory)
@@ -52,15 +51,15 @@ def proportional(curves: Sequence[Curve], memory: float) -> list[float]:
 
 
 def equal(joins: int, memory: float) -> list[float]:
-    """Give everyone the same."""
+    """Give every join the same share."""
     return [memory / joins] * joins
 
 
 def in_whole(shares: Sequence[float], memory: int, least: Sequence[int]) -> list[int]:
-    """Whole numbers near the shares: everyone has at least so much, all together no more.
+    """Round shares to whole numbers that sum to `memory`, none below its `least`.
 
-    Who has less than the least is given it by the others, in proportion to what they have above
-    their own.
+    Shares below their least are raised. The other joins pay for it, in proportion to what they have
+    above their own least.
     """
     if sum(least) > memory:
         raise TidegateError(
@@ -80,7 +79,7 @@ def in_whole(shares: Sequence[float], memory: int, least: Sequence[int]) -> list
 
 
 def check(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> None:
-    """Refuse what cannot be divided by."""
+    """Refuse curves, weights or a memory that cannot be used for a division."""
     if not curves or len(curves) != len(weights):
         raise TidegateError(
             f"there must be a weight for each of one or more curves, not {len(weights)} for "
@@ -98,7 +97,7 @@ def check(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> N
 
 
 def check_weight(weight: object) -> float:
-    """Refuse what is no weight."""
+    """Return a weight as a number. Refuse anything else."""
     if not _WEIGHTS[0] <= real(weight) <= _WEIGHTS[1]:
         raise TidegateError(
             "a weight must be a number above 0, of a millionth to a million, where 1 is that of "
@@ -109,10 +108,10 @@ def check_weight(weight: object) -> float:
 
 
 def _least(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> list[float]:
-    """ALLOC: the largest q with sum f_i(w_i q) <= M, by bisection.
+    """ALLOC: find the largest q with sum f_i(w_i q) <= M, by bisection.
 
-    Nobody gets more than it has a use for. Of errors it is 1/q that is the same for all, so that
-    more weight is less error.
+    No join gets more than it can use. For errors, all joins get the same 1/q instead, so that a
+    larger weight means a smaller error.
     """
 
     def shares(q: float) -> list[float]:
@@ -143,7 +142,7 @@ def _least(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> 
 
 
 def _sum(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> list[float]:
-    """The best first, over the pieces of all concave curves."""
+    """Fill the pieces of all concave curves, the best rate first."""
     found: NDArray[np.float64] = np.array([float(curve.memory[0]) for curve in curves])
     left = memory - float(found.sum())
     if left < 0:

@@ -1,9 +1,9 @@
-"""How good a join is against the memory that it has: one form for all that predicts it.
+"""Quality as a function of memory: one representation for every kind of prediction.
 
-Section 5 of paper 2 (Srivastava, Widom) divides a memory by functions f(q), the least memory with
-which a join is as good as q. Here they come from the models of frequency and of age
-(`of_earnings`), from what was measured at a few memories (`of_points`; a miniature does so while a
-join runs), or from what a sample of a join is expected to be off by (`of_samples`).
+Section 5 of paper 2 (Srivastava, Widom) divides a memory by functions f(q): the least memory with
+which a join reaches quality q. A `Curve` comes from the frequency and age models (`of_earnings`),
+from measurements at a few sizes (`of_points`, used with shadow joins while a join runs), or from
+the expected error of a sample (`of_samples`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """Recall, or the error of an aggregate, against memory: straight between its points.
+    """Recall, or the error of an aggregate, as a piecewise linear function of memory.
 
     Attributes
     ----------
     memory
-        Where the points are: ascending, from 0 for recall.
+        The memory at each point, ascending. For recall it starts at 0.
     quality
-        The recall there, which never falls, or the error, which never rises.
+        The recall at each point, which never falls, or the error, which never rises.
     results
-        How many results there are in a unit of time, if all are found.
+        The number of results per unit of time if all are found.
     error
-        Whether the quality is an error. Below the first point it grows as that of any sample:
-        with one over the root of its size.
+        Whether the quality is an error. Below the first point it grows like that of any sample,
+        with one over the square root of the memory.
     """
 
     memory: Floats
@@ -61,23 +61,23 @@ class Curve:
 
     @property
     def best(self) -> float:
-        """The quality with all the memory that there is a use for."""
+        """The quality with unlimited memory."""
         return float(self.quality[-1])
 
     @property
     def need(self) -> float:
-        """The least memory with which it is at its best."""
+        """The least memory that reaches the best quality."""
         return self.memory_for(self.best)
 
     def at(self, memory: float) -> float:
-        """The quality with so much memory."""
+        """Return the quality with this memory."""
         if self.error and memory < self.memory[0] and self.quality[0] > 0:
             grown = math.inf if memory <= 0 else math.sqrt(self.memory[0] / memory)
             return float(self.quality[0] * grown)
         return float(np.interp(memory, self.memory, self.quality))
 
     def memory_for(self, quality: float) -> float:
-        """The least memory with which it is as good (f of section 5); infinite if none is."""
+        """Return the least memory that reaches a quality (f of section 5); infinite if none."""
         sign = -1.0 if self.error else 1.0
         rising, wanted = sign * self.quality, sign * quality
         at = int(np.searchsorted(rising, wanted))
@@ -91,9 +91,9 @@ class Curve:
         return float(self.memory[at - 1] + part * (self.memory[at] - self.memory[at - 1]))
 
     def hull(self) -> Earnings:
-        """What each further tuple earns in a unit of time, of the least concave curve above.
+        """Return the least concave curve above this one, as results gained per further row.
 
-        Of an error, by how much it falls.
+        For an error, the gain is by how much the error falls.
         """
         worth = -self.quality if self.error else self.quality * self.results
         corners = [0]
@@ -109,7 +109,7 @@ class Curve:
 
 
 def of_earnings(earnings: Earnings) -> Curve:
-    """Recall by the models of frequency and of age (sections 3.2.2 and 3.3)."""
+    """Return recall as predicted by the frequency or age model (sections 3.2.2 and 3.3)."""
     if earnings.most == 0:
         return Curve(np.zeros(1), np.ones(1), 0.0)
     memory = np.concatenate([[0.0], np.cumsum(earnings.tuples)])
@@ -120,9 +120,9 @@ def of_earnings(earnings: Earnings) -> Curve:
 def of_points(
     memory: Sequence[float], recall: Sequence[float], results: float = 1.0, need: float = math.inf
 ) -> Curve:
-    """Recall from measurements: in any order, with noise, and complete at `need`.
+    """Return recall from noisy measurements in any order; recall is 1 from `need` on.
 
-    Between two measurements the curve is that of `_between`, on a finer grid.
+    Between two measurements the curve follows `_between`, on a finer grid.
     """
     known = {0.0: 0.0} | {
         m: min(max(r, 0.0), 1.0) for m, r in zip(memory, recall, strict=True) if m < need
@@ -140,10 +140,10 @@ def of_samples(
     fractions: Callable[[float], Sequence[Floats]],
     alike: Sequence[float] | None,
 ) -> Curve:
-    """The relative standard error of an estimated total (sections 4.3.2 and 5).
+    """Return the relative standard error of an estimated total (sections 4.3.2 and 5).
 
-    `fractions` gives, for a memory, the inclusion probabilities of each side's classes; `alike` is
-    as `sampling.variance` takes it.
+    `fractions` returns, for a memory, the inclusion probabilities of each side's classes. `alike`
+    is an argument of `sampling.variance`.
     """
     total = sum(float(side.tuples @ side.matches) for side in sides)
     memory = np.array(sorted(set(memories)), np.float64)
@@ -159,10 +159,10 @@ def _slope(x: Floats, y: Floats, one: int, other: int) -> float:
 
 
 def _between(memory: Floats, quality: Floats, steps: int = 8) -> tuple[Floats, Floats]:
-    """Points between measurements, on a smooth curve that does not leave their range.
+    """Interpolate between measurements by a smooth monotone curve.
 
-    Recall bends, and measurements are as far apart as a factor of two: a straight line between
-    them would lie below it.
+    Recall is curved, and measurements are up to a factor of two apart: a straight line between them
+    would lie below it.
     """
     if len(memory) < 3:
         return memory, quality

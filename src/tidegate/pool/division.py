@@ -1,4 +1,4 @@
-"""How a memory is divided between joins and their shards, by what is known of them."""
+"""Divide a pool's memory between joins and their shards, by what their shards have reported."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tidegate.pool.allocation import allocate, in_whole
 from tidegate.pool.ledger import Shares
 from tidegate.pool.reports import Reports
 
-#: New shares must promise so much more recall, or as large a part of all results more.
+#: New shares must raise recall by at least this much, or results by this share of all results.
 _WORTHWHILE = 0.005
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is known of a join that memory is divided by.
+    """What the division of memory needs to know about one join.
 
     Attributes
     ----------
     weight
-        How much it counts.
+        The join's weight in the objective.
     least
-        What each shard must have to hold anything.
+        The least memory with which each shard can hold anything.
     ordered
-        What each shard was last told.
+        The shares of the latest budget update, by shard.
     reports
-        What its shards have said.
+        What its shards have reported.
     """
 
     weight: float
@@ -36,10 +36,10 @@ class Claim:
 
 
 def divide(claims: Mapping[str, Claim], memory: int, objective: str) -> dict[str, list[int]]:
-    """How much each shard of each join should hold.
+    """Return how much memory each shard of each join should hold.
 
-    Until the curve of a join is known it has a part of the memory by its weight, or what it had
-    when it last ran; what is left is divided between the others.
+    A join whose curve is not known yet gets a share by its weight, or what it had when it last ran.
+    The rest is divided between the other joins.
     """
     curves = {name: claim.reports.curve for name, claim in claims.items()}
     unknown = [name for name, curve in curves.items() if curve is None]
@@ -64,14 +64,15 @@ def divide(claims: Mapping[str, Claim], memory: int, objective: str) -> dict[str
 
 
 def _in_shards(claim: Claim, memory: int) -> list[int]:
-    """Divide a join's memory between its shards, for the most results."""
+    """Divide a join's memory between its shards, to find the most results."""
     least, curves = list(claim.least), claim.reports.curves
     if memory == 0:
         return [0] * len(least)
     shares = [memory / len(least)] * len(least)
     if curves is not None and len(curves) > 1:
         shares = allocate(curves, [1.0] * len(curves), memory, "sum")
-        # One with nothing worth holding holds nothing; its copies say when there is.
+        # A shard with nothing worth holding may get nothing; its shadow joins show when it needs
+        # memory.
         least = [0 if each == 1 else each for each in least]
     elif sum(claim.ordered) == memory:
         return list(claim.ordered)
@@ -81,20 +82,20 @@ def _in_shards(claim: Claim, memory: int) -> list[int]:
 def _is_worthwhile(
     claims: Mapping[str, Claim], shares: Mapping[str, Sequence[int]], memory: int, objective: str
 ) -> bool:
-    """Whether new shares promise enough more than those that were ordered last."""
+    """Return True if new shares promise enough more than the current ones."""
     old = {name: claim.ordered for name, claim in claims.items()}
     if any(sum(each) == 0 for each in old.values()):
         return True
     before, after = (_promise(claims, each, objective) for each in (old, shares))
     margin = _WORTHWHILE if objective == "min" else _WORTHWHILE * before
-    # What is left over when a join has gone is to be had by the others in any case.
+    # Memory that a removed join left is always handed out.
     return after > before + margin or sum(map(sum, old.values())) < memory
 
 
 def _promise(
     claims: Mapping[str, Claim], shares: Mapping[str, Sequence[int]], objective: str
 ) -> float:
-    """What the objective is with these shares, by the curves."""
+    """Return the value of the objective with these shares, by the curves."""
     found = []
     for name, claim in claims.items():
         quality, curve = claim.reports.predicted(shares[name]), claim.reports.curve

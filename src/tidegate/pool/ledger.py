@@ -1,9 +1,9 @@
-"""Who may hold how much of a memory, while orders are on their way.
+"""Account for a pool's memory while budget updates are under way.
 
-An order takes effect some time after it was sent, and not for all shards of a join at once. So
-what a shard may hold at any moment is anything between what it last said it may, and all that it
-was ordered since. The books add up the most of these, and let nobody grow but into what is left:
-memory is given to another only once who had it has said that it is free.
+A budget update takes effect some time after it was sent, and not in all shards of a join at once.
+So at any moment a shard may hold anything between the budget it last confirmed and the largest one
+sent since. The ledger adds up the largest possible amounts, and lets joins grow only into what is
+left. Joins that shrink do so immediately; joins that grow wait until that is confirmed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tidegate.errors import TidegateError
 from tidegate.settings.values import is_whole, quoted
 
 Shares = tuple[int, ...]
-#: By shard, the number of the last order that it is known to have followed, and its part of it.
+#: For each shard, the number of the latest update it has confirmed, and its budget in it.
 Acknowledged = tuple[tuple[int, int], ...]
 
 
 def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[int, Shares]:
-    """An order that was read, as its number and its shares, once it is clear that it is one.
+    """Check a budget update that was read. Return its number and its shares.
 
-    It may divide no more than the memory of the pool, or than the pool had when it was sent.
+    It may divide at most the memory of the pool, or the memory the pool had when it was sent.
     """
     known = isinstance(update, Mapping) and set(update) in ({"number", "shares"}, _ORDER)
     shares: Any = update["shares"] if known else None
@@ -32,37 +32,37 @@ def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[i
     )
     if not numbers or not all(is_whole(number) and 0 <= number < 2**63 for number in numbers):
         raise TidegateError(
-            'an order of a pool must be {"number": n, "shares": [...], "memory": n} with whole '
-            f"numbers, not {quoted(update)}"
+            'a budget update of a pool must be {"number": n, "shares": [...], "memory": n} with '
+            f"whole numbers, not {quoted(update)}"
         )
     if shards is not None and len(shares) != shards:
         raise TidegateError(
-            f"order {update['number']} of a pool is for {len(shares)} shards, and the join has "
-            f"{shards}: {quoted(update)}"
+            f"budget update {update['number']} of a pool is for {len(shares)} shards, and the join "
+            f"has {shards}: {quoted(update)}"
         )
     most = max(memory, update.get("memory", 0))
     if sum(shares) > most:
         raise TidegateError(
-            f"order {update['number']} of a pool gives one join {sum(shares):,}, more than all of "
-            f"the pool's memory, {most:,}: {quoted(update)}"
+            f"budget update {update['number']} of a pool gives one join {sum(shares):,}, more "
+            f"than all of the pool's memory, {most:,}: {quoted(update)}"
         )
     return update["number"], tuple(shares)
 
 
-#: What an order says.
+#: The fields of an update.
 _ORDER = {"number", "shares", "memory"}
 
 
 @dataclass
 class _Account:
-    """A join: its orders by number, what each shard follows, and whether it leaves."""
+    """One join: the updates not confirmed by all shards, and what each shard has confirmed."""
 
     weight: float
     least: int
     updates: dict[int, Shares]
     followed: list[tuple[int, int]]
     leaving: bool = False
-    #: Those that every shard has followed, or a later one, are gone from `orders`.
+    #: The shares of the latest update. `updates` no longer has it once all shards confirm it.
     last: Shares = field(default=())
 
     @property
@@ -71,7 +71,7 @@ class _Account:
 
     @property
     def most(self) -> list[int]:
-        """What each shard may hold at the most, by all that is known."""
+        """The most that each shard may hold, by everything that is known."""
         return [
             max([allowed, *(s[at] for number, s in self.updates.items() if number > done)])
             for at, (done, allowed) in enumerate(self.followed)
@@ -79,7 +79,7 @@ class _Account:
 
 
 class AllocationLedger:
-    """The accounts of a memory that several joins share, each in one or more shards."""
+    """The accounts of joins that share a memory, each join with one or more shards."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
@@ -87,41 +87,41 @@ class AllocationLedger:
 
     @property
     def names(self) -> list[str]:
-        """The joins that there are, without those that leave."""
+        """The names of the joins, without those that are leaving."""
         return [name for name, account in self._accounts.items() if not account.leaving]
 
     @property
     def leaving(self) -> list[str]:
-        """The joins that leave, and have not given back all."""
+        """The names of removed joins that have not given back everything."""
         return [name for name, account in self._accounts.items() if account.leaving]
 
     @property
     def granted(self) -> int:
-        """The most that all together may hold at this moment."""
+        """The most that all joins together may hold now."""
         return sum(sum(account.most) for account in self._accounts.values())
 
     def weight(self, name: str) -> float:
-        """How much a join counts."""
+        """Return a join's weight in the objective."""
         return self._accounts[name].weight
 
     def least(self, name: str) -> list[int]:
-        """What each shard must have to hold anything."""
+        """Return the least memory with which each shard can hold anything."""
         return [self._accounts[name].least] * len(self._accounts[name].followed)
 
     def ordered(self, name: str) -> Shares:
-        """What a join was last told that its shards may hold."""
+        """Return the shares of the latest update that was sent to a join."""
         return self._accounts[name].last
 
     def allowed(self, name: str) -> list[int]:
-        """What its shards last said that they may hold."""
+        """Return the budget that each shard last confirmed."""
         return [allowed for _, allowed in self._accounts[name].followed]
 
     def most(self, name: str) -> int:
-        """What a join may hold at the most, by all that is known."""
+        """Return the most that a join may hold, by everything that is known."""
         return sum(self._accounts[name].most)
 
     def followed(self, name: str) -> Acknowledged:
-        """The last order that each shard is known to have followed, and what it says."""
+        """Return the latest update that each shard has confirmed, and its budget in it."""
         return tuple(self._accounts[name].followed)
 
     def open(
@@ -133,9 +133,10 @@ class AllocationLedger:
         updates: Mapping[int, Shares] | None = None,
         followed: Acknowledged = (),
     ) -> None:
-        """Let a join in, whose shards hold nothing yet.
+        """Add a join whose shards hold nothing yet.
 
-        Or what the order says that they have `followed`, or a later one of earlier `orders`.
+        If the join ran before, its shards may hold what they had confirmed (`followed`), or what
+        any later one of the earlier `updates` gave them.
         """
         if name in self._accounts:
             leaving = self._accounts[name].leaving
@@ -156,7 +157,7 @@ class AllocationLedger:
         self._accounts[name] = _Account(weight, least, later, known, last=last)
 
     def renew(self, name: str, shards: int, weight: float, least: int) -> None:
-        """Let a join in again that has an account."""
+        """Change the settings of a join that has an account, when it is built again."""
         self._check_shards(name, len(self._accounts[name].followed), shards)
         self._check_room(name, shards * least)
         self._accounts[name].weight, self._accounts[name].least = weight, least
@@ -182,14 +183,14 @@ class AllocationLedger:
             )
 
     def begin(self, name: str) -> tuple[int, Shares]:
-        """One more order of what was ordered last, with its number: there is one to follow."""
+        """Return a new update that repeats the latest shares, with its number."""
         account = self._accounts[name]
         number = account.number + 1
         account.updates[number] = account.last
         return number, account.last
 
     def settle(self, name: str) -> None:
-        """Count only the last order of a join that will follow it before it takes anything."""
+        """Only count the latest update of a join that is sure to apply it before it reads rows."""
         account = self._accounts[name]
         number = account.number
         if number:
@@ -197,12 +198,12 @@ class AllocationLedger:
             account.followed = [(number - 1, 0)] * len(account.followed)
 
     def leave(self, name: str) -> None:
-        """Have a join give back what it holds."""
+        """Mark a join as leaving: its next update gives back everything."""
         self.check(name)
         self._accounts[name].leaving = True
 
     def check(self, name: str) -> None:
-        """Refuse the name of a join that there is not."""
+        """Refuse the name of a join that is not in the pool."""
         if name not in self.names:
             listed = ", ".join(f'"{each}"' for each in self.names)
             raise TidegateError(
@@ -211,14 +212,15 @@ class AllocationLedger:
             )
 
     def close(self, name: str) -> None:
-        """Have a join that leaves gone: it runs no more."""
+        """Delete the account of a leaving join that no longer runs."""
         if name in self._accounts and self._accounts[name].leaving:
             del self._accounts[name]
 
     def confirm(self, name: str, shard: int, number: int, allowed: int) -> Acknowledged:
-        """Hear from a shard which order it follows, and how much it may hold.
+        """Record which update a shard has applied, and its budget.
 
-        Gives what was followed last, of a join that has left with this.
+        If a leaving join has now given back everything, delete its account and return what its
+        shards confirmed. Otherwise return ().
         """
         account = self._accounts.get(name)
         if account is None or number < account.followed[shard][0]:
@@ -232,15 +234,15 @@ class AllocationLedger:
         return ()
 
     def updates(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:
-        """The orders, with their numbers, that bring joins as near to targets as is safe now."""
+        """Return numbered updates that bring joins as near to their targets as is safe now."""
         most = {name: account.most for name, account in self._accounts.items()}
         wanted = {
             name: [0] * len(most[name]) if account.leaving else list(targets[name])
             for name, account in self._accounts.items()
             if account.leaving or name in targets
         }
-        # Where earlier orders are all that is known, what shards hold is one of them, and to give
-        # any more to anyone may be too much.
+        # After a restart the updates may sum to more than the memory: shards hold one of them, but
+        # it is not known which. Nobody may grow until shards have confirmed.
         unknown = self.granted > self.memory
         free = max(self.memory - self.granted, 0)
         growth = sum(

@@ -1,4 +1,4 @@
-"""``split="predicted"``: the left's share of the memory, from a policy's model."""
+"""``split="predicted"``: compute the left side's share of the memory from a policy's model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tidegate.settings.values import quoted
 
 
 class Pace(NamedTuple):
-    """How often each key arrives on each stream in a unit of time."""
+    """The arrivals of each key per unit of time, on each stream."""
 
     left: NDArray[np.float64]
     right: NDArray[np.float64]
 
 
 def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: bool) -> None:
-    """Refuse a prediction for which something is not known before the streams are."""
+    """Refuse a prediction that needs something unknown before the streams run."""
     if in_bytes:
         raise TidegateError(
-            f'split="predicted" needs memory as a number of tuples, not {quoted(memory)}: how '
+            f'split="predicted" needs memory as a number of rows, not {quoted(memory)}: how '
             "large "
-            'tuples are is not known beforehand; use split="shared"'
+            'rows are is not known beforehand; use split="shared"'
         )
     if not np.isfinite(windows).all():
         raise TidegateError(
@@ -36,7 +36,7 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
     if isinstance(policy, Age) and policy.curve is not None:
         if policy.rates is None:
             raise TidegateError(
-                'split="predicted" needs to know how many tuples arrive on each stream: give '
+                'split="predicted" needs to know how many rows arrive on each stream: give '
                 "Age(curve, rates=(left's, right's)), or use split=\"shared\""
             )
     elif not isinstance(policy, ByFrequency) or policy.learned:
@@ -51,16 +51,16 @@ def check(policy: Policy, windows: tuple[float, float], memory: Any, in_bytes: b
 def share(
     policy: Policy, windows: tuple[float, float], memory: int, pace: Pace | None = None
 ) -> float:
-    """The left's share; windows in units of time."""
+    """Return the left side's share of the memory. Windows are in units of time."""
     left, right = earnings(policy, windows, pace)
-    # Half a tuple more, so that rounding down gives the number itself.
+    # Add half a row, so that rounding down later gives the number itself.
     return (best_split(left, right, memory)[0] + 0.5) / memory
 
 
 def earnings(
     policy: Policy, windows: tuple[float, float], pace: Pace | None
 ) -> tuple[Earnings, Earnings]:
-    """What memory earns on either side by the policy's model."""
+    """Return what memory earns on either side, by the policy's model."""
     if isinstance(policy, Age):
         (left, right), rates = policy.both_curves, policy.both_rates
         return by_age(left, rates[0], windows[0]), by_age(right, rates[1], windows[1])

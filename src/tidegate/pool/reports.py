@@ -1,4 +1,4 @@
-"""What the shards of a join have said lately: how good it is, and would be with other memories."""
+"""Collect what the shards of a join report: its quality now, and with other budgets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from tidegate.pool.curves import Curve, of_earnings, of_points
 from tidegate.pool.split import together
 
-#: What joins are measured by: the share of all results that they find; or of samples one less the
-#: relative standard error of a count over a window.
+#: Measures of quality. Recall is the share of all results that a join finds. The accuracy of a
+#: sample is one minus the relative standard error of a count over a window.
 RECALL, ACCURACY = "recall", "accuracy"
 
 
 @dataclass
 class Seen:
-    """What a shard's reports have said; older ones fade."""
+    """The reports of one shard, as sums in which older reports count less."""
 
     sizes: tuple[int, ...] = ()
     hits: list[float] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Seen:
     begun: bool = False
 
     def add(self, report: Mapping[str, Any], fade: float) -> None:
-        """Take in one more report."""
+        """Add one report."""
         self.held, self.bytes = report["held"], report["bytes"]
         if report["span"] <= 0:
             self.need = max(report["need"], self.need)
@@ -41,17 +41,17 @@ class Seen:
         self.need = max(report["need"], fade * self.need)
         sizes = tuple(report["sizes"])
         if sizes != self.sizes:
-            # Other memories are tried out from now on.
+            # The shadow joins try other sizes from now on.
             self.sizes, self.hits, self.total, self.span = sizes, [0.0] * len(sizes), 0.0, 0.0
         self.hits = [fade * a + b for a, b in zip(self.hits, report["hits"], strict=True)]
-        # Before it has any memory there is nothing to measure.
+        # Before the join has any memory there is nothing to measure.
         self.begun = self.begun or report["allowed"] > 0
         measured = ("worth", "advance") if self.begun else ()
         for name in ("total", "span", *measured):
             setattr(self, name, fade * getattr(self, name) + report[name])
 
     def curve(self) -> Curve | None:
-        """What is found of all against memory, once it is known."""
+        """Return recall against memory; None while unknown."""
         if self.span <= 0:
             return None
         if self.total <= 0:
@@ -61,36 +61,36 @@ class Seen:
 
 
 class Reports:
-    """What all shards of a join have said."""
+    """The reports of all shards of a join."""
 
     def __init__(self, shards: int, measure: str = RECALL) -> None:
         self.measure = measure
         self._seen = [Seen() for _ in range(shards)]
 
     def add(self, shard: int, report: Mapping[str, Any], fade: float) -> None:
-        """Take in a shard's report."""
+        """Add a shard's report."""
         self._seen[shard].add(report, fade)
 
     @property
     def held(self) -> int:
-        """How many tuples there are."""
+        """The number of rows held."""
         return sum(seen.held for seen in self._seen)
 
     @property
     def tuple_bytes(self) -> float:
-        """What a held tuple takes; 0 while nothing is held."""
+        """The mean size of a held row in bytes; 0 while nothing is held."""
         return sum(seen.bytes for seen in self._seen) / self.held if self.held else 0.0
 
     @property
     def curves(self) -> list[Curve] | None:
-        """What each shard finds of all that it could, against its memory; None while unknown."""
+        """The recall of each shard against its memory; None while one is unknown."""
         curves = [seen.curve() for seen in self._seen]
         known = [curve for curve in curves if curve is not None]
         return known if len(known) == len(curves) else None
 
     @property
     def curve(self) -> Curve | None:
-        """How good the join is against its memory, divided between its shards in the best way."""
+        """The join's quality against its memory, divided between its shards in the best way."""
         curves = self.curves
         if curves is None:
             return None
@@ -101,7 +101,7 @@ class Reports:
         return Curve(whole.memory, quality, sum(math.sqrt(c.results) for c in curves))
 
     def predicted(self, shares: Sequence[float]) -> float | None:
-        """How good the join is when its shards have these shares."""
+        """Return the predicted quality of the join with these shares of its shards."""
         curves = self.curves
         if curves is None:
             return None
@@ -110,7 +110,7 @@ class Reports:
 
     @property
     def measured(self) -> float | None:
-        """How good it was in the last batches; None where it had no memory yet."""
+        """The quality in the latest batches; None if the join had no memory yet."""
         curves = self.curves
         if curves is None or not any(seen.advance > 0 for seen in self._seen):
             return None
@@ -118,10 +118,10 @@ class Reports:
         return self._quality(curves, min(_part(found, curves), 1.0))
 
     def _quality(self, curves: Sequence[Curve], part: float) -> float:
-        """The quality of a join whose shards find this part of all.
+        """Return the quality of a join whose shards together find this part of all results.
 
-        Of a sample it is variances that add up, each as a part of the square of a shard's results:
-        the error is the root of their sum over the sum of results.
+        The variances of samples add up, each as a part of the square of a shard's results. The
+        error is the square root of their sum, over the sum of results.
         """
         if self.measure == RECALL:
             return part

@@ -1,13 +1,13 @@
 """How much of a join can be sampled in a memory: section 4 of paper 2 (Srivastava, Widom).
 
-A side's window is a few *classes* of tuples: how many there are of each, and how many partners
-each is expected to find. Under the frequency model a class is a key (theorem 4.2), under the age
-model all tuples are of one class and a curve says when partners come (theorem 4.3).
+The rows in a side's window form *classes*. Each class has a number of rows, and an expected number
+of partners per row. Under the frequency model a class is a key (theorem 4.2). Under the age model
+all rows are in one class, and a curve says when partners arrive (theorem 4.3).
 
-UNIFORM keeps a tuple until the last of its matches that the coin chose. With `most` flips for a
-tuple, that one lies after the j-th match with a chance of ``1 - q**(most - j)``. So what a tuple
-takes is the sum, over j, of that chance times how long the tuple has just j matches behind it. The
-theorems take matches as evenly spaced (frequency) or as the curve has them to the letter (age);
+UNIFORM keeps a row until the last of its matches that the coin chose. With `most` coin flips per
+row, that match is after the j-th one with probability ``1 - q**(most - j)``. So the memory a row
+takes is the sum over j of that probability times how long the row has exactly j matches behind it.
+The theorems take matches as evenly spaced (frequency), or exactly as the curve says (age). A
 `reach` above 0 takes them as random, as real ones are, and flips coins for more of them.
 """
 
@@ -24,31 +24,31 @@ from scipy.special import gammainc, gammaln
 
 Floats = NDArray[np.float64]
 
-#: Above so many partners they come as evenly as makes no difference.
+#: Above this number of partners, random arrivals are treated as evenly spaced.
 _MANY = 64.0
-#: The smallest share that is sampled: below it an estimate would say nothing.
+#: The smallest sampling fraction: below it an estimate would be meaningless.
 _LEAST = 1e-9
-#: Sums that differ by no more than this factor are equal.
+#: Sums that differ by no more than this factor count as equal.
 _ABOUT = 1.0 - 1e-9
-#: Points in time at which a curve is looked at, in each of its steps.
+#: Number of points in time per step of an age curve.
 _FINE = 8
-#: No tuple's size counts for less than this part of the mean one: where a frequency was misjudged,
-#: a weight of 1/probability would otherwise drown all others.
+#: The smallest size of a row in PPS-CLUSTER, relative to the mean. Without it, a row whose
+#: frequency was underestimated would get a weight (1/probability) that drowns out all others.
 FLOOR = 0.05
 
 
 @dataclass(frozen=True)
 class Side:
-    """The tuples that one side's window has, by class.
+    """The rows in one side's window, by class.
 
     Attributes
     ----------
     tuples
-        How much memory those of each class would take, were all of them kept.
+        The memory that all rows of each class would take.
     matches
-        How many partners each is expected to find.
+        The expected number of partners of a row of each class.
     curve
-        Under the age model, when: matches by age, from 0 to the window's end in equal steps.
+        Under the age model, the matches by age, from 0 to the window's end in equal steps.
     """
 
     tuples: Floats
@@ -57,7 +57,7 @@ class Side:
 
     @property
     def mean(self) -> float:
-        """Partners that a tuple is expected to find, on average over all classes."""
+        """The expected number of partners of a row, averaged over all classes."""
         total = float(self.tuples.sum())
         if total > 0:
             return float(self.tuples @ self.matches) / total
@@ -65,36 +65,36 @@ class Side:
 
     @property
     def sizes(self) -> Floats:
-        """What PPS-CLUSTER takes as the sizes of clusters."""
+        """The cluster sizes for PPS-CLUSTER."""
         return np.maximum(self.matches, FLOOR * self.mean)
 
 
 def most_matches(matches: Floats, reach: float) -> Floats:
-    """For how many matches of a tuple UNIFORM flips coins: `reach` deviations above the mean."""
+    """Return for how many matches of a row UNIFORM flips coins: mean plus `reach` deviations."""
     most: Floats = np.ceil(matches + reach * np.sqrt(matches))
     return most
 
 
 def target(memory: float, margin: float) -> float:
-    """The mean from which a memory is `margin` standard deviations away.
+    """Return the mean whose distance from `memory` is `margin` standard deviations.
 
-    What is held are many tuples that were kept independently of each other, so that its variance
-    is at most its mean (section 4.2.2: so that overflow is improbable).
+    The rows held are many rows kept independently of each other, so the variance of their number is
+    at most its mean. The margin makes overflow improbable (section 4.2.2).
     """
     return ((math.sqrt(margin**2 + 4.0 * memory) - margin) / 2.0) ** 2
 
 
 def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats]:
-    """Say for which part of its window UNIFORM keeps a tuple, by the sampling fraction.
+    """Return a function from the sampling fraction to the part of its window a row is kept.
 
-    With a `reach` of 0 this is what theorem 4.2 sums up. A tuple without partners is discarded on
-    arrival (figure 4: the first skip already passes n = 0); the theorem divides by n there.
+    With a `reach` of 0 this is the summand of theorem 4.2. A row without partners is discarded on
+    arrival (figure 4: the first skip already passes n = 0); the theorem would divide by zero there.
     """
     most = matches if reach == 0 else most_matches(matches, reach)
     even = (matches > _MANY) if reach > 0 else np.ones(len(matches), np.bool_)
     terms = np.arange(float(most[~even].max(initial=0.0)))
     few = np.maximum(matches[~even], 1e-12)
-    # A Poisson process of `few` points in a window has j of them behind it for this part of it.
+    # A Poisson process with `few` points per window has exactly j of them behind it for this part.
     stays = gammainc(terms + 1.0, few[:, np.newaxis]) / few[:, np.newaxis]
     left = np.maximum(most[~even][:, np.newaxis] - terms, 0.0)
 
@@ -110,7 +110,7 @@ def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats
 
 
 def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
-    """Say the same of a tuple whose matches come by age.
+    """Return the same function for rows whose matches come by age.
 
     With a `reach` of 0 this is theorem 4.3, without the rate of arrivals.
     """
@@ -118,7 +118,7 @@ def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
     most = float(most_matches(total[-1:], reach)[0])
     terms = np.arange(most)
     if reach == 0:
-        # The inverse of C: the first age at which so many matches are behind.
+        # The inverse of C: the first age at which a given number of matches is behind.
         passed, first = np.unique(total, return_index=True)
         stays = np.diff(np.interp(np.arange(most + 1.0), passed, first / len(curve), right=1.0))
     else:
@@ -136,7 +136,7 @@ def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
 
 
 def uniform_memory(sides: Sequence[Side], reach: float) -> Callable[[float], float]:
-    """Expected memory of UNIFORM by its sampling fraction (theorems 4.2 and 4.3)."""
+    """Return the expected memory of UNIFORM as a function of p (theorems 4.2 and 4.3)."""
     parts = [
         (
             side.tuples,
@@ -150,7 +150,7 @@ def uniform_memory(sides: Sequence[Side], reach: float) -> Callable[[float], flo
 
 
 def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> float:
-    """The sampling fraction with which UNIFORM takes this memory, by root finding."""
+    """Return the sampling fraction with which UNIFORM takes this memory, by root finding."""
     needed = uniform_memory(sides, reach)
     if needed(1.0) <= memory:
         return 1.0
@@ -160,17 +160,17 @@ def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> floa
 
 
 def cluster_fraction(sides: Sequence[Side], memory: float) -> float:
-    """The share of clusters that EQ-CLUSTER can keep to their end (strategy 2)."""
+    """Return the share of clusters that EQ-CLUSTER can keep to their end (strategy 2)."""
     window = sum(float(side.tuples.sum()) for side in sides)
     return min(max(memory / window, _LEAST), 1.0) if window > 0 else 1.0
 
 
 def pps_constant(sizes: Floats, costs: Floats, budget: float) -> float:
-    """The constant c with which clusters cost a budget that are kept with probability c * size.
+    """Return the c for which clusters kept with probability c * size cost `budget` on average.
 
-    No probability passes 1 (footnote 2 of the paper): clusters for which it would are certain, and
-    cost all they can, so that more is left to the others than was thought; and so on, until no
-    more become certain.
+    No probability may exceed 1 (footnote 2 of the paper). Clusters for which c * size does are
+    certain and cost their full cost, which leaves more for the others. This is repeated until no
+    more clusters become certain.
     """
     used = sizes > 0
     sizes, costs = sizes[used], costs[used]
@@ -187,13 +187,13 @@ def pps_constant(sizes: Floats, costs: Floats, budget: float) -> float:
 
 
 def pps_for_memory(sides: Sequence[Side], memory: float) -> float:
-    """The constant with which PPS-CLUSTER takes this memory (strategy 3)."""
+    """Return the constant with which PPS-CLUSTER takes this memory (strategy 3)."""
     sizes = np.concatenate([side.sizes for side in sides])
     return pps_constant(sizes, np.concatenate([side.tuples for side in sides]), memory)
 
 
 def pps_for_fraction(sides: Sequence[Side], fraction: float) -> float:
-    """The constant with which PPS-CLUSTER samples this share of all results."""
+    """Return the constant with which PPS-CLUSTER samples this share of all results."""
     sizes = np.concatenate([side.sizes for side in sides])
     results = np.concatenate([side.tuples * side.matches for side in sides])
     return pps_constant(sizes, results, fraction * float(results.sum()))
@@ -202,11 +202,11 @@ def pps_for_fraction(sides: Sequence[Side], fraction: float) -> float:
 def variance(
     sides: Sequence[Side], shares: Sequence[Floats], alike: Sequence[float] | None
 ) -> float:
-    """The variance of an estimated total, in units of that of one value (section 4.3.2).
+    """Return the variance of an estimated total, in units of one value's (section 4.3.2).
 
-    `shares` are the inclusion probabilities by class, of the tuples' clusters, or of pairs where
-    `alike` is None. `alike` says for each side how far the values of a cluster are the same: all
-    (1), where the value is the side's own or only counted, or not at all (0).
+    `shares` are the inclusion probabilities by class: of clusters, or of pairs if `alike` is None.
+    `alike` says for each side whether the values within a cluster are equal (1: the value is the
+    side's own, or rows are only counted) or independent (0).
     """
     total = 0.0
     for at, (side, share) in enumerate(zip(sides, shares, strict=True)):
@@ -216,7 +216,7 @@ def variance(
 
 
 def classes(tuples: Floats, matches: Floats, most: int = 64) -> tuple[Floats, Floats]:
-    """Put keys with about as many partners into one class, where there are many of them."""
+    """Merge keys with about the same number of partners into classes, if there are many keys."""
     used = tuples > 0
     tuples, matches = tuples[used], matches[used]
     if len(tuples) <= most:

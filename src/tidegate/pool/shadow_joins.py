@@ -1,12 +1,17 @@
-"""What a join would find with other memories: small copies of it, fed a sample of its streams.
+"""Estimate what a join would find with other budgets, by small shadow copies of it.
 
-Recall against memory for any policy, while the join runs (section 5 of paper 2 needs it to divide
-memory). Each copy is a real engine with a memory of its own; one keeps everything, so that the
-others' results can be compared with all there are. Where streams are too much for that, a sample
-stands for them, and memories are as much smaller: some keys (as Waldspurger et al. do for caches,
-FAST 2015), or where few keys have most results, some tuples of all keys. Of these a copy still sees
-all, so that it learns what the join learns, and holds some: all of those that find much, as a few
-of them more or less would change a lot, and a share of the others.
+Section 5 of paper 2 divides memory by recall as a function of memory. Shadow joins measure this
+function for any policy while the join runs. Each copy is a real engine with its own budget, and
+only counts results. One copy has no limit, so that the others' results can be compared with all
+results there are.
+
+Where the streams are too large for that, the copies see a sample, with proportionally smaller
+budgets. The sample consists of some key groups (as Waldspurger et al. do for caches, FAST 2015). A
+key group is a set of keys whose rows may join each other. Where few key groups have most of the
+results, the sample keeps more of them but only some of their rows. A copy then still sees all rows
+of its key groups, so that it learns what the join learns, but holds only some: all rows of the key
+groups with the most partners, because a few of those more or less would change much, and a share of
+the others.
 """
 
 from __future__ import annotations
@@ -23,24 +28,24 @@ from numpy.typing import NDArray
 from tidegate.engine.base import Clocks, Engine
 from tidegate.engine.prepare import ROW_HASH, TIME
 
-#: Tuples that the copy without a limit may hold, above which a sample is taken; and how many rows
-#: of a batch are taken, the latest. They come in so many parts, so that results count from the
-#: middle of a batch on, where it is longer than a window.
+#: If the unlimited copy holds more rows than HELD, a sample is taken. Of each batch at most ROWS
+#: rows are used, the latest. They are fed in _PARTS parts, so that results count from the middle of
+#: a batch on if the batch is longer than a window.
 HELD, ROWS = 1 << 15, 1 << 15
 _PARTS = 4
-#: Of batches that are larger, all but one in so many are passed over.
+#: While batches are larger than ROWS, only one in _TURNS is used.
 _TURNS = 4
-#: A sample of keys must have so many that matter: then the others are much like them.
+#: A sample of key groups must contain this many important ones to represent the others.
 KEYS = 300.0
 
-#: A memory is tried out between two of which one finds so much more recall; in so many rounds, so
-#: many in each.
+#: If recall rises by more than _RISE between two sizes, the size between them is tried as well: in
+#: at most _ROUNDS rounds, at most _MORE sizes in each.
 _RISE, _ROUNDS, _MORE = 0.1, 2, 3
 
-#: Of what copies may hold, the part that is for tuples of keys that find much, of all streams.
+#: The part of HELD that is for rows of key groups with many partners, over all streams.
 _SURE = 0.25
 
-#: What draws which keys there are, which tuples are seen, and which of these may be held.
+#: Multipliers that draw the key groups of a sample, the rows it sees, and the rows it may hold.
 OF_KEY_GROUP, OF_SEEN, OF_HELD = (
     np.uint64(0xC2B2AE3D27D4EB4F),
     np.uint64(0x165667B19E3779F9),
@@ -50,10 +55,11 @@ OF_KEY_GROUP, OF_SEEN, OF_HELD = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What stands for whole streams: a share of the kin, of their tuples, and of those held.
+    """The sampling fractions: of key groups, of rows seen, and of rows that may be held.
 
-    Of the kin that are `sure`, by stream and in order, all tuples may be held. The others that may
-    stand for more than themselves: they take the room of as many, and their results count as often.
+    Of the key groups in `sure` (one sorted array per stream), all rows may be held. Of the others a
+    share `held` may be held; each such row represents several. It takes the memory of the rows it
+    represents, and its results count as often.
     """
 
     key_group: float = 1.0
@@ -63,65 +69,65 @@ class Sample:
 
     @property
     def memory(self) -> float:
-        """How much smaller memories are."""
+        """The factor by which budgets are smaller than the real ones."""
         return self.key_group * self.seen
 
     def results(self, streams: int) -> float:
-        """How many of the results there are: of a combination all are seen."""
+        """Return the share of results that copies find: all rows of a result must be seen."""
         return self.key_group * self.seen**streams
 
 
 class ShadowableJoin(Protocol):
-    """A join of which there can be copies."""
+    """A join that can be copied: what `ShadowJoins` needs to know about it."""
 
     @property
     def horizon(self) -> float:
-        """The longest window: after it, what came first plays no part any more."""
+        """The longest window: rows older than this have no effect any more."""
 
     @property
     def streams(self) -> int:
-        """How many there are."""
+        """The number of streams."""
 
     @property
     def unit(self) -> str:
-        """The counter that memory is measured by: ``"held"`` or ``"bytes"``."""
+        """The counter that measures memory: ``"held"`` or ``"bytes"``."""
 
     @property
     def sees_more(self) -> bool:
-        """Whether a copy can see tuples that it never holds."""
+        """Whether a copy can see rows that it never holds."""
 
     def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
-        """What tuples have in common that may meet; None where all may."""
+        """Return the key group of each row: only rows of one group may join. None if all may."""
 
     def copy(self, memory: int | None, sample: Sample) -> Engine:
-        """An engine like the join's, with this memory or without a limit; it only counts."""
+        """Return an engine like the join's with this budget, or without a limit; it only counts."""
 
     def narrowed(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of a prepared batch that a copy needs."""
+        """Select the columns of a prepared record batch that a copy needs."""
 
     def stands_for(self, engine: Any, counters: Mapping[str, int | float]) -> float:
-        """How much a copy holds, in its unit, where some tuples stand for more than themselves."""
+        """Return how much a copy holds, in `unit`, where a row may represent several."""
 
 
 @dataclass
 class Found:
-    """What copies have found in some batches, scaled up from the sample.
+    """What the copies have found in some batches, scaled up from the sample.
 
     Attributes
     ----------
     sizes
-        The memories of the copies.
+        The budgets of the copies.
     hits
-        The importance of the results of each copy (their number where none is asked for), in the
-        order of their memories.
+        The importance of each copy's results (their number if there is no importance), in the
+        order of `sizes`.
     total
-        That of all results.
+        The importance of all results.
     need
-        How much the copy without a limit held at the most.
+        The most that the unlimited copy held.
     span
-        Over how much time these were found.
+        The time over which these results were found.
     advance
-        By how much the clock has advanced in all.
+        The time by which the clock advanced in all.
     """
 
     sizes: tuple[int, ...]
@@ -135,25 +141,25 @@ class Found:
         self.hits = [0.0] * len(self.sizes)
 
     def add(self, hits: Sequence[float], total: float, span: float) -> None:
-        """Count what was found over some more time."""
+        """Add what was found over a further span of time."""
         self.hits = [a + b for a, b in zip(self.hits, hits, strict=True)]
         self.total += total
         self.span += span
 
 
 class ShadowJoins:
-    """Copies of a join with several memories, over a sample of its streams.
+    """Copies of a join with several budgets, over a sample of its streams.
 
     Parameters
     ----------
     job
-        What is copied.
+        The join to copy.
     sizes
-        The memories, ascending.
+        The budgets, ascending.
     settle
-        Whether results count only once copies have run for as long as the longest window.
+        Whether results count only after the copies have run for the longest window.
     held, rows
-        How many tuples the copy without a limit may hold, and how many rows of a batch are taken.
+        The most rows that the unlimited copy may hold, and the most rows used of a batch.
     """
 
     def __init__(
@@ -168,7 +174,7 @@ class ShadowJoins:
         self._sizes = tuple(sizes)
         self._job, self._settle = job, settle
         self._held, self._rows = held, rows
-        #: How far the streams have come, and how far what was looked at.
+        #: The latest time of the streams, and the latest time fed to the copies.
         self._clock: float | None = None
         self._reached: float | None = None
         self._found = Found(self._sizes)
@@ -178,14 +184,14 @@ class ShadowJoins:
         self._since: float | None = None
         self._most, self._need = 0, 0.0
         self._copies: list[Engine] = []
-        #: The inputs of a part of a batch beyond its streams: no changes, which were taken before.
+        #: The inputs of a part of a batch after its streams: empty, as `_know` has fed the changes.
         self._others: list[Sequence[pa.RecordBatch]] = []
         self._restart(Sample())
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take a batch as the join itself takes it, or the latest part of a large one.
+        """Process a batch of the join, or the latest part of a large one.
 
-        Changes of a relation, the inputs after the streams, are taken of every batch.
+        Changes of a relation, which are the inputs after the streams, are processed in every batch.
         """
         streams = self._job.streams
         self._know(inputs[streams:])
@@ -215,7 +221,7 @@ class ShadowJoins:
             self._restart(replace(self.sample, seen=self.sample.seen * _power(max(span, 2**-20))))
 
     def _know(self, changes: Sequence[Sequence[pa.RecordBatch]]) -> None:
-        """Have copies that know what the join knows: those that are new do already."""
+        """Feed changes of the relation to the copies. New copies are made with them included."""
         self._others = [()] * len(changes)
         if self._copies:
             if any(b.num_rows for other in changes for b in other):
@@ -253,7 +259,7 @@ class ShadowJoins:
             found.add(hits, total, span)
 
     def _hear(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
-        """Take note of how far the streams have come, whatever is looked at."""
+        """Advance the clock to the latest time of the streams, whatever part of them is used."""
         latest = _latest(inputs, clocks, self._clock)
         if self._clock is None:
             firsts = [float(_times(b).min()) for stream in inputs for b in stream if b.num_rows]
@@ -263,7 +269,7 @@ class ShadowJoins:
         self._clock = latest
 
     def take(self) -> Found:
-        """What was found since the last call."""
+        """Return what was found since the last call."""
         found, self._found = self._found, Found(self._sizes)
         self._so_far.add(found.hits, found.total, found.span)
         if self._settle and self._so_far.span >= self._job.horizon:
@@ -271,10 +277,10 @@ class ShadowJoins:
         return found
 
     def refine(self) -> bool:
-        """Also try out memories between two of which one finds much more, and then begin anew.
+        """Add sizes where recall rises steeply, and then restart the copies.
 
-        Some joins find next to nothing until they have room for a few tuples, and then a lot: where
-        that is shows in a few rounds.
+        Some joins find almost nothing until a few rows fit, and then much. A few rounds show where
+        that is.
         """
         found, sizes = self._so_far, self._sizes
         if self._rounds == _ROUNDS or found.total <= 0:
@@ -292,13 +298,13 @@ class ShadowJoins:
         return True
 
     def worth(self, counters: Mapping[str, int | float]) -> float:
-        """What the join itself has found, by its counters, to compare with what was foreseen."""
+        """Return what the join itself found, by its counters, to compare with the prediction."""
         return float(counters["importance"])
 
     # ---- the sample ---------------------------------------------------------------------------
 
     def _restart(self, sample: Sample) -> None:
-        """Begin anew with this sample, at the next batch."""
+        """Restart with this sample, at the next batch."""
         self.sample = sample
         self._since, self._most = None, 0
         self._so_far = Found(self._sizes)
@@ -322,10 +328,10 @@ class ShadowJoins:
         return narrow if kept.all() else narrow.filter(pa.array(kept))
 
     def _thin(self, inputs: Sequence[Sequence[pa.RecordBatch]], share: float) -> None:
-        """Begin anew with a sample that is smaller by this share, or by more.
+        """Restart with a sample that is smaller by this factor, or by more.
 
-        Keys are left out as long as there remain enough of those that matter; by how many tuples
-        a key has, its results go with their square.
+        Leave out key groups as long as enough important ones remain, and rows after that. The
+        results of a key group are taken to grow with the square of its number of rows.
         """
         old, job = self.sample, self._job
         names = [[job.key_group(s, b) for b in stream] for s, stream in enumerate(inputs)]
@@ -337,7 +343,7 @@ class ShadowJoins:
         if len(every):
             _, counts = np.unique(every, return_counts=True)
             squares = counts.astype(np.float64) ** 2
-            # All kin were counted, and not only those of the sample.
+            # All key groups were counted, not only those of the sample.
             matter = old.key_group * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
             of_kin = _power(min(max(KEYS / max(matter, 1.0), share), 1.0))
         rest = min(_power(share / of_kin), 1.0)
@@ -346,7 +352,7 @@ class ShadowJoins:
             return
         sure: tuple[NDArray[np.uint64], ...] = ()
         if len(every):
-            # How many tuples of the batch may be sure, if windows have so many of its kind.
+            # The number of this batch's rows that may be sure, if windows are like the batch.
             room = _SURE * self._held / len(inputs) * len(every) / max(self._need, 1.0) / of_kin
             sure = tuple(_finding_much(of_streams, s, room) for s in range(len(inputs)))
         self._restart(
@@ -357,13 +363,13 @@ class ShadowJoins:
 def _finding_much(
     of_streams: Sequence[NDArray[np.uint64]], stream: int, room: float
 ) -> NDArray[np.uint64]:
-    """The kin that are most frequent in the other streams, of which this one has so many tuples."""
+    """Return the key groups most frequent in the other streams, up to `room` own rows."""
     others = np.concatenate([own for s, own in enumerate(of_streams) if s != stream])
     names, partners = np.unique(others, return_counts=True)
     own = np.sort(of_streams[stream])
     mine = np.searchsorted(own, names, "right") - np.searchsorted(own, names)
     update = np.argsort(-partners, kind="stable")
-    # Of a kin that is rare here, a batch may well have none.
+    # Add one: a batch may well contain no row of a group that is rare in this stream.
     taken = np.cumsum(mine[update] + 1) <= room
     return np.sort(names[update[taken & (partners[update] > 1)]])
 
@@ -376,14 +382,14 @@ def _times(batch: pa.RecordBatch) -> NDArray[np.float64]:
 def _latest(
     inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None, before: float | None
 ) -> float | None:
-    """The latest of all times."""
+    """Return the latest of all times."""
     ends = [float(_times(b).max()) for stream in inputs for b in stream if b.num_rows]
     ends += [float(clock) for clock in clocks or () if clock is not None]
     return max([*ends, *([] if before is None else [before])], default=None)
 
 
 def _between(batch: pa.RecordBatch, start: float, end: float) -> pa.RecordBatch:
-    """The rows from one time until before another."""
+    """Return the rows with start <= time < end."""
     times = _times(batch)
     kept = (times >= start) & (times < end)
     return batch if kept.all() else batch.filter(pa.array(kept))
@@ -392,19 +398,19 @@ def _between(batch: pa.RecordBatch, start: float, end: float) -> pa.RecordBatch:
 def _fed(
     engine: Engine, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None
 ) -> dict[str, int | float]:
-    """What an engine counts of a batch."""
+    """Feed an engine and return its counters."""
     for _ in engine.feed(inputs, clocks):
         pass
     return engine.take_counters()
 
 
 def random_share(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
-    """A number from 0 to 1 for each hash, from other bits than tables and shards use."""
+    """Return a number from 0 to 1 for each hash, from other bits than tables and shards use."""
     mixed = hashes * mix
     mixed ^= mixed >> np.uint64(29)
     return ((mixed * mix) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _power(share: float) -> float:
-    """The next power of two that is no more."""
+    """Return the largest power of two that is not above the share."""
     return float(2.0 ** np.floor(np.log2(share)))

@@ -1,11 +1,11 @@
-"""What memory earns, predicted: the models of paper 2 (Srivastava, Widom) in one form.
+"""Predict what memory earns: the models of paper 2 (Srivastava, Widom) in one representation.
 
-Both models say of a side what each further tuple of memory would earn, best first. Under the age
-model that is the slope of the least concave curve above C, the results of a tuple by its age: its
-straight parts are the paper's staggered strategy, and it is C itself where keeping every tuple for
-as long as there is memory is best. Under the frequency model it is the rate at which partners of
-a key come, for as many tuples as the window has of it. The best use of two memories, or of many,
-then takes the best part of all: no split has to be searched for.
+Both models say what each further row of memory earns on a side, best first. Under the age model
+this is the slope of the least concave curve above C, the results of a row by its age. Its straight
+parts are the paper's staggered strategy; where it equals C, keeping every row as long as memory
+allows is best. Under the frequency model it is the rate at which partners of a key arrive, for as
+many rows of the key as the window contains. The best use of two or more memories takes the best
+pieces of all sides, so that no search for a split is needed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tidegate.settings.values import quoted
 
 @dataclass(frozen=True)
 class Earnings:
-    """Results per unit of time as a function of memory, concave and in straight pieces.
+    """Results per unit of time as a concave, piecewise linear function of memory.
 
     Attributes
     ----------
     tuples
-        How much memory each piece takes.
+        The number of rows of each piece.
     rates
-        What a tuple of each piece earns in a unit of time: above zero, and falling.
+        The results per unit of time that a row of each piece earns: positive and descending.
     """
 
     tuples: NDArray[np.float64]
@@ -45,27 +45,27 @@ class Earnings:
 
     @property
     def need(self) -> float:
-        """The least memory that earns them."""
+        """The least memory that earns all results."""
         return float(self.tuples.sum())
 
     def results(self, memory: float) -> float:
-        """Results per unit of time that a memory of so many tuples earns."""
+        """Return the results per unit of time with a memory of this many rows."""
         left = memory - np.concatenate([[0.0], np.cumsum(self.tuples)[:-1]])
         return float((np.clip(left, 0.0, self.tuples) * self.rates).sum())
 
     def memory(self, results: float) -> float:
-        """The least memory that earns so many results per unit of time; infinite if none does."""
+        """Return the least memory that earns these results per unit of time; infinite if none."""
         earned = np.concatenate([[0.0], np.cumsum(self.tuples * self.rates)])
         if results > earned[-1] * (1 + 1e-12):
             return math.inf
         return float(np.interp(results, earned, np.concatenate([[0.0], np.cumsum(self.tuples)])))
 
     def recall(self, memory: float) -> float:
-        """The share of all results that a memory of so many tuples earns."""
+        """Return the share of all results with a memory of this many rows."""
         return self.results(memory) / self.most if len(self.rates) else 1.0
 
     def memory_for(self, recall: float) -> float:
-        """The least memory that earns a share of all results (f of section 5)."""
+        """Return the least memory that reaches a recall (f of section 5)."""
         return self.memory(recall * self.most)
 
 
@@ -75,12 +75,11 @@ def by_age(curve: Sequence[float] | NDArray[Any], rate: float, window: float) ->
     Parameters
     ----------
     curve
-        How many results a tuple has at each age, in equal steps from its arrival to its window's
-        end.
+        The results of a row at each age, in equal steps from its arrival to its window's end.
     rate
-        How many tuples of the side arrive in a unit of time.
+        The number of the side's rows that arrive per unit of time.
     window
-        The window's length.
+        The length of the window.
     """
     ages = np.linspace(0.0, window, len(curve) + 1)
     total = np.concatenate([[0.0], np.cumsum(np.asarray(curve, np.float64))])
@@ -97,7 +96,7 @@ def by_frequency(own: NDArray[np.float64], other: NDArray[np.float64], window: f
     Parameters
     ----------
     own, other
-        How many tuples of each key arrive in a unit of time on the side itself, and on the other.
+        The arrivals of each key per unit of time, on the side itself and on the other side.
     window
         The side's window.
     """
@@ -105,7 +104,7 @@ def by_frequency(own: NDArray[np.float64], other: NDArray[np.float64], window: f
 
 
 def together(earnings: Sequence[Earnings]) -> Earnings:
-    """Predict what one memory earns that is divided between several in the best way."""
+    """Predict what one memory earns that is divided between several sides in the best way."""
     return _earnings(
         np.concatenate([each.tuples for each in earnings]),
         np.concatenate([each.rates for each in earnings]),
@@ -113,13 +112,13 @@ def together(earnings: Sequence[Earnings]) -> Earnings:
 
 
 def best_split(left: Earnings, right: Earnings, memory: int) -> tuple[int, int]:
-    """Divide a memory so that both sides together earn the most; each has at least one tuple.
+    """Divide a memory so that both sides together earn the most; each gets at least one row.
 
-    Pieces that earn the same have equal parts of what they need, and so has all that neither side
-    has a use for: real streams do not come as evenly as models.
+    Pieces with equal rates share memory in proportion to their size, and so do both sides with
+    memory that neither needs: real streams are less even than the models.
     """
     if memory < 2:
-        raise TidegateError(f"memory must be at least 2 tuples to be split, not {quoted(memory)}")
+        raise TidegateError(f"memory must be at least 2 rows to be split, not {quoted(memory)}")
     wanted = _division(left, right, float(memory))
     best = max(
         (min(max(n, 1), memory - 1) for n in (math.floor(wanted), math.floor(wanted) + 1)),
@@ -129,7 +128,7 @@ def best_split(left: Earnings, right: Earnings, memory: int) -> tuple[int, int]:
 
 
 def _division(left: Earnings, right: Earnings, memory: float) -> float:
-    """How much the left has of the best division, as a real number."""
+    """Return the left side's part of the best division, as a real number."""
     need = left.need + right.need
     if need == 0:
         return memory / 2
@@ -144,7 +143,7 @@ def _division(left: Earnings, right: Earnings, memory: float) -> float:
 
 
 def _earnings(tuples: NDArray[np.float64], rates: NDArray[np.float64]) -> Earnings:
-    """The best first, and without what earns nothing."""
+    """Sort pieces by descending rate, and drop those that earn nothing."""
     update = np.argsort(-rates, kind="stable")
     tuples, rates = tuples[update], rates[update]
     good = (tuples > 0) & (rates > 0)

@@ -1,8 +1,8 @@
-"""Where the tuples that left early are kept: Parquet, one file a batch and shard.
+"""Archive the rows that joins shed, as Parquet: one file per batch and shard.
 
-A batch that is tried again writes its files again, whole and under the same names, so the archive
-never has a departure twice. Each line says of which query it is and with which settings that ran,
-so that an archive cannot be taken for another's.
+A batch that is run again writes its files again, whole and under the same names, so the archive
+never contains a shed row twice. Each line names its query and the settings of that query, so that
+one query's archive cannot be mistaken for another's. `tidegate.repair` reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Archive:
     settings: str
 
     def write(self, shed: pa.Table, shard: int) -> None:
-        """Write the departures of this batch and shard, in the place of an earlier try's."""
+        """Write the rows shed in this batch and shard. Replace the file of an earlier attempt."""
         context = TaskContext.get()
         told = context.getLocalProperty if context is not None else lambda name: None
         batch = int(told("streaming.sql.batchId") or 0)
@@ -47,7 +47,7 @@ class Archive:
                 system.delete_file(path)
             return
         made_by = json.dumps({"query": query, "settings": json.loads(self.settings)})
-        # The first batch always has a file: an archive is known for one, and for whose it is.
+        # The first batch always has a file: it identifies the folder as an archive, and its owner.
         if there and batch == 0:
             self._check_owner(system, path, made_by)
         system.create_dir(folder, recursive=True)
@@ -74,15 +74,15 @@ class Archive:
 
 
 def archive(folder: Any, settings: dict[str, Any]) -> Archive:
-    """An archive to write to, once it is clear that this is possible."""
+    """Return an archive to write to. Refuse a folder that cannot be written."""
     return Archive(_uri(folder), json.dumps(settings, sort_keys=True))
 
 
 def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> DataFrame:
-    """The lines of an archive, once it is clear that they are of one query with these settings."""
+    """Read an archive. Refuse it unless all its lines are of one query with these settings."""
     uri = _uri(folder)
     try:
-        # A plain path is one of this machine's, whatever Spark's own file system is.
+        # A plain path is on the local file system, whatever Spark's default file system is.
         lines = spark.read.parquet(f"file://{uri}" if uri.startswith("/") else uri)
         made_by = [row[0] for row in lines.select(MADE_BY).distinct().collect()]
     except AnalysisException as error:
@@ -90,7 +90,7 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
             f"{quoted(str(folder))} is no archive of a join with shed_to ({error.getCondition()})"
         ) from None
     except Exception as error:
-        # Spark's own error, as it is in a Java process or on a server.
+        # This is an error of Spark's Java process, or of the server: only its text can be read.
         if "READ_FILE" not in str(error):
             raise
         said = next((line for line in str(error).splitlines() if ".parquet" in line), str(error))

@@ -1,4 +1,10 @@
-"""Orders of a pool as files: a folder for each join, which its query reads beside its inputs."""
+"""Store the budget updates of a pool as files, one folder per join.
+
+An update is a small JSON file, `00000001.json` and so on. It holds the update's number, the budget
+of each shard and the pool's memory. The join's query reads the folder as a stream beside its
+inputs. Two hidden files, which the query does not read, let a pool resume: `.followed` holds the
+updates that shards have confirmed, and `.owner` the id of the pool that may write.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +18,31 @@ from tidegate.errors import TidegateError
 from tidegate.pool.ledger import Acknowledged, Shares, check_update
 from tidegate.settings.values import is_whole, quoted
 
-#: Where it is noted which orders were followed; hidden from the query that reads the folder.
+#: The file with the updates that shards have confirmed. The query skips hidden files.
 _NOTE = ".followed"
-#: Which pool writes in a folder: the last that was opened there.
+#: The file with the id of the pool that may write here: the one opened last.
 _OWNER = ".owner"
 
 
 def latest(folder: Path, memory: int) -> tuple[int, Shares] | None:
-    """The last order that was sent, and its number."""
+    """Return the latest update and its number, or None."""
     updates = read(folder, memory)
     return (max(updates), updates[max(updates)]) if updates else None
 
 
 def write(folder: Path, number: int, shares: Shares, memory: int) -> None:
-    """Send an order, whole or not at all, that divides so much memory of a pool."""
+    """Write an update, atomically. `memory` is the whole memory of the pool."""
     update = {"number": number, "shares": shares, "memory": memory}
     _replace(folder / f"{number:08d}.json", update)
 
 
 def note(folder: Path, followed: Acknowledged) -> None:
-    """Write down which orders shards have followed, so that earlier ones are done with."""
+    """Record which updates shards have confirmed: earlier ones no longer matter."""
     _replace(folder / _NOTE, followed)
 
 
 def noted(folder: Path) -> Acknowledged:
-    """Which orders shards have followed."""
+    """Return the updates that shards have confirmed."""
     path = folder / _NOTE
     if not path.exists():
         return ()
@@ -45,12 +51,12 @@ def noted(folder: Path) -> Acknowledged:
     except (TypeError, ValueError):
         found = ()
     if not found or not all(is_whole(number) and number >= 0 for pair in found for number in pair):
-        raise _damaged(path, "must be pairs of whole numbers, [[order, share], ...]")
+        raise _damaged(path, "must be pairs of whole numbers, [[update, share], ...]")
     return found
 
 
 def _loaded(path: Path) -> Any:
-    """Read a file of the pool."""
+    """Read one JSON file of the pool."""
     try:
         return json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
@@ -59,8 +65,8 @@ def _loaded(path: Path) -> Any:
 
 def _damaged(path: Path, why: str) -> TidegateError:
     return TidegateError(
-        f"{quoted(str(path))} is no order of a pool, or was cut short or changed: it {why}; give "
-        "the pool a folder of its own, or remove the file if it is not the pool's"
+        f"{quoted(str(path))} is no budget update of a pool, or was cut short or changed: it {why}; "
+        "give the pool a folder of its own, or remove the file if it is not the pool's"
     )
 
 
@@ -71,14 +77,14 @@ def _replace(path: Path, content: object) -> None:
 
 
 def home(folder: object) -> Path:
-    """The folder of a pool, made if there is none; refused if no orders can be kept there."""
+    """Return the folder of a pool. Create it if needed; refuse it if it cannot be written."""
     said = "folder must be a path that driver and executors see, where the pool may write"
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
         raise TidegateError(f"{said}, not {quoted(folder)}")
     raw = os.fspath(folder)
     if "://" in str(raw):
         raise TidegateError(
-            f"{said}, not {quoted(raw)}: orders are files of a file system that is mounted "
+            f"{said}, not {quoted(raw)}: budget updates are files of a file system that is mounted "
             "everywhere; "
             "give a plain path, without a scheme"
         )
@@ -95,12 +101,12 @@ def home(folder: object) -> Path:
 
 
 def own(folder: Path, pool: str) -> None:
-    """Have a pool be the one that writes in its folder."""
+    """Make a pool the owner of its folder."""
     _replace(folder / _OWNER, pool)
 
 
 def owner(folder: Path) -> str:
-    """The pool that writes in a folder."""
+    """Return the id of the pool that owns a folder."""
     path = folder / _OWNER
     found = _loaded(path)
     if not isinstance(found, str):
@@ -109,13 +115,13 @@ def owner(folder: Path) -> str:
 
 
 def joins(folder: Path, memory: int) -> dict[str, dict[int, Shares]]:
-    """The joins that have orders in the folder of a pool, and these."""
+    """Return the joins that have updates in the folder of a pool, with these updates."""
     found = {path.name: read(path, memory) for path in sorted(folder.iterdir()) if path.is_dir()}
     return {name: updates for name, updates in found.items() if updates}
 
 
 def read(folder: Path, memory: int) -> dict[int, Shares]:
-    """The orders that were ever sent, each of no more than the memory of a pool."""
+    """Return all updates in a join's folder. None may exceed the memory of the pool."""
     found = {}
     for path in sorted(folder.glob("[0-9]*.json")):
         update = _loaded(path)
@@ -125,5 +131,5 @@ def read(folder: Path, memory: int) -> dict[int, Shares]:
             raise _damaged(path, f"is refused, as {error}") from None
         found[number] = shares
     if len({len(shares) for shares in found.values()}) > 1:
-        raise _damaged(folder, "has orders for different numbers of shards")
+        raise _damaged(folder, "has updates for different numbers of shards")
     return found

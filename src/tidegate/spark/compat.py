@@ -1,4 +1,4 @@
-"""Differences between the versions of Spark that tidegate runs on, 4.0 to 4.3."""
+"""Hide the differences between the Spark versions that tidegate supports, 4.0 to 4.3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import TidegateError
 
-#: The version that runs here, such as `(4, 3)`.
+#: The installed version, such as `(4, 3)`.
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -22,19 +22,19 @@ _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if VERSION >= (4, 2) else {}
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """Give the Arrow schema of Spark's rows, with timestamps in UTC."""
+    """Return the Arrow schema for a Spark schema, with timestamps in UTC."""
     return to_arrow_schema(schema, **_IN_UTC)
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
-    """Give the Spark schema of Arrow's rows. Timestamps without a time zone stay without one."""
+    """Return the Spark schema for an Arrow schema. Timestamps without a zone stay without one."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def apply_in_arrow(groups: Any, function: BatchFunction, schema: StructType) -> Any:
-    """Call a function on the record batches of each group; give the DataFrame of its results.
+    """Call a function on the record batches of each group. Return a DataFrame of its results.
 
-    Before 4.1, a function gets and returns a group in one piece.
+    Before 4.1, Spark passes and expects a group as one table.
     """
     if VERSION >= (4, 1):
         return groups.applyInArrow(function, schema)

@@ -1,19 +1,19 @@
-"""Start Python workers that have the heavy libraries loaded already.
+"""Start Python workers with the heavy libraries already imported.
 
-Spark forks every Python worker from a daemon process, which imports next to nothing, because a
-process must not fork once it has threads: so each new worker spends its first second importing
-NumPy, pandas, Arrow and numba, at the same time as the other workers. Those libraries start
-threads only for their own convenience (OpenBLAS's pool, jemalloc's background thread). With these
-turned off, the daemon has one thread, loads everything once, and may fork as before.
+Spark forks every Python worker from a daemon process. Spark's own daemon imports almost nothing,
+because a process must not fork once it has threads. So each new worker spends its first second
+importing NumPy, pandas, Arrow and numba, at the same time as the other workers. These libraries
+only start optional threads (OpenBLAS's pool, jemalloc's background thread). With those turned off,
+this daemon stays single-threaded, imports everything once, and can fork safely.
 
-It makes sure of that: where a second thread runs after all, threads cannot be counted, or a library
-is missing, it becomes Spark's own daemon, which has loaded nothing.
+The daemon verifies this. If a second thread runs, if threads cannot be counted, or if a library is
+missing, it replaces itself with Spark's own daemon.
 
-Spark also lets workers import pyspark from a zip of sources, which Python compiles anew each
-time. Where the same pyspark is installed beside it, that one is taken.
+Spark also puts a zip of pyspark's sources on the workers' module path, and Python compiles it anew
+each time. Where the same pyspark is installed, the daemon uses the installed one.
 
-Spark starts this module by the setting `spark.python.daemon.module`; `SINGLE_THREADED` belongs into
-the workers' environment then (`spark.executorEnv.*`).
+Spark starts this module through the setting `spark.python.daemon.module`. The environment in
+`SINGLE_THREADED` must then be set for the workers (`spark.executorEnv.*`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import sys
 from pathlib import Path
 
-#: What workers would import before or during their first batch.
+#: Modules that workers would import before or during their first batch.
 PRELOAD = (
     "numpy",
     "pyarrow",
@@ -38,8 +38,8 @@ PRELOAD = (
     "tidegate.joins.window.engine",
 )
 
-#: What keeps the libraries from starting threads. They read it when they load, so it must be in
-#: the environment that the daemon is started with.
+#: Environment variables that keep the libraries from starting threads. The libraries read them on
+#: import, so the daemon must be started with them.
 SINGLE_THREADED = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -49,7 +49,7 @@ _THREADS = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Load the libraries; True if all went well and a single thread runs, so that it may fork."""
+    """Import the libraries. Return True if all were found and only one thread runs."""
     if not _THREADS.is_dir():
         return False
     sys.path[:] = without_zips(sys.path, os.environ.get("SPARK_HOME"))
@@ -63,7 +63,7 @@ def preload() -> bool:
 
 
 def _load_the_rest_of_numba() -> None:
-    """Call something compiled: only then does numba load what its compiled code may need."""
+    """Call a compiled function: numba loads parts of itself only then."""
     import pyarrow as pa
 
     from tidegate.settings.columns import hash_columns
@@ -72,10 +72,10 @@ def _load_the_rest_of_numba() -> None:
 
 
 def without_zips(path: list[str], spark_home: str | None) -> list[str]:
-    """Leave Spark's zips of sources out of a module path that has the same packages installed.
+    """Remove Spark's zips of sources from a module path that has the same packages installed.
 
-    Where `SPARK_HOME` is the installed package itself, as it is after `pip install pyspark`, both
-    are the same version for certain.
+    The versions are certainly equal where `SPARK_HOME` is the installed package itself, as after
+    `pip install pyspark`.
     """
     if spark_home is None:
         return path
@@ -87,13 +87,13 @@ def without_zips(path: list[str], spark_home: str | None) -> list[str]:
 
 
 def main() -> None:
-    """Be Spark's daemon, with the libraries loaded if that is safe."""
+    """Run as Spark's daemon, with the libraries imported if that is safe."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
-    # Workers collect garbage after every task. What is loaded here is none: leaving it out makes
-    # that quick, and keeps its memory shared.
+    # Workers collect garbage after every task. Freezing excludes the imported modules from that:
+    # collection stays fast, and their memory stays shared between the processes.
     gc.collect()
     gc.freeze()
     manager()

@@ -1,7 +1,8 @@
-"""Estimates on Spark: rows are added up by cluster, clusters by window and group.
+"""Run `tidegate.estimate` on Spark: sum rows by cluster, then clusters by window and group.
 
-Spark does both, as one aggregation after the other, which in append mode it can do on streams too:
-a window is over when the watermark passes its end. What comes of the sums is computed as elsewhere.
+These are two Spark aggregations, one after the other. In append mode they also work on streams: a
+window is complete when the watermark passes its end. `joins.sampled.estimates` computes the
+estimates from the sums, here and on local data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(spec: Estimation, sample: DataFrame) -> DataFrame:
-    """Estimate from a sample: all of it, or window by window as a stream brings it."""
+    """Estimate from a sample: all of a batch, or a stream window by window."""
     if sample.isStreaming:
         _check_streaming(spec, sample)
     keys = [f"k{i}" for i in range(len(spec.keys))]
@@ -69,7 +70,7 @@ def _check_streaming(spec: Estimation, sample: DataFrame) -> None:
 
 
 def _rows(spec: Estimation, sample: DataFrame) -> DataFrame:
-    """What matters of each row, under plain names: times, groups, unit, probability, value."""
+    """Select the columns an estimate needs, as t0.., k0.., unit, p (probability) and v (value)."""
     value: Column = F.lit(1.0)
     if spec.value is not None:
         given = F.col(_quoted(spec.value)).cast("double")
@@ -82,7 +83,7 @@ def _rows(spec: Estimation, sample: DataFrame) -> DataFrame:
 
 
 def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame:
-    """The same with the window that each row is in, as `k0`."""
+    """Add the window of each row, as `k0`."""
     if not spec.time:
         return rows
     if sample.isStreaming:
@@ -106,20 +107,20 @@ def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame
 
 
 def _delays(spec: Estimation, sample: DataFrame) -> list[int | None]:
-    """Give the delays of the watermarks on the time columns of a sample."""
+    """Return the delays of the watermarks on the time columns of a sample."""
     return [watermarks.delay_of(sample, name) for name in spec.time]
 
 
 def _with_watermark(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame:
-    """Give the rows with the time that counts, `at`, and a watermark on it."""
+    """Add the event time `at` of each row, with a watermark on it."""
     at = F.greatest("t0", "t1") if len(spec.time) > 1 else F.col("t0")
     delays = _delays(spec, sample)
     if None not in delays:
-        # The watermark of the join's inputs, which the join has held back.
+        # The inputs have a watermark, and the join has lengthened its delay (see `watermarks`).
         return rows.select("*", at.alias("at", metadata={watermarks.DELAY: delays[0]}))
     assert spec.unit is not None
     late = milliseconds(spec.lateness, spec.unit)
-    # Where streams are out of step, results may be out of order by the join's window.
+    # If one stream lags behind the other, results may be out of order by the join's window.
     window = sample.schema[PROBABILITY].metadata.get(watermarks.WINDOW, 0)
     return rows.withColumn("at", at).withWatermark("at", f"{late + window} milliseconds")
 
@@ -146,7 +147,7 @@ def _schema(spec: Estimation, sample: DataFrame) -> StructType:
 
 
 def _with_unknown(spec: Estimation, found: DataFrame) -> DataFrame:
-    """The same, with a row of nulls for each group (in each window) that was never sampled."""
+    """Add a row of nulls for each group (in each window) that was never sampled."""
     assert spec.groups is not None
     expected = found.sparkSession.createDataFrame(spec.groups)
     if spec.time:
@@ -168,5 +169,5 @@ def _with_unknown(spec: Estimation, found: DataFrame) -> DataFrame:
 
 
 def _quoted(name: str) -> str:
-    """A column name as Spark takes it, dots and all."""
+    """Quote a column name for Spark, so that it may contain dots."""
     return "`" + name.replace("`", "``") + "`"

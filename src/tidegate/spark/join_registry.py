@@ -1,8 +1,9 @@
-"""Which joins of a pool have a query, and what is sure of those that have none.
+"""Track which joins of a pool have a running query, and what is certain about the others.
 
-A query is known by its start, its reports and its end. What a join without one may hold when it is
-started again depends on how it ended: a batch that was planned and not committed is done again with
-the orders that it had, any other with the last order there is.
+Spark announces a query's start and end, and its progress reports say which joins it contains. The
+budget with which a stopped join resumes depends on how its query ended. A batch that was planned
+but not committed is replayed with the budget updates it had; otherwise the join starts with the
+latest update. `pool_controller` asks this registry before it gives a join's memory to others.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How far a join of a pool is."""
+    """Whether a join of a pool has a query, and whether it runs."""
 
     BUILT = "no query yet"
     RUNNING = "running"
     ENDED = "ended"
-    #: It ran when the pool was last open, and is not built again yet.
+    #: It ran when the pool was last open, and has not been built again.
     ABSENT = "not built again"
 
 
 @dataclass
 class Seat:
-    """Where a join is.
+    """The state of one join.
 
     Attributes
     ----------
     run, query
-        The last run of its query, and the query that it was of: one checkpoint.
+        The ids of its query's latest run, and of the query itself (one id per checkpoint).
     replays
-        Whether a batch may be done again that it was ordered more memory for.
+        Whether the join may replay a batch that had a larger budget than its latest update.
     """
 
     state: State
@@ -40,18 +41,19 @@ class Seat:
 
 
 class JoinRegistry:
-    """The joins of a pool, by name."""
+    """The joins of a pool by name, each with the state of its query."""
 
     def __init__(self) -> None:
-        #: Whether starts of queries are heard of before they have begun.
+        #: Whether Spark announces a query's start before its first batch.
         self.prompt = True
         self._registry: dict[str, Seat] = {}
-        #: Runs that have not said yet which joins they have, and which they may have.
+        #: Runs that have not reported which joins they contain, with the joins they may contain.
         self._starting: dict[str, set[str]] = {}
         self._ended: set[str] = set()
-        #: Those that have ended before: which joins they may have had, and whether in a batch.
+        #: Runs that ended before their first report: the joins they may contain, and whether a
+        #: batch was in flight.
         self._silent: dict[str, tuple[set[str], bool]] = {}
-        #: Joins that are gone, whose queries go on.
+        #: Removed joins whose queries still run, with the id of that run.
         self._left: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Seat:
@@ -61,7 +63,7 @@ class JoinRegistry:
         return name in self._registry
 
     def build(self, name: str, *, replays: bool) -> None:
-        """Have a join that is built, for the first time or again."""
+        """Register a join whose query is built, for the first time or again."""
         old = self._registry.get(name)
         self._registry[name] = Seat(
             State.BUILT,
@@ -70,21 +72,21 @@ class JoinRegistry:
         )
 
     def await_(self, name: str) -> None:
-        """Have a join that ran when the pool was last open."""
+        """Register a join that ran when the pool was last open."""
         self._registry[name] = Seat(State.ABSENT, replays=True)
 
     def leave(self, name: str) -> None:
-        """Forget a join; if it runs, not yet that it does."""
+        """Remove a join. While its run goes on, `still_runs` remembers that."""
         seat = self._registry.pop(name)
         if seat.run is not None and seat.run not in self._ended:
             self._left[name] = seat.run
 
     def still_runs(self, name: str) -> bool:
-        """Whether a join of this name is gone, and its query is not."""
+        """Return True if a join of this name was removed while its query still runs."""
         return name in self._left
 
     def start(self, run: str, query: str) -> None:
-        """A query starts: one that is known, or else it may be that of any that was built."""
+        """Register the start of a run. If its query is unknown, it may contain any built join."""
         mine = [seat for seat in self._registry.values() if seat.query == query]
         for seat in mine:
             if seat.state in (State.BUILT, State.ENDED):
@@ -94,7 +96,7 @@ class JoinRegistry:
             self._starting[run] = built
 
     def on_progress(self, run: str, query: str, names: set[str]) -> set[str]:
-        """A run says which joins it has: those that it speaks for, unless it has ended."""
+        """Register which joins a run contains. Return those it reports for; none if it ended."""
         self._starting.pop(run, None)
         if run in self._ended:
             built, in_flight = self._silent.pop(run, (set(), False))
@@ -108,7 +110,7 @@ class JoinRegistry:
         return mine
 
     def end(self, run: str, *, in_flight: bool) -> None:
-        """A run has ended, in the middle of a batch or not."""
+        """Register the end of a run. `in_flight`: a planned batch was not committed."""
         self._ended.add(run)
         self._left = {name: own for name, own in self._left.items() if own != run}
         for seat in self._registry.values():
@@ -122,20 +124,20 @@ class JoinRegistry:
                 self._registry[name].replays |= in_flight
 
     def may_run(self, name: str) -> bool:
-        """Whether a join runs, or may have begun to."""
+        """Return True if a join runs, or may have started to."""
         starting = any(name in names for names in self._starting.values())
         return self._registry[name].state == State.RUNNING or starting
 
     def is_safely_stopped(self, name: str) -> bool:
-        """Whether it is sure that a join follows its last order before it takes anything."""
+        """Return True if a restart is sure to apply the latest budget before it reads rows."""
         seat = self._registry[name]
         known = self.prompt or seat.state != State.BUILT
         return known and not self.may_run(name) and not seat.replays
 
     def claims(self, name: str) -> bool:
-        """Whether a join has a part in the division of the memory."""
+        """Return True if the join takes part in the division of the memory."""
         return self._registry[name].state in (State.BUILT, State.RUNNING)
 
     def reserves_memory(self, name: str) -> bool:
-        """Whether what a join had is kept for it: it is not there, and may need all of it."""
+        """Return True if a stopped join's memory is reserved, because a replay may need it."""
         return not self.claims(name) and not self.is_safely_stopped(name)

@@ -1,7 +1,7 @@
-"""Counters that ride on the packed results and reach every progress report.
+"""Counters that travel with the packed results and reach every progress report.
 
-`observe` sums them per batch on the packed frame, a few rows, so they cost nothing, and Spark
-delivers them in `lastProgress["observedMetrics"]` and to every listener.
+`observe` sums them per batch on the packed frame, which has few rows, so they cost almost nothing.
+Spark delivers the sums in `lastProgress["observedMetrics"]` and to every listener.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidegate.engine.base import FLOWS, GAUGES, MEASURES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-#: What the operator itself adds: bytes of state written, engines rebuilt from the state, shards.
+#: Counters of the operator itself: bytes of state written, engines rebuilt from state, shards.
 CARRIER = ("state_bytes", "rebuilt", "shards")
 COUNTERS = (*FLOWS, *GAUGES, *CARRIER)
-#: What stays as it is while nothing happens.
+#: Values that keep their last value while nothing happens.
 _STANDING = (*GAUGES, "shards")
 
-#: A join without a budget has none to report.
+#: The one counter that may be null: a join without a budget has none to report.
 NO_BUDGET = "allowed"
 
 FIELDS = [
@@ -35,18 +35,18 @@ FIELDS = [
 ]
 
 _uses: dict[str, itertools.count[int]] = {}
-#: What was last read of each join of a run: in which batch, and its gauges.
+#: The last values read of each join of a run: the batch, and its gauges.
 _last: OrderedDict[tuple[str, str], tuple[int, dict[str, Any]]] = OrderedDict()
-#: So many joins of runs are remembered.
+#: How many joins of runs `_last` remembers.
 _MOST_READ = 1_000
 
 
 def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False) -> DataFrame:
-    """Have Spark sum the counters of every batch under a name, and gather `reports` of shards.
+    """Make Spark sum the counters of every batch under a name, and collect `reports` of shards.
 
-    One query cannot hold two observations of one name, and two joins may meet in one query, so
-    the second join that a program makes is `name-2`, the third `name-3`. An `Observation` (batch
-    only: Spark's own rule) is used as it is.
+    One query cannot hold two observations of one name, and two joins may be part of one query. The
+    second join that a program makes is therefore called `name-2`, the third `name-3`. An
+    `Observation` (which Spark allows for batch queries only) is used as it is.
     """
     sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
     if reports:
@@ -59,11 +59,11 @@ def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False
 
 
 def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]:
-    """Read the counters in a progress report (`query.lastProgress`, an event's), by join.
+    """Read the counters in a progress report (`query.lastProgress`, or an event's), by join.
 
     A batch without input, which only moves a watermark, reaches no shard, and Spark reports nulls.
-    Nothing has happened in it, so that flows are 0 here, and gauges are those of the batch before.
-    They are None if that one was not read in this process.
+    Flows are then 0, and gauges are those of the batch before. Gauges are None if this process did
+    not read the batch before.
     """
     found = {
         key: dict(_plain(row))
@@ -76,7 +76,7 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
 
 
 def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
-    """Put in what is known of a batch that reached no shard."""
+    """Fill in the values of a batch that reached no shard."""
     if values["shards"] is None:
         before, gauges = _last.get(join, (None, {}))
         known = gauges if before in (batch - 1, batch) else {}
@@ -88,7 +88,7 @@ def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
 
 
 def reports(progress: Any) -> list[dict[str, Any]]:
-    """Read what shards of joins in a pool have reported, of all joins in a query."""
+    """Return the reports of the shards of pooled joins, of all joins in a query."""
     rows = [
         _plain(row)
         for key, row in progress["observedMetrics"].items()
@@ -101,7 +101,7 @@ def reports(progress: Any) -> list[dict[str, Any]]:
 def _plain(row: Any) -> Mapping[str, Any]:
     values = row if isinstance(row, Mapping) else row.asDict(recursive=True)
     if "schema" in values:
-        # Connect leaves the row as JSON has it: values beside their schema.
+        # Connect passes the row on as JSON: values beside their schema.
         names = [field["name"] for field in values["schema"]["fields"]]
         values = dict(zip(names, values["values"], strict=True))
     return dict(values)

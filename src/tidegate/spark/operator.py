@@ -1,9 +1,24 @@
-"""The one operator that carries every engine on Spark.
+"""Run an engine on Spark: the one operator that carries every kind of join.
 
-    inputs -> pack (mapInArrow) -> shuffle by shard -> engine (one group a shard)
-           -> observe counters -> unpack (mapInArrow) -> result
+    left stream -----> pack (mapInArrow) --+
+    right stream ----> pack (mapInArrow) --+--> union, shuffle by shard
+    budget updates --> address to shards --+           |
+                                                       v
+                                      stateful operator (one group per shard):
+                                      decode rows, feed the engine, save its state
+                                                       |
+                                                       v
+                            observe counters --> unpack (mapInArrow) --> results
 
-It knows engines only by their protocol: no policy and no window is named here.
+1. Pack (`packing.Pack`) hashes and prepares the rows of one input and groups them by shard. A few
+   large binary rows cross the shuffle instead of many small ones.
+2. The stateful operator (`transformWithStateInPandas`, here `_StreamingShard`) feeds one engine per
+   shard, and writes to the state store what the batch changed (`state`). On batch DataFrames,
+   `applyInArrow` does the same without state.
+3. Unpack (`packing.unpack`) turns packed results back into rows. `metrics` sums the counters that
+   travel with them.
+
+The operator only knows the engine protocols of `engine.base`: it names no policy and no window.
 """
 
 from __future__ import annotations
@@ -37,7 +52,7 @@ if TYPE_CHECKING:
     from tidegate.spark.archive import Archive
     from tidegate.spark.pool_controller import PoolMembership
 
-#: After a shard's batch of more bytes than this, unused memory is given back to the system.
+#: After a shard's batch of more bytes than this, free memory goes back to the operating system.
 LARGE_BATCH = 8 << 20
 
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
@@ -55,13 +70,27 @@ def run(
     share: PoolMembership | None = None,
     archive: Archive | None = None,
 ) -> DataFrame:
-    """Run a job over its input streams: all streaming, or all batch.
+    """Run a job over its inputs, which must be all streaming or all batch.
 
-    There are no more than `most` shards. `schema` is the result's Spark schema, where Arrow's
-    says less than Spark's (column metadata, for one); by default it follows from the job's
-    `result_schema`. Counters are observed under `name` (see `metrics`). With a `share` of a pool,
-    the memory is what the pool orders through a control source, beside the inputs. With an
-    `archive`, what the engines shed is written there.
+    Parameters
+    ----------
+    job
+        What to run: prepares rows and makes engines.
+    inputs
+        One DataFrame per stream of the job.
+    shards
+        The number of shards; None for one per shuffle partition.
+    most
+        The largest number of shards, because each needs a share of the memory.
+    name
+        The name under which counters are observed (see `metrics`).
+    schema
+        The Spark schema of the result, if it says more than Arrow's (column metadata). By
+        default it follows from the job's `result_schema`.
+    share
+        The join's place in a pool. Its budget then comes from the pool, as one more input.
+    archive
+        Where to write the rows that the engines shed.
     """
     result_schema = schema or compat.from_arrow(job.result_schema)
     streaming = {frame.isStreaming for frame in inputs}
@@ -87,7 +116,7 @@ def run(
     packed = reduce(
         lambda one, other: one.union(other),
         [
-            # By position: a name may have dots in it, which Spark would take for fields.
+            # Rename by position: Spark would take a dot in a name for access to a field.
             frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).mapInArrow(
                 pack.__call__, packing.PACKED
             )
@@ -115,9 +144,9 @@ def run(
 
 
 def settings_of(job: Job, result_schema: StructType) -> dict[str, Any]:
-    """The settings that a checkpoint depends on: those of the job, and the result's columns.
+    """Return the settings that a checkpoint depends on: the job's, and the result's columns.
 
-    A sink must not get two schemas because a query was restarted with other names.
+    The columns are included so that a restart with other names cannot give a sink two schemas.
     """
     columns = [f"{field.name}: {field.dataType.simpleString()}" for field in result_schema]
     return {**job.fingerprint(), "result columns": columns}
@@ -132,13 +161,13 @@ def _need_rocksdb(provider: str) -> None:
 
 
 def _update(text: str) -> dict[str, Any]:
-    """An order of a pool, as it stands in the pool's folder; how much it gives is checked later."""
+    """Parse a budget update as it stands in the pool's folder. Its amount is checked later."""
     try:
         update: dict[str, Any] = json.loads(text)
         check_update(update, memory=2**63)
     except (ValueError, RecursionError) as error:
         raise TidegateError(
-            f"the folder of a pool has a file that is no order of it, {quoted(text)}: {error}. "
+            f"the folder of a pool has a file that is no budget update, {quoted(text)}: {error}. "
             "Give the pool a folder of its own, without the files of others, and start the query "
             "again"
         ) from None
@@ -146,7 +175,7 @@ def _update(text: str) -> dict[str, Any]:
 
 
 class _ShardInput:
-    """One shard's share of one batch: its rows by stream, and what the pack tasks noted."""
+    """The input of one shard in one batch: its rows by stream, and the notes of pack tasks."""
 
     def __init__(self, streams: int) -> None:
         self._notes = [packing.Note() for _ in range(streams)]
@@ -169,7 +198,7 @@ class _ShardInput:
         return engine.feed(self._streams, [note.clock for note in self._notes])
 
     def counters(self, engine: Engine, carrier: dict[str, int]) -> dict[str, int | float]:
-        """Make the one row of counters of this shard and batch."""
+        """Return the row of counters of this shard and batch."""
         row: dict[str, int | float] = {}
         dropped: list[Mapping[str, int | float]] = [note.dropped for note in self._notes]
         for counts in (engine.take_counters(), *dropped, carrier):
@@ -180,7 +209,7 @@ class _ShardInput:
 
 @dataclass(frozen=True)
 class _Shard:
-    """What every shard is told: plain settings, sent to the workers with the plan."""
+    """The settings that every shard gets. They travel to the workers with the plan."""
 
     job: Job
     streams: int
@@ -188,7 +217,7 @@ class _Shard:
     archive: Archive | None = None
 
     def archive_shed(self, engine: Engine, label: int) -> None:
-        """Archive what an engine shed in this batch."""
+        """Write the rows that an engine shed in this batch to the archive."""
         if self.archive is not None and isinstance(engine, Archiving):
             self.archive.write(engine.take_shed(), label)
 
@@ -202,10 +231,10 @@ class _Shard:
 
 
 class _LazyPickle:
-    """A shard that is sent as bytes and read when it is needed.
+    """A shard that travels as bytes and is unpickled on first use.
 
-    Spark's driver starts a process to look at the state that a stateful operator declares, which
-    would otherwise load an engine and all that is compiled.
+    Spark's driver starts a process to ask a stateful operator which state it declares. Without
+    this class, that process would import the engine and all compiled code.
     """
 
     def __init__(self, shard: _Shard) -> None:
@@ -226,7 +255,7 @@ class _LazyPickle:
 
 
 class _StreamingShard(StatefulProcessor):
-    """The stateful operator: one call a shard and batch."""
+    """The stateful operator. Spark calls it once per shard and batch."""
 
     def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
         self._sealed = _LazyPickle(shard)
@@ -244,7 +273,7 @@ class _StreamingShard(StatefulProcessor):
         rows: Iterator[Any],
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
-        """Feed the shard's engine and write down what changed."""
+        """Feed the shard's engine, yield its results, and save what changed."""
         shard = self._sealed.open()
         inbox = _ShardInput(shard.streams)
         for frame in rows:
@@ -267,7 +296,7 @@ class _StreamingShard(StatefulProcessor):
 
 
 def _release_unused() -> None:
-    """Give memory back that allocators keep for later: workers would grow from batch to batch."""
+    """Return free memory of the allocators to the system, so that workers do not keep growing."""
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
@@ -277,9 +306,9 @@ def _release_unused() -> None:
 def _batch_shard(
     shard: _Shard,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Do the same on batch DataFrames: all rows at once, then the end, and no state.
+    """Return a function that runs a shard of a batch DataFrame: all rows at once, no state.
 
-    A closure and not a method, as Spark counts a function's arguments, `self` included.
+    It is a closure, because Spark counts the parameters of a function and would count `self`.
     """
 
     def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -304,7 +333,7 @@ def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
 
 
 def _where(operator: str, label: int, labels: Sequence[int], partitions: int) -> state.Shard:
-    """Say which shard of which query this is."""
+    """Identify the shard, the query and the batch that this task runs."""
     context = TaskContext.get()
     told = context.getLocalProperty if context is not None else lambda name: None
     return state.Shard(

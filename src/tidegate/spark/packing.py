@@ -1,9 +1,9 @@
-"""Rows as packed columns: how they cross Spark's shuffle.
+"""Pack rows into Arrow IPC messages, the form in which they cross Spark's shuffle.
 
-Spark moves rows one by one and a Python operator pays for each. So rows are grouped by shard
-where they arise and travel as Arrow IPC, one binary per shard and chunk: the shuffle and the
-stateful operator see a few large rows, whatever the number and type of the columns inside. No
-packed row is larger than 4 MB, unless it has a single row inside: Java copies each several times.
+Spark moves rows one by one, and a Python operator pays for each. So the pack stage groups rows by
+shard and sends them as Arrow IPC, one binary value per shard and chunk. The shuffle and the
+stateful operator then see a few large rows, whatever the number and types of the columns. No packed
+row is larger than 4 MB, unless it contains a single row: Java copies each value several times.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tidegate.spark.shards import shard_of
 CHUNK_BYTES = 32 << 20
 CHUNK_ROWS = 1 << 20
 
-#: What crosses the shuffle: for which shard, from which stream, its rows (empty if none), and a
-#: note in JSON: the largest time seen so far and how many rows were dropped, and why.
+#: The schema across the shuffle: the shard, the stream, its rows as Arrow IPC (empty if none), and
+#: a note in JSON with the largest time seen so far and the number of dropped rows by reason.
 PACKED = StructType(
     [
         StructField("shard", IntegerType(), False),
@@ -49,8 +49,8 @@ PACKED = StructType(
         StructField("note", StringType(), False),
     ]
 )
-#: What the stateful operator gives: packed results, or one row of counters a shard and batch, with
-#: a report where its memory is a share of a pool's.
+#: The schema of the stateful operator's output: packed results, or one row of counters per shard
+#: and batch, with a report if the join shares a pool.
 RESULTS = StructType(
     [
         StructField("data", BinaryType(), False),
@@ -60,17 +60,17 @@ RESULTS = StructType(
 )
 
 PACKED_ARROW = to_arrow(PACKED)
-#: The stream of an order.
+#: The stream number of a budget update.
 NO_STREAM = -1
 
 RESULTS_ARROW = to_arrow(RESULTS)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Give the Arrow schema in which a job gets an input's rows.
+    """Return the Arrow schema in which a job gets an input's rows.
 
-    Timestamps are in UTC whatever the session's time zone, so that a checkpoint can go on under
-    another one.
+    Timestamps are in UTC whatever the session's time zone is, so that a query can be restarted
+    under another time zone.
     """
     fields = []
     for column in schema.fields:
@@ -87,10 +87,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give the same buffers under types that are laid out alike: timestamps of another time zone.
+    """Return the same buffers under a schema of equal layout, such as another time zone.
 
-    Arrow's own cast refuses some nested types with nulls. An IPC message has no types in it, so
-    reading it with others gives just this.
+    Arrow's own cast refuses some nested types with nulls. An IPC message contains no types, so it
+    can be read with another schema.
     """
     if batch.schema.equals(schema):
         return batch
@@ -98,41 +98,41 @@ def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: pa.NativeFile) -> None:
-    """Write batches as one uncompressed Arrow IPC stream."""
+    """Write record batches as one uncompressed Arrow IPC stream."""
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
 
 def decode(data: Any) -> list[pa.RecordBatch]:
-    """Read the batches of an IPC stream, without copying what is in them."""
+    """Read the record batches of an IPC stream, without copying their data."""
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
 
 
 @dataclass
 class Note:
-    """What a pack task tells every shard besides rows."""
+    """What a pack task sends to every shard besides rows: its clock and the dropped rows."""
 
     clock: int | float | None = None
     dropped: dict[str, int] = field(default_factory=dict)
 
     def see(self, clock: int | float | None) -> None:
-        """Take in a time: the clock only moves forward."""
+        """Advance the clock to a time, if that is later."""
         if clock is not None and (self.clock is None or clock > self.clock):
             self.clock = clock
 
     def count(self, dropped: dict[str, int]) -> None:
-        """Add rows that were dropped, by reason."""
+        """Add dropped rows, by reason."""
         for reason, rows in dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def dump(self) -> str:
-        """Write the note as it travels."""
+        """Return the note as JSON."""
         return json.dumps({"clock": self.clock, "dropped": self.dropped})
 
     def load(self, text: str) -> None:
-        """Take in another note."""
+        """Add the content of another note, given as JSON."""
         other = json.loads(text)
         self.see(other["clock"])
         self.count(other["dropped"])
@@ -142,8 +142,8 @@ class Note:
 class Pack:
     """The `mapInArrow` function before the shuffle: prepare one stream's rows, group by shard.
 
-    Each task speaks to every shard, if only with an empty row: so all shards see every batch
-    and learn how far time has come anywhere.
+    Each task sends every shard at least one packed row, which may be empty. So all shards take part
+    in every batch and know the latest time of every stream.
     """
 
     job: Job
@@ -152,7 +152,7 @@ class Pack:
     labels: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack the batches of one task."""
+        """Pack the record batches of one task."""
         note = Note()
         held: list[pa.RecordBatch] = []
         rows = size = 0
@@ -171,7 +171,7 @@ class Pack:
             yield from self._chunk(held, note)
 
     def _chunk(self, held: list[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
-        """Pack some rows: at least one packed row for every shard."""
+        """Pack some rows into at least one packed row for every shard."""
         parts: Iterable[tuple[int, pa.RecordBatch | None]]
         parts = ((shard, None) for shard in range(len(self.labels)))
         if held:
@@ -186,7 +186,7 @@ class Pack:
     def _split(
         self, prepared: pa.RecordBatch, note: Note
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """Give the rows of every shard in turn, in pieces; None for a shard without rows."""
+        """Yield the rows of every shard in turn, in pieces; None for a shard without rows."""
         shards = len(self.labels)
         if prepared.num_rows == 0:
             yield from ((shard, None) for shard in range(shards))
@@ -199,7 +199,7 @@ class Pack:
             note.count({"copies": len(routed) - prepared.num_rows})
         else:
             routed, shard = None, shard_of(prepared.column("key").to_numpy(), shards)
-        # A stable sort of 16-bit numbers is a radix sort: a pass a byte, and order is kept.
+        # NumPy sorts 16-bit numbers stably by radix sort: one pass per byte, and order is kept.
         order = np.argsort(shard, kind="stable")
         order = order if routed is None else routed[order]
         taken, limit = widths(prepared), room(prepared.schema)
@@ -214,7 +214,7 @@ class Pack:
     def _rows(
         self, parts: Iterable[tuple[int, pa.RecordBatch | None]], note: Note
     ) -> Iterator[pa.RecordBatch]:
-        """Make packed rows, a few at once. Dropped rows belong to no shard: the first is told."""
+        """Make packed rows, a few at a time. Dropped rows are reported to the first shard only."""
         sink = pa.BufferOutputStream()
         shards: list[int] = []
         notes: list[str] = []
@@ -235,8 +235,8 @@ class Pack:
     def _packed(
         self, shards: list[int], ends: list[int], notes: list[str], data: pa.Buffer
     ) -> pa.RecordBatch:
-        """Make a batch of packed rows, whose data lies one after the other in a buffer."""
-        # That is what an array of binaries looks like already.
+        """Make a record batch of packed rows whose data lie one after the other in a buffer."""
+        # An Arrow array of binaries has the same layout, so nothing is copied.
         offsets = pa.py_buffer(np.array(ends, np.int32))
         return pa.RecordBatch.from_arrays(
             [
@@ -251,15 +251,15 @@ class Pack:
 
 @dataclass(frozen=True)
 class Orders:
-    """The `mapInArrow` function of a control source: every shard receives every order.
+    """The `mapInArrow` function of a pool's budget updates: send each update to every shard.
 
-    An order is a note of no stream.
+    An update travels as a note of the stream `NO_STREAM`.
     """
 
     labels: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Address orders, a text each, to all shards."""
+        """Address each update, a text, to all shards."""
         for batch in batches:
             for order in batch.column(0).to_pylist():
                 n = len(self.labels)
@@ -269,7 +269,7 @@ class Orders:
 
 
 def pack_results(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
-    """Make packed rows of at most 4 MB from pieces of results, taken from the engine as it goes."""
+    """Pack results into binaries of at most 4 MB, as the engine yields them."""
     held: list[pa.RecordBatch] = []
     empty = len(_bytes([], schema))
     size = empty
@@ -293,7 +293,7 @@ def _bytes(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
 
 
 def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn packed results back to rows: the `mapInArrow` function after the operator."""
+    """Turn packed results back into rows: the `mapInArrow` function after the operator."""
     for batch in batches:
         for data in batch.column("data"):
             if len(data.as_buffer()):

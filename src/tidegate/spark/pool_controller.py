@@ -1,9 +1,12 @@
-"""One memory for several joins of one Spark application: the part that runs with the queries.
+"""Divide one memory budget between several joins of one Spark application while they run.
 
-Joins report with their counters what other memories would find; every so many batches the memory
-is divided anew, and orders go out through the stream: a folder of small files for each join, which
-its query reads beside its inputs. So Spark's checkpoint knows which order came with which batch,
-and a replay follows the same. What is sent is only what is safe at any moment (`memory.books`).
+The controller runs on the driver. Every shard of a pooled join reports, together with its counters,
+what it would find with other budgets (`pool.shadow_joins` estimates it). After every few batches
+the controller divides the memory anew (`pool.division`) and sends each join a budget update: a
+small file in the join's folder, which its query reads as one more input (`spark.budget_updates`).
+Spark's checkpoint therefore records which update arrived with which batch, and a replay applies the
+same one. `pool.ledger` makes sure that the updates under way never add up to more than the budget;
+`spark.join_registry` knows which joins have a running query.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ from tidegate.spark.query_listener import listen
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Memories that are tried out, each so much less than the one above: half of it in two.
+#: How many budgets the shadow joins try, and the ratio of each to the next larger one.
 _SIZES, _STEP = 10, 2.0**-0.5
 
 
 @dataclass(frozen=True)
 class Share:
-    """A join's share of a pool, to be given to the join as its memory."""
+    """A join's share of a pool, passed to the join as its ``memory``."""
 
     pool: PoolController = field(repr=False)
     name: str
@@ -51,13 +54,13 @@ class Share:
 
 @dataclass(frozen=True)
 class PoolMembership:
-    """A share of a pool, and how it is known what the join that has it would do with others."""
+    """A share of a pool, and the estimator of what its join would find with other budgets."""
 
     share: Share
     estimator: RecallEstimator
 
     def take(self, job: Job, frame: DataFrame, shards: int) -> tuple[PooledJob, DataFrame]:
-        """Enter the pool: the job that follows its orders, and the stream of these."""
+        """Enter the pool. Return the job that applies budget updates, and their stream."""
         if not frame.isStreaming:
             raise TidegateError(
                 f'a share of a pool is for streams, and the inputs of "{self.share.name}" are '
@@ -67,7 +70,7 @@ class PoolMembership:
 
 
 def shared(memory: Any) -> tuple[Share | None, Any]:
-    """What a join was given as its memory: a share of a pool, if it is one, and how much."""
+    """Return the pool share that was passed as ``memory``, if it is one, and the memory itself."""
     if isinstance(memory, Share):
         return memory, memory.pool.memory
     return None, memory
@@ -75,32 +78,32 @@ def shared(memory: Any) -> tuple[Share | None, Any]:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a join stands in its pool.
+    """A snapshot of one join in a pool.
 
     Attributes
     ----------
     name, weight
-        Which join, and how much it counts.
+        The join's name, and its weight in the objective.
     state
-        Whether it runs (`seats.State`).
+        Whether it runs (`join_registry.State`).
     share
-        What its shards were last told that they may hold.
+        The budget of each shard in the latest update that was sent.
     kept
-        What is kept for it while it does not run, as it may need it to do a batch again.
+        Memory reserved for the join while it does not run, because a replayed batch may need it.
     missing, waits_for
-        How much more it is to have once others have given that back, and who they are.
+        How much the join's target exceeds its share, and the joins that must shrink first.
     allowed, held
-        What they last said that they may hold, and do.
+        The budget that each shard last confirmed, and how much the join holds.
     measure
-        What it is measured by: ``"recall"``, or of a sample ``"accuracy"``, one less the relative
-        standard error of a count over a window.
+        The measure of quality: ``"recall"``; for samples ``"accuracy"``, which is one minus the
+        relative standard error of a count over a window.
     predicted, measured
-        That by the curve with that share, and as it was in the last batches, with what it was
-        allowed; None while unknown, and predicted of those that run only.
+        The quality that the curve predicts for the share, and the quality of the latest batches
+        under the budget in force. None while unknown; joins that do not run have no prediction.
     curve
-        The same against memory; None while unknown.
+        Quality as a function of memory; None while unknown.
     tuple_bytes
-        What a held tuple takes.
+        Mean size of a held row in bytes.
     """
 
     name: str
@@ -120,7 +123,7 @@ class Standing:
 
 
 class PoolController:
-    """Divides a memory between joins while they run; `tidegate.MemoryPool` is one."""
+    """Divide a memory budget between joins while they run. `tidegate.MemoryPool` is one."""
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class PoolController:
         size, in_bytes = memory_of(memory, none="")
         if size is None:
             raise TidegateError(
-                'a pool needs memory, a positive number of tuples or a size like "64 MB", not None'
+                'a pool needs memory, a positive number of rows or a size like "64 MB", not None'
             )
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise TidegateError(
@@ -163,7 +166,7 @@ class PoolController:
         self._remember()
 
     def _remember(self) -> None:
-        """Keep for joins of an earlier time what they had, until they are built again."""
+        """Reserve what joins of an earlier run had, until they are built again."""
         for name, known in updates.joins(self._folder, self.size).items():
             last = known[max(known)]
             if any(last):
@@ -180,10 +183,11 @@ class PoolController:
         Parameters
         ----------
         name
-            The join's name in the pool, by which its shares are found again after a restart.
+            The join's name in the pool. A restarted join finds its shares by this name.
         weight
-            How much it counts: with twice the weight of another it has twice its recall, as long
-            as there is that much to have; or of the sum, each of its results counts twice.
+            The join's weight in the objective. With ``objective="min"``, a join of weight 2 gets
+            twice the recall of a join of weight 1 if that recall can be reached. With ``"sum"``,
+            each of its results counts twice.
         """
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}", name):
             raise TidegateError(
@@ -195,19 +199,19 @@ class PoolController:
     def enter(
         self, place: PoolMembership, job: Job, frame: DataFrame, shards: int
     ) -> tuple[PooledJob, DataFrame]:
-        """Let a join in, when its query is built."""
+        """Add a join when its query is built. Return its job and the stream of its updates."""
         spark = frame.sparkSession
         member, folder = self.admit(place, shards)
         self._listen(spark)
         return pooled(job, place.estimator, member), spark.readStream.text(f"file://{folder}")
 
     def admit(self, place: PoolMembership, shards: int) -> tuple[Member, Path]:
-        """Let a join in: what it must know, and the folder in which its orders will be."""
+        """Add a join. Return what its shards must know, and the folder of its budget updates."""
         name, estimator = place.share.name, place.estimator
         if self.in_bytes != (estimator.unit == "bytes"):
             raise TidegateError(
-                f'join "{name}" holds a number of tuples, and the pool has "{self.memory}": give '
-                "the pool a number of tuples"
+                f'join "{name}" holds a number of rows, and the pool has "{self.memory}": give '
+                "the pool a number of rows"
             )
         folder = self._folder / name
         weight, least = place.share.weight, estimator.least
@@ -215,8 +219,8 @@ class PoolController:
             self._check_owner()
             if self._registry.still_runs(name):
                 raise TidegateError(
-                    f'join "{name}" was removed, and its query still runs, which would follow the '
-                    "orders of the new one: stop it first, or use another name"
+                    f'join "{name}" was removed, and its query still runs, which would apply the '
+                    "budget updates of the new one: stop it first, or use another name"
                 )
             if name in self._ledger.names and not self._registry.claims(name):
                 self._ledger.renew(name, shards, weight, least)
@@ -227,7 +231,8 @@ class PoolController:
                 self._check_replay(name)
                 self._registry.build(name, replays=self._ledger.most(name) > 0)
                 folder.mkdir(parents=True, exist_ok=True)
-                # There is an order to follow in every first batch, so that all its joins report.
+                # Send an update even if nothing changed: every first batch then has one, and all
+                # joins of the query report.
                 updates.write(folder, *self._ledger.begin(name), self.size)
             self._reports[name] = Reports(shards, estimator.measure)
         return Member(self._id, name, self.sizes, estimator.second), folder
@@ -241,7 +246,7 @@ class PoolController:
             )
 
     def _check_replay(self, name: str) -> None:
-        """Refuse a join that was removed, and may need what others have now."""
+        """Refuse a join that was removed if a replay may need memory that others have now."""
         most = self._ledger.most(name)
         if self._ledger.granted > self.size and most > 0:
             self._ledger.leave(name)
@@ -253,10 +258,10 @@ class PoolController:
             )
 
     def remove(self, name: str) -> None:
-        """Take a join out of the pool.
+        """Remove a join from the pool.
 
-        Its memory goes to the others once it has given it back, or its query has ended. A query
-        that goes on finds next to nothing from then on.
+        The other joins get its memory once it has given it back, or once its query has ended. If
+        the query keeps running, it finds almost nothing from then on.
         """
         with self._lock:
             self._check_owner()
@@ -270,15 +275,16 @@ class PoolController:
 
     @property
     def granted(self) -> int:
-        """The most that all joins together may hold at this moment, never above the memory."""
+        """The most that all joins together may hold now; never more than the pool's memory."""
         return self._ledger.granted
 
-    # ---- reports in, orders out ---------------------------------------------------------------
+    # ---- reports in, budget updates out -------------------------------------------------------
 
     def on_progress(self, progress: Any) -> None:
-        """Take in a query's progress (`query.lastProgress`, an event's), once.
+        """Process one progress report (`query.lastProgress`, or that of an event), once.
 
-        The pool does so by itself as queries run; this is for those who want it done by now.
+        The pool's listener calls this as queries run. Call it yourself to have a report processed
+        at once.
         """
         said = [each for each in metrics.reports(progress) if each["pool"] == self._id]
         at = (str(progress["runId"]), int(progress["batchId"]))
@@ -295,10 +301,10 @@ class PoolController:
                     last = self._ledger.confirm(name, shard, report["number"], report["allowed"])
                     if last and updates.owner(self._folder) == self._id:
                         updates.note(self._folder / name, last)
-                # What a query has seen is known of it, also if that is heard after its end.
+                # A report counts for the run that made it, even if it arrives after the run's end.
                 if name in self._registry and self._registry[name].run == at[0]:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
-            # One for each join, as a query may have several.
+            # Count joins, not queries: a query may contain several joins.
             self._batches += len(mine)
             claiming = sum(self._registry.claims(name) for name in self._ledger.names)
             if self._batches >= self.every * claiming or not mine or not self._targets:
@@ -307,7 +313,7 @@ class PoolController:
                 self._send()
 
     def rebalance(self) -> None:
-        """Divide the memory anew, by all that is known now."""
+        """Divide the memory anew, by everything reported so far."""
         with self._lock:
             self._batches, self._targets = 0, {}
             names = [name for name in self._ledger.names if self._registry.claims(name)]
@@ -329,9 +335,9 @@ class PoolController:
         return Claim(ledger.weight(name), ledger.least(name), ledger.ordered(name), own)
 
     def _send(self) -> None:
-        """Send what is safe now: first who has to give back, then who gets that.
+        """Send the updates that are safe now: first those that shrink, then those that grow.
 
-        Nothing, if another pool has taken over the folder.
+        Send nothing if another pool has taken over the folder.
         """
         if updates.owner(self._folder) != self._id:
             return
@@ -357,7 +363,7 @@ class PoolController:
         return [*self._ledger.names, *self._ledger.leaving]
 
     def _tidy(self) -> None:
-        """Have those gone that leave, and have given back all or run no more."""
+        """Forget removed joins that have given back everything or no longer run."""
         for name in self._ledger.leaving:
             if not self._registry.may_run(name):
                 self._ledger.close(name)
@@ -367,30 +373,30 @@ class PoolController:
             self._noted.pop(name, None)
 
     def _listen(self, spark: Any) -> None:
-        """Hear of every query of a session, from now on."""
+        """Listen to all queries of a session from now on."""
         if any(spark is known for known in self._sessions):
             return
         self._sessions.append(spark)
         self._registry.prompt &= listen(spark, self)
 
     def start(self, run: str, query: str) -> None:
-        """Hear that a query starts, and have shares there before its first batch."""
+        """Register a query that starts, and send shares before its first batch."""
         with self._lock:
             self._registry.start(run, query)
             self.rebalance()
 
     def end(self, run: str, *, in_flight: bool = False) -> None:
-        """Hear that a query has ended, in the middle of a batch or not.
+        """Register the end of a query's run. `in_flight`: a planned batch was not committed.
 
-        What leaves is gone; what had done its last batch holds nothing until it is started again;
-        what had not keeps its share, as it will do that batch again.
+        A removed join is forgotten. A join that had committed its last batch holds nothing until it
+        starts again. A join with a batch in flight keeps its share, because it will replay it.
         """
         with self._lock:
             self._registry.end(run, in_flight=in_flight)
             self.rebalance()
 
     def standing(self, name: str) -> Standing:
-        """How a join stands."""
+        """Return a snapshot of one join's state, shares and quality."""
         with self._lock:
             ledger = self._ledger
             ledger.check(name)
@@ -416,7 +422,7 @@ class PoolController:
             )
 
     def _wanted(self, name: str) -> int:
-        """How much a join is to have; one that does not run, nothing."""
+        """Return the join's target: how much it should get. 0 if it does not run."""
         return sum(self._targets.get(name, ()))
 
     @property

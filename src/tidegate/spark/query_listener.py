@@ -1,4 +1,4 @@
-"""What Spark says of queries, for a pool: that one starts, how far it is, and how it ended."""
+"""Pass Spark's events about streaming queries on to a pool: start, progress and end."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any, Protocol
 
 
 class QueryListener(Protocol):
-    """Who wants to know."""
+    """Receives the start, the progress and the end of queries."""
 
     def start(self, run: str, query: str) -> None:
-        """Hear that a query starts."""
+        """Handle the start of a run."""
 
     def on_progress(self, progress: Any) -> None:
-        """Hear of a batch."""
+        """Handle the progress report of a batch."""
 
     def end(self, run: str, *, in_flight: bool) -> None:
-        """Hear that a query has ended, in the middle of a batch or not."""
+        """Handle the end of a run. `in_flight`: a planned batch was not committed."""
 
 
 def listen(spark: Any, hearer: QueryListener) -> bool:
-    """Have somebody hear of all queries of a session; whether of a start before its first batch.
+    """Register a query listener. Return True if start events precede the first batch.
 
-    Connect tells of it later, and not which batches a query had planned when it ended: they may
-    always be more than it has done then.
+    Spark Connect sends start events later. It also does not say which batches were planned when a
+    query ended, so a batch must be assumed to be in flight.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -32,10 +32,11 @@ def listen(spark: Any, hearer: QueryListener) -> bool:
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:
             if is_classic:
-                # Ends are told of later than starts, and who starts now may need what they had.
+                # Spark delivers end events late, and a query that starts now may need the memory
+                # of one that has ended.
                 for run in [run for run, own in list(queries.items()) if not own.isActive]:
                     self._end(run)
-                # `get` knows it while it runs only.
+                # Fetch it now: `get` only finds running queries.
                 queries[str(event.runId)] = spark.streams.get(str(event.id))
             hearer.start(str(event.runId), str(event.id))
 
@@ -61,7 +62,7 @@ def listen(spark: Any, hearer: QueryListener) -> bool:
 
 
 def _is_in_flight(query: Any) -> bool:
-    """Whether a query that has ended had planned a batch that is not committed."""
+    """Return True if an ended query had planned a batch that it did not commit."""
     from py4j.protocol import Py4JError
 
     try:

@@ -1,4 +1,4 @@
-"""A relation that does not change, sent to all workers once."""
+"""Send a relation that does not change to all workers once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Broadcasted:
-    """A relation as a broadcast variable: every worker fetches it once, whatever uses it there."""
+    """A relation as a broadcast variable, which every worker fetches only once."""
 
     stream: Any
     digest: str
 
     def load(self) -> pa.Table:
-        """Its rows."""
+        """Return the rows of the relation."""
         with pa.ipc.open_stream(self.stream.value) as reader:
             return reader.read_all()
 
 
 def ship(frame: DataFrame) -> RelationSource:
-    """Read a relation and have it sent: with the plan, where Spark Connect has no broadcasts."""
+    """Read a relation and broadcast it. Spark Connect has no broadcasts: send it with the plan."""
     schema = arrow_schema(frame.schema)
     table: pa.Table = frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).toArrow()
     batches = [with_schema(b.rename_columns(schema.names), schema) for b in table.to_batches()]

@@ -1,4 +1,4 @@
-"""An embedded Spark, set up for tidegate: nothing to install, nothing to configure."""
+"""Start an embedded Spark that is configured for tidegate."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tidegate.settings.values import quoted
 from tidegate.spark import interpreter, java, shipping
 from tidegate.spark.daemon import SINGLE_THREADED
 
-#: What a session of your own must have for streaming joins: the store that
-#: `transformWithStateInPandas` keeps its state in.
+#: Settings that a session of your own needs for streaming joins: the state store that
+#: `transformWithStateInPandas` requires.
 REQUIRED_CONF: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -29,28 +29,28 @@ REQUIRED_CONF: Mapping[str, str] = {
 
 _CONF: Mapping[str, str] = {
     **REQUIRED_CONF,
-    # Write what changed in a batch, not the store's files.
+    # Write the changes of a batch, not the store's files.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Nothing listens on, or is sent to, any other address.
+    # Only use the loopback address.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Workers outlive a batch, which is what lets them keep their engines.
+    # Workers outlive a batch, so that they can keep their engines.
     "spark.python.worker.reuse": "true",
     **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREADED.items()},
-    # Spark shares workers between operators whose environment is equal. This setting reaches
-    # mapInArrow's workers but not the stateful operator's, so that the latter stay apart and
-    # find their engines again.
+    # Spark shares workers between operators with equal environments. This setting reaches the
+    # workers of mapInArrow but not those of the stateful operator. So the latter stay separate,
+    # and find their engines again.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.api.mode": "classic",
 }
 
 _LOCAL = re.compile(r"local(?:\[(?P<cores>\*|[1-9]\d*)(?:,\s*\d+)?\])?")
 
-#: Lines that Spark prints, whatever its log level, when nothing is wrong.
+#: Harmless lines that Spark prints whatever its log level is.
 _NOISE = re.compile(
     rb"\s*$"
     rb"|WARNING: Using incubator modules: jdk\.incubator\.vector"
@@ -65,22 +65,22 @@ def session(
     master: str = "local[*]",
     config: Mapping[str, object] | None = None,
 ) -> SparkSession:
-    """Start Spark inside this process, or give the session that already runs.
+    """Start Spark inside this process, or return the session that already runs.
 
     Parameters
     ----------
     app_name
-        What Spark calls the application.
+        The application's name in Spark.
     master
-        Where it runs: by default here, on every core.
+        Where Spark runs: by default in this process, on every core.
     config
-        Further settings, which win over tidegate's own.
+        Further settings, which override tidegate's own.
 
     Returns
     -------
     SparkSession
-        A classic session. If one was running already it is that one: its SQL settings are
-        changed, but settings of the JVM and of the workers are fixed once Spark has started.
+        A classic session. A session that already runs is returned with changed SQL settings;
+        settings of the JVM and of the workers are fixed once Spark has started.
     """
     if remote := os.environ.get("SPARK_REMOTE"):
         raise TidegateError(
@@ -101,8 +101,8 @@ def session(
 
 
 def _start(conf: SparkConf) -> None:
-    """Start the context, and first a JVM if there is none from an earlier session."""
-    # Spark would start whichever `python3` is first on the PATH.
+    """Start the Spark context, and a JVM if no earlier session left one."""
+    # By default Spark would start whichever `python3` is first on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is not None:
         SparkContext.getOrCreate(conf)
@@ -120,7 +120,7 @@ def _start(conf: SparkConf) -> None:
 
 
 def _relay(errors: int) -> None:
-    """Pass on what the JVM and the Python workers write to stderr, except for noise."""
+    """Forward stderr of the JVM and the Python workers, without the harmless lines."""
     with open(errors, "rb") as lines:
         for line in lines:
             if not _NOISE.match(line) and sys.stderr is not None and not sys.stderr.closed:
@@ -129,10 +129,10 @@ def _relay(errors: int) -> None:
 
 
 def _for_master(master: str) -> dict[str, str]:
-    """Give the settings that depend on where Spark and this package are."""
+    """Return the settings that depend on the master and on where this package is installed."""
     settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_logging()}"}
     if shipping.archive() is None:
-        # Spark starts it before it looks into archives.
+        # Not from an archive: Spark starts the daemon before it looks into archives.
         settings |= {"spark.python.daemon.module": "tidegate.spark.daemon"}
     local = _LOCAL.fullmatch(master)
     if local is not None:
@@ -142,7 +142,7 @@ def _for_master(master: str) -> dict[str, str]:
 
 
 def _logging() -> str:
-    """Give the address of the settings for Spark's log."""
+    """Return the address of the settings for Spark's log."""
     archive, name = shipping.archive(), "log4j2.properties"
     if archive is not None:
         return f"jar:{archive.as_uri()}!/tidegate/spark/{name}"
@@ -150,5 +150,5 @@ def _logging() -> str:
 
 
 def _text(value: object) -> str:
-    """Write a setting as Spark does."""
+    """Format a setting as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)

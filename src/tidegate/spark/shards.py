@@ -1,8 +1,8 @@
-"""Which shard a row belongs to, and how shards are spread over Spark's partitions.
+"""Assign rows to shards, and spread shards over Spark's partitions.
 
-A shard is one group of the stateful operator: one engine with its share of the memory. Spark
-sends a group to the partition `pmod(hash(label), partitions)`, and labels 0..n-1 collide there,
-so labels are searched for that do not.
+A shard is one group of the stateful operator: one engine with its share of the memory. Spark sends
+the group of a label to the partition `pmod(hash(label), partitions)`. The labels 0..n-1 collide, so
+`labels` searches for ones that do not.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy.typing as npt
 from tidegate.errors import TidegateError
 from tidegate.settings.values import quoted
 
-#: Beyond this many, packing a batch into parts costs more than the parallelism gives, and each
-#: shard's share of the memory becomes too small to choose well in.
+#: Above this number, splitting a batch costs more than the parallelism gains, and each shard's
+#: share of the memory becomes too small to choose good rows.
 MOST_SHARDS_BY_DEFAULT = 64
 MOST_SHARDS = 4096
 
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
-# An odd 64-bit constant (2^64 over the golden ratio). Multiplying spreads every bit of the key
-# hash upwards, so the shard comes from other bits than the low ones that engines' tables use.
+# An odd 64-bit constant (2^64 over the golden ratio). The multiplication spreads every bit of the
+# key hash upwards. The shard is taken from the high bits; engines' hash tables use the low ones.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -42,10 +42,10 @@ def spark_hash(value: int) -> int:
 
 
 def labels(shards: int, partitions: int) -> list[int]:
-    """Choose group keys for `shards` shards, spread as evenly over the partitions as can be.
+    """Choose group keys for `shards` shards, spread as evenly as possible over the partitions.
 
-    The first label is always 0, whatever the numbers: its state therefore exists in every
-    checkpoint, and tells when a query is restarted with other shards (see `state.Log`).
+    The first label is always 0. Its state therefore exists in every checkpoint, and shows if a
+    query is restarted with another number of shards (see `state.Log`).
     """
     fullest = -(-shards // partitions)
     full_allowed = shards - (fullest - 1) * partitions
@@ -64,9 +64,9 @@ def labels(shards: int, partitions: int) -> list[int]:
 
 
 def count(shards: int | None, partitions: int, most: int | None = None) -> int:
-    """Say how many shards to use: the number asked for, or one a partition (64 at most).
+    """Return the number of shards: the one asked for, or one per partition (at most 64).
 
-    More than `most` cannot each have a share of the memory.
+    There are at most `most` shards, because each needs a share of the memory.
 
     The default follows `spark.sql.shuffle.partitions`, which a checkpoint fixes, and not the
     number of cores, which may differ when the query is restarted elsewhere.
@@ -87,6 +87,6 @@ def count(shards: int | None, partitions: int, most: int | None = None) -> int:
 
 
 def shard_of(keys: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint16]:
-    """Give the shard (0..shards-1) of every key hash."""
+    """Return the shard (0..shards-1) of every key hash."""
     high = (keys * _MIX) >> np.uint64(32)
     return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)

@@ -1,8 +1,8 @@
-"""Make sure that Spark's Python processes find tidegate, or say what to do before any data is read.
+"""Make sure that Spark's Python processes can import tidegate, before any data is read.
 
-Spark starts Python in two places. Workers run on the executors; they look into the files that were
-given as `--py-files`. A helper process runs on the driver's machine when a streaming query begins,
-to see which state the join declares; it knows nothing of these files, only a module path.
+Spark starts Python in two places. Workers run on the executors and can import from the files given
+as `--py-files`. When a streaming query starts, a helper process runs on the driver's machine, to
+ask which state the join declares. It only knows a module path, not these files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from tidegate.errors import TidegateError
 
-#: What a process must be able to import besides Spark's own modules.
+#: Modules that a process must be able to import besides Spark's own.
 NEEDED = ("tidegate", "numba", "numpy", "pandas", "pyarrow", "google.protobuf")
 
 _LOOK = """
@@ -34,21 +34,21 @@ print("missing", *filter(missing, sys.argv[1:]))
 
 
 def archive() -> Path | None:
-    """Give the archive (`.zip`, `.whl`) that tidegate was imported from; None if it is in files."""
+    """Return the archive (`.zip`, `.whl`) that contains this tidegate; None if it is in files."""
     folder = Path(__file__).absolute().parents[2]
     return folder if folder.is_file() else None
 
 
 def reach_workers(spark: Any, *, streaming: bool) -> None:
-    """Have the Python processes of a session find tidegate.
+    """Make sure that the Python processes of a session can import tidegate.
 
     Raises
     ------
     TidegateError
-        If Python processes on this machine could not import it.
+        If Python processes on this machine cannot import it.
     """
     if not hasattr(spark, "_jsparkSession"):
-        return  # With Connect, they are on the server's side.
+        return  # With Connect, the processes run on the server.
     context = spark.sparkContext
     source = archive()
     if source is not None:
@@ -58,8 +58,8 @@ def reach_workers(spark: Any, *, streaming: bool) -> None:
 
 
 def _send(context: Any, source: Path) -> None:
-    """Send the archive to the executors, and put it on the helper process's module path."""
-    # Spark has done it for a `.zip` in `--py-files`. It would not let workers look into a `.whl`.
+    """Send the archive to the executors, and add it to the helper process's module path."""
+    # Spark has done this for a `.zip` in `--py-files`, but workers do not look into a `.whl`.
     if source.name not in context._python_includes:
         context.addFile(str(source))
         context._python_includes.append(source.name)
@@ -69,7 +69,7 @@ def _send(context: Any, source: Path) -> None:
 
 
 def _check(context: Any) -> None:
-    """Refuse a session whose Python lacks something, as seen from this machine."""
+    """Refuse a session whose Python, as seen from this machine, lacks a module."""
     python = context.pythonExec
     given = context.environment.get("PYTHONPATH", "")
     path = os.pathsep.join(filter(None, [given, inherited_path(context)]))
@@ -90,19 +90,19 @@ def _check(context: Any) -> None:
 
 
 def inherited_path(context: Any) -> str:
-    """Give the module path that Spark was started with, which its processes inherit."""
+    """Return the module path that Spark was started with and its processes inherit."""
     return str(context._jvm.java.lang.System.getenv("PYTHONPATH") or "")
 
 
 @functools.cache
 def _missing(python: str, path: str) -> tuple[str, ...] | None:
-    """Ask a Python which of the `NEEDED` modules it lacks; None if it does not start."""
+    """Return the `NEEDED` modules that a Python lacks; None if it does not start."""
     command = [python, "-c", _LOOK, *NEEDED]
     environment = {**os.environ, "PYTHONPATH": path}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     except (OSError, UnicodeDecodeError, subprocess.CalledProcessError):
         return None
-    # A `sitecustomize` may print, too.
+    # Take the last line with our mark: a `sitecustomize` module may print other lines.
     [line] = [line for line in done.stdout.splitlines() if line.startswith("missing")][-1:] or [""]
     return tuple(line.split()[1:])

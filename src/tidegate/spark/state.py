@@ -1,13 +1,14 @@
-"""An engine's state in Spark's state store, and the live engine beside it.
+"""Keep an engine's state in Spark's state store, and the engine itself alive between batches.
 
-What a batch writes must follow what changed, not what is held. So the state of a shard is a log
-of records under increasing numbers, begun anew with a snapshot when most of it is dead, and a
-small note of where the log begins and ends. The engine itself stays alive in the Python worker
-between batches; the log is read only where the worker does not have the engine that wrote it.
+The amount a batch writes must depend on what changed, not on what is held. So the state of a shard
+is a log of numbered records, plus a small header that says where the log begins and ends. When most
+of the log is outdated, a snapshot replaces it. The engine stays alive in the Python worker between
+batches. The log is only read in a worker that does not have the engine that wrote it.
 
-Lost or damaged state must not pass for a new shard. Every pack task speaks to every shard, so that
-all shards of a query have a note, or none has: a shard without one has lost its state if an earlier
-batch wrote another shard's note into the same store. Each value has a checksum.
+Lost or damaged state must not be mistaken for a new shard. Every pack task sends a row to every
+shard, so either all shards of a query have a header or none has. A shard without one has lost its
+state if an earlier batch wrote another shard's header into the same store. Each value has a
+checksum.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tidegate.settings.checks import check_same
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-#: The layout of what is written here.
+#: The version of the layout written here.
 VERSION = 2
-#: A value goes through several copies and a socket in one piece, so large records are cut.
+#: Spark copies a value several times and sends it in one piece, so larger records are cut.
 VALUE_BYTES = 4 << 20
-#: An engine that its shard has not asked for in this long is elsewhere by now.
+#: An engine that its shard has not used for this long has probably moved to another worker.
 IDLE_SECONDS = 600.0
 
 _META = StructType(
@@ -66,21 +67,21 @@ _RECORD = StructType(
 
 
 class EngineCache:
-    """Engines of one Python worker, each under the token of the state it equals.
+    """The live engines of one Python worker, each with the token of the state it equals.
 
-    The token is random and written with the state. A task that failed after it fed its engine,
-    a shard that moved away and came back, a restart from an older batch: in each case the token
-    in the state is another one than the engine's, and the engine is not used.
+    The token is random and stored with the state. If a task fails after it fed its engine, if a
+    shard moves away and comes back, or if a query restarts from an older batch, the token in the
+    state differs from the engine's, and the engine is not used.
     """
 
     def __init__(self) -> None:
         self._engines: dict[tuple[object, ...], tuple[bytes, float, Engine]] = {}
 
     def take(self, place: tuple[object, ...], token: bytes) -> Engine | None:
-        """Take the engine of a place if it has this token; either way nothing is left there.
+        """Remove and return the engine of a place if it has this token; remove it in any case.
 
-        The caller brings it back with `keep` once its new state is written. If anything goes
-        wrong before that, a half-fed engine is therefore never seen again.
+        The caller puts it back with `keep` once the new state is written. If anything fails before
+        that, nobody sees the partly fed engine again.
         """
         now = time.monotonic()
         found = self._engines.pop(place, None)
@@ -90,7 +91,7 @@ class EngineCache:
         return found[2] if found is not None and found[0] == token else None
 
     def keep(self, place: tuple[object, ...], token: bytes, engine: Engine) -> None:
-        """Keep an engine for the next batch."""
+        """Store an engine for the next batch."""
         self._engines[place] = (token, time.monotonic(), engine)
 
 
@@ -99,18 +100,18 @@ LIVE = EngineCache()
 
 @dataclass(frozen=True)
 class Shard:
-    """Which shard of which query a log is of.
+    """Identifies the shard, query and batch that a log belongs to.
 
     Attributes
     ----------
     label, labels
-        Its group key, and those of all shards.
+        The group key of this shard, and those of all shards.
     partition
-        The partition of Spark's state store that it is in.
+        Its partition in Spark's state store.
     batch
-        The number of the batch that is run.
+        The number of the current batch.
     place
-        Where its engine stays alive: one shard of one operator of one query.
+        The key of its live engine: one shard of one operator of one query.
     """
 
     label: int
@@ -121,7 +122,7 @@ class Shard:
 
     @property
     def named(self) -> str:
-        """How messages call it."""
+        """The shard's name in messages."""
         number = self.labels.index(self.label) + 1
         return (
             f"shard {number} of {len(self.labels)} (group {self.label}, in the folder "
@@ -129,7 +130,7 @@ class Shard:
         )
 
     def damaged(self, what: str) -> TidegateError:
-        """The error of a state that cannot be gone on with, and what to do."""
+        """Return an error that says what is wrong with the state, and what to do."""
         return TidegateError(
             f"the state of {self.named} {what}. To go on without it would leave out results. "
             "Restore the whole checkpoint folder as it was, or from a copy of one time, or start "
@@ -138,7 +139,7 @@ class Shard:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Say whose state it is that Spark cannot read."""
+        """Raise errors of Spark while reading as errors that name the shard."""
         try:
             yield
         except Exception as error:
@@ -147,7 +148,7 @@ class Shard:
 
 
 class Log:
-    """The records of shards in one partition of the state store."""
+    """The logs of the shards in one partition of the state store."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._meta = handle.getValueState("meta", _META)
@@ -157,7 +158,7 @@ class Log:
         self._client = next(clients, None)
 
     def open(self, settings: str, shard: Shard, new: Callable[[], Engine]) -> EngineSession:
-        """Give the engine as the last committed batch left it."""
+        """Return the engine as the last committed batch left it."""
         with shard.reading():
             meta = self._meta.get()
         if meta is None:
@@ -182,9 +183,9 @@ class Log:
         )
 
     def _check_new(self, shard: Shard) -> None:
-        """Refuse to begin anew where another shard's note shows that batches were taken before.
+        """Refuse to start with empty state if another shard's header is older than this batch.
 
-        One of this batch shows nothing: all shards of a partition may begin in one batch.
+        A header of this batch proves nothing: all shards of a partition may start in one batch.
         """
         if shard.batch == 0 or self._client is None:
             return
@@ -203,7 +204,7 @@ class Log:
     def _read(self, shard: Shard, first: int, after: int) -> Iterator[bytes]:
         parts: list[bytes] = []
         for number in range(first, after):
-            # One by one: the client's own iteration would put them all into one message.
+            # Read values one by one: the client's own iteration would put all into one message.
             with shard.reading():
                 value = self._records.getValue((number,))
             if value is None:
@@ -218,7 +219,7 @@ class Log:
                 parts = []
 
     def append(self, shard: Shard, number: int, record: bytes) -> int:
-        """Write a record at a number, in several values if it is large; the next number."""
+        """Write a record, in several values if it is large. Return the next free number."""
         view = memoryview(record)
         for start in range(0, max(len(record), 1), VALUE_BYTES):
             last = start + VALUE_BYTES >= len(record)
@@ -234,12 +235,12 @@ class Log:
             self._records.removeKey((number,))
 
     def close(self, settings: str, first: int, after: int, token: bytes, since: int) -> None:
-        """Say where the log begins and ends, which engine it equals and since when it is."""
+        """Write the header: where the log begins and ends, its engine's token, its first batch."""
         self._meta.update((VERSION, settings, first, after, token, since))
 
 
 def _checksum(label: int, number: int, data: bytes) -> int:
-    """A checksum of a value, which is another in another place."""
+    """Return a checksum of a value that also depends on its place."""
     return zlib.crc32(data, zlib.crc32(f"{label} {number}".encode()))
 
 
@@ -270,9 +271,9 @@ class EngineSession:
         self._since = since
 
     def save(self) -> int:
-        """Write what the batch changed and keep the engine alive; how many bytes were written.
+        """Write what the batch changed and keep the engine alive. Return the bytes written.
 
-        A batch that changed nothing writes nothing, once the shard has any state.
+        A batch that changed nothing writes nothing, unless the shard has no state yet.
         """
         first, after, token = self._first, self._after, self._token
         if token and self.engine.log_is_heavy:
@@ -292,6 +293,6 @@ class EngineSession:
 
 
 def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse a checkpoint that was written with other settings, and say which."""
+    """Refuse a checkpoint that was written with other settings, and name these."""
     instead = "Use the old settings, or start with a new checkpoint location."
     check_same(old, new, "checkpoint", instead)

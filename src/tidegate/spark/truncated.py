@@ -1,4 +1,4 @@
-"""Truncated joins of batch DataFrames: counts go to the driver, tuples stay where they are."""
+"""Run truncated joins on batch DataFrames: counts go to the driver, rows stay where they are."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tidegate.spark.compat import BatchFunction
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Plans with at most this many values are sent to every worker, so that no row is moved for them.
+#: A plan with at most this many values is broadcast, so that no row has to move for it.
 _BROADCAST = 200_000
 
 
 def run(spec: TruncatedJoin, frames: Sequence[DataFrame]) -> DataFrame:
-    """Join what the plan keeps of each input, natively.
+    """Join the rows that the plan keeps of each input, by Spark's own join.
 
-    Only values that all inputs have travel to the driver, with their counts, and back comes how
-    many tuples of each are kept.
+    Only values that occur in all inputs travel to the driver, with their counts. The plan returns
+    how many rows of each value to keep.
     """
     named = [_named(spec, at, frame) for at, frame in enumerate(frames)]
     counted = _counted(spec, named)
@@ -62,7 +62,7 @@ def _value_columns(spec: TruncatedJoin) -> list[str]:
 
 
 def _named(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
-    """An input under names of its own: window and key, as all inputs call them, and its columns."""
+    """Rename an input's columns: window w, keys k0.. as in all inputs, own columns c<input>_0.."""
     relation = spec.relations[at]
     window = F.lit(0).cast("long")
     if relation.time is not None and spec.unit is not None and spec.per is not None:
@@ -75,7 +75,7 @@ def _named(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
 
 
 def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
-    """The tumbling window a time lies in, numbered as `truncation.window_numbers` does."""
+    """Return the tumbling window of a time, as `joins.truncated.engine.window_numbers` does."""
     if unit.kind == "real number":
         time = time.cast("double")
         finite = F.abs(time) < F.lit(float("inf"))
@@ -83,7 +83,7 @@ def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
     if unit.kind == "timestamp":
         number = F.unix_micros(time)
     elif unit.kind == "local timestamp":
-        # As an interval it is exact, and no time zone comes into it.
+        # An interval is exact, and independent of time zones.
         since = time - F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")
         number = (since.cast("decimal(24,6)") * 1_000_000).cast("long")
     elif unit.kind == "date":
@@ -97,7 +97,7 @@ def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
 
 
 def _counted(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
-    """How often each value occurs in each input, for values that all of them have."""
+    """Count each value in each input, for values that occur in all of them."""
     value = _value_columns(spec)
     present = reduce(lambda a, b: a & b, [F.col(name).isNotNull() for name in value])
     sides = [
@@ -114,7 +114,7 @@ def _counted(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
 def _values(
     spec: TruncatedJoin, named: Sequence[DataFrame], counted: DataFrame
 ) -> tuple[Values, pa.Table]:
-    """The counts in the order that the plan is made in, and the values they are of."""
+    """Return the counts in the order in which the plan needs them, and their values."""
     table = counted.toArrow()
     window = table.column("w").to_numpy()
     first = spec.relations[0]
@@ -138,7 +138,7 @@ def _values(
 def _kept(
     spec: TruncatedJoin, at: int, frame: DataFrame, planned: DataFrame, *, ranked: bool
 ) -> DataFrame:
-    """The tuples of one input that are kept."""
+    """Return the rows of one input that are kept."""
     value = _value_columns(spec)
     found = frame.join(planned.select(*value, f"n{at}"), value)
     columns = [f"c{at}_{i}" for i in range(len(spec.relations[at].schema))]
@@ -155,7 +155,7 @@ def _with_tie(schema: StructType) -> StructType:
 
 
 def _with_ties(columns: Sequence[str], seed: int) -> BatchFunction:
-    """Append `truncation.ties` of these columns to the rows."""
+    """Return a function that appends the `joins.truncated.engine.ties` of these columns."""
 
     def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -166,5 +166,5 @@ def _with_ties(columns: Sequence[str], seed: int) -> BatchFunction:
 
 
 def _quoted(name: str) -> str:
-    """A column name as Spark takes it, dots and all."""
+    """Quote a column name for Spark, so that it may contain dots."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,9 +1,9 @@
-"""A trust store for the bundled Java: its own roots and the certificates that this machine trusts.
+"""Build a trust store for the bundled Java: its own roots plus this machine's certificates.
 
-A Java that comes with a system is set up to trust what the system trusts. The one from PyPI knows
-only the public roots, and behind a proxy that signs with a company's certificate it could fetch
-nothing. Java reads no PEM files, so the certificates are written as a key store of the type JKS,
-the only one that needs no encryption.
+A Java installed with the system trusts what the system trusts. The one from PyPI only knows the
+public roots, and could fetch nothing behind a proxy that signs with a company's certificate. Java
+cannot read PEM files, so the certificates are written as a key store of type JKS, the only type
+that needs no encryption.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-#: The bundles of Debian, Alpine and Arch; of Fedora and RHEL; of openSUSE; of macOS and the BSDs.
-#: Python's own default may be none of them: it was set where Python was built.
+#: Certificate files of Debian, Alpine and Arch; of Fedora and RHEL; of openSUSE; of macOS and BSD.
+#: Python's own default may be another path, set when Python was built.
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -35,9 +35,9 @@ _PASSWORD = "changeit"
 
 
 def machine_certificates() -> list[bytes]:
-    """Read the certificates that programs on this machine trust, in DER, without repetitions.
+    """Read the certificates that programs on this machine trust, in DER, each once.
 
-    Files that cannot be read and blocks that are no Base64 are left out.
+    Skip files that cannot be read and blocks that are not Base64.
     """
     found: dict[bytes, None] = {}
     for path in dict.fromkeys(map(os.path.realpath, _files())):
@@ -50,10 +50,10 @@ def machine_certificates() -> list[bytes]:
 
 
 def store(java_home: Path, certificates: list[bytes]) -> bytes:
-    """Write a key store of a Java's own roots and these certificates, except for damaged ones.
+    """Write a key store of a Java's own roots and the certificates that it can read.
 
-    Java refuses a store with a certificate that it cannot read, so it is asked about them first;
-    and OpenSSL before it, which is quick.
+    Java refuses a store with a certificate that it cannot read, so each is tried first: with
+    OpenSSL, which is fast, and then with Java.
     """
     tool = java_home / "bin" / "keytool"
     listed = _keytool(tool, "-list", "-rfc", "-cacerts")
@@ -63,7 +63,7 @@ def store(java_home: Path, certificates: list[bytes]) -> bytes:
 
 
 def _files() -> Iterator[str]:
-    """Give the files in which the certificates may be. OpenSSL's variables come first."""
+    """Yield the files that may contain certificates. OpenSSL's variables come first."""
     default = ssl.get_default_verify_paths()
     yield os.environ.get(default.openssl_cafile_env) or default.openssl_cafile
     folders = os.environ.get(default.openssl_capath_env) or default.openssl_capath
@@ -76,7 +76,7 @@ def _files() -> Iterator[str]:
 
 
 def _decode(text: bytes) -> Iterator[bytes]:
-    """Give the certificates of a PEM file."""
+    """Yield the certificates of a PEM file."""
     for block in _PEM.findall(text):
         try:
             yield base64.b64decode(b"".join(block.split()), validate=True)
@@ -93,7 +93,7 @@ def _parses(certificate: bytes) -> bool:
 
 
 def _readable(tool: Path, certificates: list[bytes]) -> list[bytes]:
-    """Leave out what Java cannot read: halve the list until a bad certificate is alone."""
+    """Drop certificates that Java cannot read, by halving the list until a bad one is alone."""
     if not certificates:
         return []
     with tempfile.NamedTemporaryFile(suffix=".jks") as file:
@@ -108,7 +108,7 @@ def _readable(tool: Path, certificates: list[bytes]) -> list[bytes]:
 
 
 def _keytool(tool: Path, *arguments: str) -> bytes | None:
-    """Run Java's tool for key stores; give what it prints, or None if it fails."""
+    """Run Java's `keytool`. Return what it prints, or None if it fails."""
     command = [str(tool), *arguments, "-storepass", _PASSWORD]
     try:
         return subprocess.run(command, capture_output=True, check=True).stdout
@@ -117,11 +117,11 @@ def _keytool(tool: Path, *arguments: str) -> bytes | None:
 
 
 def _key_store(certificates: Iterable[bytes]) -> bytes:
-    """Write trusted certificates as Java's `KeyStore` of type JKS does."""
+    """Write trusted certificates in the format of Java's `KeyStore` of type JKS."""
     entries = [
         struct.pack(">I", 2)
         + _utf(hashlib.sha256(certificate).hexdigest())
-        + struct.pack(">Q", 0)  # when it was added: always the same, so that the bytes are
+        + struct.pack(">Q", 0)  # the time of entry: constant, so that the bytes are, too
         + _utf("X.509")
         + struct.pack(">I", len(certificate))
         + certificate

@@ -1,10 +1,10 @@
-"""Watermarks on the inputs of a join, and the one that its results have.
+"""Set the watermarks on a join's inputs so that later operators wait for all its results.
 
-A result may be as old as the oldest row that a newcomer can still meet. Spark's own join therefore
-holds the watermark back by its window. The stateful operator that carries tidegate's engines passes
-the watermark on as it is, so operators after it would drop results as late. Here the delay of every
-input's watermark is lengthened instead: Spark has one watermark for the whole query, so operators
-after the join then wait as long as they would after Spark's own.
+A result may be as old as the oldest row that a newcomer can still join. Spark's own join therefore
+holds the watermark back by its window. The stateful operator that runs tidegate's engines passes
+the watermark on unchanged, so operators after it would drop results as late. This module lengthens
+the delay of every input's watermark instead. Spark has one watermark for the whole query, so
+operators after the join then wait as long as they would after Spark's own join.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tidegate.settings.times import TimeUnit, milliseconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: The metadata of a column by which Spark knows that it has a watermark, and its delay.
+#: Column metadata by which Spark marks a watermark: its delay.
 DELAY = "spark.watermarkDelayMs"
-#: The metadata of a result's time column: how far out of order it may be, in milliseconds.
+#: Metadata of a result's time column: how far out of order it may be, in milliseconds.
 LATENESS = "tidegate.latenessMs"
-#: The metadata of a sample's `sample_probability`: the join's window in milliseconds.
+#: Metadata of a sample's `sample_probability`: the join's window in milliseconds.
 WINDOW = "tidegate.windowMs"
 
 
 @dataclass(frozen=True)
 class Marked:
-    """The inputs of a join, with watermarks that later operators can go by.
+    """The inputs of a join, with watermarks that suit operators after the join.
 
     Parameters
     ----------
     inputs
-        One DataFrame an input.
+        One DataFrame per input.
     times
         The time column of each input.
     delay
         The watermark's delay in milliseconds on the result's time columns. None if the result has
-        no watermark; then Spark refuses later operators that need one.
+        no watermark; Spark then refuses later operators that need one.
     lateness
         How far out of order, in milliseconds, the result's times may be.
     """
@@ -54,16 +54,16 @@ class Marked:
 
     @property
     def columns(self) -> list[tuple[int, StructField]]:
-        """All columns of all inputs, each with the number of its input."""
+        """All columns of all inputs, each with the index of its input."""
         return [(at, field) for at, frame in enumerate(self.inputs) for field in frame.schema]
 
     def schema(
         self, names: Sequence[str], columns: Sequence[tuple[int | None, StructField]]
     ) -> StructType:
-        """Give the result's schema as Spark's, which says more than Arrow's.
+        """Return the result's Spark schema, which contains more than Arrow's.
 
-        `columns` are the result's, each with the number of its input (None for a table). Only time
-        columns have a watermark: how old the others may be is not known.
+        `columns` are the result's columns, each with the index of its input (None for a table).
+        Only time columns get a watermark: how old other columns may be is not known.
         """
         fields = []
         for name, (at, field) in zip(names, columns, strict=True):
@@ -76,11 +76,11 @@ class Marked:
 
 
 class Timed(Protocol):
-    """The settings of a join that say how old its results may be."""
+    """The settings of a join that determine how old its results may be."""
 
     @property
     def unit(self) -> TimeUnit:
-        """What its lengths of time are measured in."""
+        """The unit of its lengths of time."""
 
     @property
     def lateness(self) -> int | float:
@@ -92,7 +92,7 @@ class Timed(Protocol):
 
 
 def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) -> Marked:
-    """Have operators after a join wait for its oldest results, if the inputs have a watermark."""
+    """Make operators after a join wait for its oldest results, if inputs have a watermark."""
     unmarked = Marked(list(inputs), tuple(times))
     found = [delay_of(frame, time) for frame, time in zip(inputs, times, strict=True)]
     delays = [delay for delay in found if delay is not None]
@@ -105,12 +105,12 @@ def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) ->
     window = milliseconds(join.result_age, join.unit)
     lateness = milliseconds(join.lateness, join.unit)
     fields = [frame.schema[time] for frame, time in zip(inputs, times, strict=True)]
-    # Rows that may be later than the watermarks say make all of them longer.
+    # If rows may be later than the watermarks allow for, all delays grow by the difference.
     more = max(lateness - max(map(lateness_of, fields)), 0)
     delay = max(delays) + more + window
     try:
         frames = [
-            # Spark's watermark is the least of all inputs', so it must follow every one of them.
+            # Spark uses the smallest watermark of all inputs, so every input needs one.
             frame.withWatermark(time, f"{delay} milliseconds")
             if own is None
             else _lengthened(frame, delay - own, time)
@@ -118,25 +118,25 @@ def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) ->
         ]
     except _NotHeldBack:
         return unmarked
-    # Where streams are out of step, the newest result is a window ahead of the stream behind, and
-    # the oldest a window behind it.
+    # If one stream lags behind the other, the newest result is one window ahead of the lagging
+    # stream, and the oldest one window behind it.
     return Marked(frames, tuple(times), delay, max(*delays, lateness) + 2 * window)
 
 
 def window_note(join: Timed) -> dict[str, int]:
-    """Give the metadata by which `tidegate.estimate` knows how far out of order results may be."""
+    """Return the metadata that tells `tidegate.estimate` how far out of order results may be."""
     if join.result_age is None or not join.unit.is_time:
         return {}
     return {WINDOW: milliseconds(join.result_age, join.unit)}
 
 
 def delay_of(frame: DataFrame, time: str) -> int | None:
-    """Give the delay of the watermark on a column, in milliseconds; None if it has none."""
+    """Return the delay of the watermark on a column in milliseconds; None if it has none."""
     return frame.schema[time].metadata.get(DELAY) if frame.isStreaming else None
 
 
 def lateness_of(field: StructField) -> int:
-    """Give how late rows may be by a time column's watermark, in milliseconds."""
+    """Return how late rows may be by a time column's watermark, in milliseconds."""
     found: int = field.metadata.get(LATENESS, field.metadata.get(DELAY, 0))
     return found
 
@@ -146,16 +146,16 @@ def _has_watermark(frame: DataFrame) -> bool:
 
 
 class _NotHeldBack(Exception):
-    """A longer delay before an operator does not make operators after the join wait longer.
+    """Raised if a longer delay on an input would not make operators after the join wait longer.
 
-    An operator that emits rows when the watermark passes them emits them later, too, if the delay
-    is longer. And where watermarks of one input differ, or another join comes before, it is not
-    known how late the input's rows may be.
+    An operator that emits rows when the watermark passes them would also emit them later. And if
+    the watermarks of one input differ, or if the input comes from another join, it is not known how
+    late its rows may be.
     """
 
 
 def _lengthened(frame: DataFrame, more: int, time: str) -> DataFrame:
-    """Give the same DataFrame with `more` milliseconds added to each of its watermarks."""
+    """Return the same DataFrame with `more` milliseconds added to each of its watermarks."""
     if hasattr(frame, "_jdf"):
         changed = _lengthened_in_jvm(frame, more)
     else:
@@ -172,7 +172,7 @@ def _lengthened(frame: DataFrame, more: int, time: str) -> DataFrame:
 
 
 def _waits(operator: str, time_mode: Callable[[], str]) -> bool:
-    """Tell whether an operator may emit rows when the watermark passes them."""
+    """Return True if an operator may emit rows when the watermark passes them."""
     if operator.startswith("TransformWithState"):
         return time_mode().lower() not in ("none", "notime")
     return operator == "Aggregate" or "WithState" in operator
