@@ -1,4 +1,4 @@
-"""The parts of the kernel that can be checked on their own."""
+"""Tests of kernel functions on their own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_runs_add_up() -> None:
 
 
 def test_the_cache_on_disk_knows_all_sources() -> None:
-    """A change in any kernel file must not meet code compiled before it."""
+    """A change in any kernel file invalidates the cache of compiled code."""
     from tidegate.joins.window.loop import advance
 
     stamp = advance._cache._cache_file._source_stamp  # type: ignore[attr-defined]

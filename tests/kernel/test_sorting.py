@@ -1,4 +1,4 @@
-"""The least of a list, in order, against a plain sort."""
+"""The lowest items of a list, sorted, compared with a plain sort."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(items: Any, n: int, k: int, found: Any, spare: Any, ends: Any, counts: A
 
 
 def check(rank: NDArray[Any], seq: NDArray[Any], k: int, room: int | None = None) -> None:
-    """`room`: how long the list is that the least are put into."""
+    """Compare `lowest` with a sort; `room` is the length of the list that receives the lowest."""
     n = len(rank)
     items = np.zeros(n, RANKED)
     items["rank"], items["seq"], items["item"] = rank, seq, np.arange(n)
@@ -68,7 +68,7 @@ def test_the_least_of_a_list_in_order(
 
 @pytest.mark.parametrize("strange", [-1.0, 2.0])
 def test_a_sample_that_misleads(strange: float) -> None:
-    """All that are looked at first are lower, or higher, than the others."""
+    """All sampled items are lower, or higher, than the others."""
     n, rng = 40 * 1024, np.random.default_rng(0)
     rank = rng.random(n)
     rank[::40] = strange + rng.random(n // 40)

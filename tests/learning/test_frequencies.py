@@ -17,7 +17,7 @@ from tidegate.streams import zipf
 
 
 def fed(left: pa.Table, right: pa.Table, policy: tg.Policy, **settings: Any) -> WindowEngine:
-    """An engine that has taken both streams."""
+    """Return an engine that has taken both streams."""
     spec = window_join(left.schema, right.schema, on="key", time="time", policy=policy, **settings)
     job = WindowJob(spec)
     engine = WindowEngine(spec)
@@ -28,7 +28,7 @@ def fed(left: pa.Table, right: pa.Table, policy: tg.Policy, **settings: Any) -> 
 
 
 def counts(engine: WindowEngine, table: pa.Table) -> dict[int, tuple[float, float]]:
-    """What the engine has counted of each key of a table."""
+    """Return the engine's counts of each key of a table."""
     keys = table["key"].to_numpy()
     batch = WindowJob(engine.spec).prepare(0, table.to_batches()[0])[0]
     entries = engine._tables.intern(batch.column(0).to_numpy())
@@ -60,7 +60,7 @@ def test_a_bounded_window_counts_the_last_arrivals() -> None:
 
 
 def test_a_window_follows_a_change_sooner() -> None:
-    """Two windows after all keys have changed places, and long after: decay is as good again."""
+    """Compare results between two and five windows after all keys have changed places."""
     left, right = zipf(16_000, domain=60, skew=1.2, shuffles=1, seed=3)
 
     def after(policy: tg.Policy) -> int:
@@ -88,7 +88,8 @@ def test_a_sketch_never_counts_too_few() -> None:
     for side in range(2):
         least = np.min([sketch[side, row, places[row]] for row in range(4)], axis=0)
         assert (least >= true[side]).all()
-        # What a key has too much is about the load of its cells, shared by conservative updates.
+        # A count exceeds the true one by about the load of its cells, which conservative updates
+        # share.
         assert np.median(least - true[side]) < 6_000 / 512
 
 
@@ -109,7 +110,7 @@ def test_a_sketch_is_as_good_as_counts_of_all_keys() -> None:
 
 
 def test_a_sketch_does_not_grow_with_the_keys() -> None:
-    """Half a million keys that come once each leave no more than the memory and a sketch."""
+    """With 500,000 keys that come once each, only the held rows and the sketch take memory."""
     n = 250_000
     left = pa.table({"key": np.arange(n), "time": np.arange(n)})
     right = pa.table({"key": np.arange(n, 2 * n), "time": np.arange(n)})

@@ -1,1 +1,1 @@
-"""Compiled loops over arrays and scalars: no policy names, no Arrow, nothing of tidegate."""
+"""Compiled building blocks over plain arrays; they know nothing of policies, Arrow or joins."""

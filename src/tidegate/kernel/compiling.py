@@ -1,7 +1,12 @@
-"""How the kernel's functions are compiled."""
+"""Decorators that compile the kernel's functions with numba, and the cache of compiled code.
+
+With `NUMBA_DISABLE_JIT=1` in the environment nothing is compiled: every loop runs as plain Python,
+for a debugger or a measure of line coverage.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -12,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba._dynfunc import make_function
 from numba.core import cgutils, config, types
@@ -26,12 +32,14 @@ from tidegate.kernel.user_folders import cache_folders, make_private
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: How many items ahead of its use a loop has memory fetched.
+#: Whether functions are compiled at all.
+_COMPILES = not config.DISABLE_JIT  # type: ignore[attr-defined]
+#: How many items ahead of their use a loop prefetches memory.
 AHEAD = 16
 
 
 def _compiled_sources(folder: Traversable) -> Iterator[tuple[str, bytes]]:
-    """Give name and text of each source below a folder that imports this module."""
+    """Yield the name and text of each source below a folder that imports this module."""
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.is_dir():
             yield from _compiled_sources(file)
@@ -55,16 +63,16 @@ def _fingerprint() -> str:
 
 _SOURCES = _fingerprint()
 
-# Without reference counts: a kernel makes no arrays, and counting the references to the many
+# Without reference counts: a kernel creates no arrays, and counting the references to the many
 # arrays of a `Core` at each call would cost more than the work.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
 
 
 class _ArchiveLocator(_CacheLocator):
-    """Where compiled code is kept if tidegate is imported from an archive.
+    """Place of the compile cache when tidegate is imported from an archive.
 
     Spark copies archives to a new folder for each executor. All copies of the same sources share
-    one folder of the user's, so that a machine compiles once.
+    one folder of the user, so that each machine compiles once.
     """
 
     def __init__(self, folder: Path, py_func: Any, py_file: str) -> None:
@@ -95,7 +103,7 @@ class _ArchiveLocator(_CacheLocator):
 
 
 class _CacheFiles(CompileResultCacheImpl):
-    # Numba's own for archives goes by their path, and takes a `.zip` only.
+    # Numba's own locator for archives depends on their path, and accepts a `.zip` only.
     _locator_classes: ClassVar[list[Any]] = [  # type: ignore[misc]
         _ArchiveLocator,
         *(kind for kind in CompileResultCacheImpl._locator_classes if "Zip" not in kind.__name__),
@@ -113,8 +121,8 @@ class _DiskCache(FunctionCache):
 class _PartLibrary(JITCodeLibrary):
     """Code that is only ever linked into other code, and optimised there.
 
-    Numba would optimise it and make machine code of it here too, at each level of calls, with all
-    that is inlined into it: that takes as long as all the rest.
+    Numba would optimise it and generate machine code for it here too, at each level of calls, with
+    everything that is inlined into it. That takes as long as all the rest.
     """
 
     def _optimize_final_module(self) -> None:
@@ -127,7 +135,7 @@ class _PartLibrary(JITCodeLibrary):
 
 
 class _PartCompiler(Compiler):
-    """Compile what only compiled code calls, as far as its callers need it."""
+    """Compile a function that only compiled code calls, as far as its callers need it."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
         super().__init__(typing, target, _PartLibrary(target.codegen(), "part"), *rest)
@@ -135,14 +143,14 @@ class _PartCompiler(Compiler):
 
     def _compile_core(self) -> Any:
         done = super()._compile_core()
-        # Callers know a function by what Python would call; there is nothing behind it.
+        # Callers look a function up by its Python object, which needs no body here.
         module, name = done.fndesc.lookup_module(), done.fndesc.qualname
         known_as = make_function(module, name, "", 0, done.environment, (done.library,))
         self.state.targetctx.insert_user_function(known_as, done.fndesc, [done.library])
         return done._replace(entry_point=known_as)
 
 
-# Only compiled code calls these: they need no wrappers for Python, which take long to compile.
+# Only compiled code calls these. They need no wrappers for Python, which take long to compile.
 _INNER = {
     **_OPTIONS,
     "no_cpython_wrapper": True,
@@ -152,30 +160,43 @@ _INNER = {
 
 
 def entry_point(function: Function) -> Function:
-    """Compile what Python calls, and keep the result on disk."""
+    """Compile a function that Python calls, and cache the result on disk."""
     return _cached(function, _OPTIONS)
 
 
 def allocating(function: Function) -> Function:
-    """Compile what Python calls and what gives it new arrays."""
+    """Compile a function that Python calls and that returns new arrays."""
     return _cached(function, {"nogil": True})
 
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
+    if not _COMPILES:
+        return _with_wrapping_integers(function)
     compiled: Any = numba.njit(**options)(function)
-    # Where no folder can be written to, every process compiles for itself.
+    # Where no folder is writable, every process compiles for itself.
     with suppress(RuntimeError):
         compiled._cache = _DiskCache(function)
     return cast(Function, compiled)
 
 
+def _with_wrapping_integers(function: Function) -> Function:
+    """Let integers overflow silently in a function that is not compiled, as in compiled code."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return function(*arguments)
+
+    return cast(Function, wrapped)
+
+
 def inner(function: Function) -> Function:
-    """Compile what is called seldom, by compiled code."""
+    """Compile a function that compiled code calls rarely."""
     return cast(Function, numba.njit(**_INNER)(function))
 
 
 def inlined(function: Function) -> Function:
-    """Compile what every tuple passes through, into its callers.
+    """Compile a function that every row passes through, inlined into its callers.
 
     A call would pass the many arrays of a `Core` one by one.
     """
@@ -183,7 +204,7 @@ def inlined(function: Function) -> Function:
 
 
 def _prefetch(typing: Any, array: Any, at: Any) -> Any:
-    """Have the processor fetch an item of an array from memory, and go on without waiting."""
+    """Prefetch an item of an array into the processor's cache, without waiting for it."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -202,7 +223,7 @@ def _prefetch(typing: Any, array: Any, at: Any) -> Any:
 
 
 def _ones(typing: Any, word: Any) -> Any:
-    """How many bits of a word are set."""
+    """Return the number of set bits of a word."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -210,5 +231,14 @@ def _ones(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
-ones = cast(Callable[[Any], int], intrinsic(_ones))
-prefetch = cast(Callable[[Array, Any], None], intrinsic(_prefetch))
+def _plain_prefetch(array: Array, at: Any) -> None:
+    """Do nothing, where code is not compiled."""
+
+
+def _plain_ones(word: Any) -> int:
+    """Return the number of set bits of a word, where code is not compiled."""
+    return int(word).bit_count()
+
+
+ones: Callable[[Any], int] = intrinsic(_ones) if _COMPILES else _plain_ones
+prefetch: Callable[[Array, Any], None] = intrinsic(_prefetch) if _COMPILES else _plain_prefetch

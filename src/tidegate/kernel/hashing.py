@@ -1,4 +1,4 @@
-"""64-bit hashes of columns, from their raw buffers."""
+"""64-bit hashes of columns, computed from their raw buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.kernel.compiling import Array, allocating, entry_point, inlined
 
 @inlined
 def _mix(h: Any) -> Any:
-    """A bijection of 64 bits whose output bits all depend on all input bits."""
+    """Apply a bijection of 64 bits whose output bits all depend on all input bits."""
     h ^= h >> np.uint64(32)
     h *= np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
@@ -22,7 +22,7 @@ def _mix(h: Any) -> Any:
 
 @entry_point
 def fold(state: Array, words: Array) -> None:
-    """Work one word into each running hash."""
+    """Mix one word into each running hash."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     for i in range(state.shape[0]):
         state[i] = _mix((state[i] + golden) ^ _mix(words[i] + golden))
@@ -30,7 +30,7 @@ def fold(state: Array, words: Array) -> None:
 
 @allocating
 def hash_bytes(data: Array, offsets: Array) -> Array:
-    """A hash of each byte string data[offsets[i]:offsets[i + 1]]."""
+    """Return a hash of each byte string data[offsets[i]:offsets[i + 1]]."""
     n = offsets.shape[0] - 1
     out = np.empty(n, np.uint64)
     for i in range(n):
@@ -51,7 +51,7 @@ def hash_bytes(data: Array, offsets: Array) -> Array:
 
 @allocating
 def hash_lists(items: Array, offsets: Array) -> Array:
-    """A hash of each run items[offsets[i]:offsets[i + 1]] of hashes."""
+    """Return a hash of each run items[offsets[i]:offsets[i + 1]] of hashes."""
     n = offsets.shape[0] - 1
     out = np.empty(n, np.uint64)
     for i in range(n):
@@ -64,7 +64,7 @@ def hash_lists(items: Array, offsets: Array) -> Array:
 
 @allocating
 def sum_runs(items: Array, offsets: Array) -> Array:
-    """The sum of each run items[offsets[i]:offsets[i + 1]]."""
+    """Return the sum of each run items[offsets[i]:offsets[i + 1]]."""
     n = offsets.shape[0] - 1
     out = np.zeros(n, np.int64)
     for i in range(n):

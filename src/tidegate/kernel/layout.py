@@ -1,7 +1,7 @@
-"""How everything that a bounded window join holds lies in arrays.
+"""The arrays in which a bounded window join keeps its state.
 
-A held tuple is a *slot*; the slots of one key and side form a *group*, a list in order of
-admission; groups `2 * e` and `2 * e + 1` are the left and the right of key entry `e`.
+A held row occupies a *slot*. The slots of one key and side form a *group*, a linked list in order
+of admission. Groups `2 * e` and `2 * e + 1` are the left and the right group of key entry `e`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array
+from tidegate.kernel.records import record_type
 
-#: What the queue ranks: nothing, a group by its key's rate, a tuple by a number fixed at
-#: admission, a group by its key's rate times the life its oldest tuple has left, or a tuple by a
-#: formula of what is known of it (see `scores`).
+#: What the queue of victims ranks: nothing, a group by its key's rate, a row by a number fixed at
+#: admission, a group by its key's rate times the remaining life of its oldest row, or a row by a
+#: formula (see `learning/scores.py`).
 NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE = 0, 1, 2, 3, 4
-#: What is counted by key: nothing, arrivals by side, or results.
+#: What is counted by key: nothing (0), arrivals by side, or results.
 ARRIVALS, RESULTS = 1, 2
-#: When a victim leaves (ALGORITHMS section 0): after the tick's probes, before, or before and
-#: with the newcomers that were not admitted barred from probing.
+#: When a victim leaves: after the tick's probes; before them; or before them, with rejected
+#: newcomers barred from probing (`shed_when`).
 AFTER_PROBE, BEFORE_PROBE, BEFORE_ARRIVAL = 0, 1, 2
 
-#: Candidates that a heap sorts within the processor's cache.
+#: Number of candidates that a heap sorts within the processor's cache.
 SMALL_HEAP = 2048
 #: A time before all others.
 NEVER = -(2**62) - 1
-#: The rate of a key that never came, where it weighs a life: of such tuples the older leaves.
+#: The rate of a key that never came, where it is multiplied by a life: among such rows the older
+#: one leaves.
 FAINTEST = 2.0**-200
 
-# What `run` says when it stops.
+# Why `run` stopped.
 DONE, OUTPUT_FULL, PROBE_TOO_LARGE, TOO_MANY_KEYS = 0, 1, 2, 3
 
 # Places in `Core.ints`.
@@ -68,7 +70,8 @@ DETERMINED = 54  # whether priorities were determined anew since the mark
 LINE_FROM, LINE_TO = 55, 57  # by pool: where in the line of joiners candidates are
 INTS = 59
 
-#: How arrivals are counted: a count for each key that fades, those of the last window, or a sketch.
+#: How arrivals are counted: a fading count for each key, the arrivals of the last window, or a
+#: sketch.
 FADING, IN_WINDOW, SKETCHED = 0, 1, 2
 #: Rows of a sketch.
 SKETCH_ROWS = 4
@@ -79,12 +82,12 @@ DROPS, EARNED, MEAN, PEAK, TIMES = range(5)
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """One held tuple, a cache line.
+    """Return the type of one held row: 64 bytes, a cache line.
 
-    `rank` is fixed at admission: the rank itself, or the importance where a formula ranks. What
-    the formula has learned of the tuple is in `gain`, and since when in `last`.
+    `rank` is fixed at admission: the rank itself, or the row's importance where a formula ranks.
+    `gain` is what the formula has learned of the row, and `last` is when it learned it.
     """
-    return np.dtype(
+    return record_type(
         [
             ("time", time),
             ("seq", "i8"),
@@ -96,108 +99,107 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("prev", "i4"),
             ("group", "i4"),
             ("size", "i4"),
-        ],
-        align=True,
+        ]
     )
 
 
-GROUP = np.dtype(
+GROUP = record_type(
     [
         ("rate", "f8"),
         ("first", "i8"),  # the sequence number of its head
         ("head", "i4"),
         ("tail", "i4"),
         ("count", "i4"),
-        ("life", "u2"),  # how often it has come to hold something, modulo 2^16
-        ("listed", "i2"),  # whether its entry is in `idle`; of the left group only
-    ],
-    align=True,
+        ("life", "u2"),  # how many times it went from empty to holding rows, modulo 2^16
+        ("listed", "i2"),  # whether its entry is in `idle`; used in the left group only
+    ]
 )
 
 
 def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
-    """A place in a queue or a heap: a group or a slot, what it is ranked by, which tuple it is.
+    """Return the type of a node in a queue or a heap of slots or groups.
 
-    Of a group also which of its lives was meant.
+    `rank` and `seq` order the nodes. `item` is the slot or the group. `life` says of a group which
+    of its lives the node belongs to (see `GROUP`).
     """
-    return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")], align=True)
+    return record_type([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")])
 
 
-#: A place in the list of what expires.
-DUE = np.dtype([("seq", "i8"), ("item", "i4")])
+#: A place in the list of rows in order of expiry.
+DUE = record_type([("seq", "i8"), ("item", "i4")], align=False)
 
 
 def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """What is left of a tuple to learn from.
+    """Return the type of a ghost: the record of a row from which the join learns.
 
-    `next` is another with the same place in `heads`; `found` are its results, `until` is up to when
-    it was counted what was expected of it, `marks` how many marks of age it has come by (see
+    `next` is the next ghost in the same place of `heads`. `found` counts its results. Expected
+    results were counted up to the time `until`. `marks` is how many marks of age it has passed (see
     `Core.trails`).
     """
     fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("until", time), ("found", "i8")]
-    return np.dtype([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")], align=True)
+    return record_type([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")])
 
 
 def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """When a key came last, and a count of its arrivals that fades fast, as it was then."""
-    return np.dtype([("time", time), ("count", "f8")])
+    """Return the type of a key's last arrival: its time, and the fast-fading count as of then."""
+    return record_type([("time", time), ("count", "f8")])
 
 
 def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """An arrival that counts: by which clock it came, and its group."""
-    return np.dtype([("time", time), ("group", "i4")], align=True)
+    """Return the type of a counted arrival: the clock when it came, and its group."""
+    return record_type([("time", time), ("group", "i4")])
 
 
 class Core(NamedTuple):
-    """All state of one join; see the module's text for slots, groups and the queue."""
+    """All state of one join; the module's docstring explains slots and groups."""
 
     ints: Array
     clock: Array  # [1], of the time's type: the largest time seen
-    stream_clock: Array  # the same of each side alone
-    floor: Array  # the largest rank evicted, by pool
+    stream_clock: Array  # by side: the largest time seen of that stream
+    floor: Array  # by pool: the largest rank shed
     slots: Array
     free: Array
     groups: Array
     hashes: Array  # by entry
     table: Array  # open addressing: the upper half of a hash, and its entry + 1
     free_entries: Array
-    idle: Array  # entries that may be counted and hold no tuple
-    edge: Array  # by pool: what is at most (rank, seq) of the edge is near
-    near: Array  # by pool: candidates in order
-    joiners: Array  # by pool: a heap of those that are near too, from its end a line of such
-    far: Array  # by pool: the others
-    bounds: Array  # of parts, while candidates are sorted, and
-    tally: Array  # how many are in each part or cell; see `sorting`
-    due: Array  # by side: slots in the order in which they expire
-    ends: Array  # by side: what the last of these was put in order by, see `times.end_of`
-    late: Array  # by side: a heap of slots that would be out of order there
+    idle: Array  # entries that may be counted and hold no row
+    edge: Array  # by pool: candidates up to this (rank, seq) are near
+    near: Array  # by pool: the lowest candidates, sorted
+    joiners: Array  # by pool: a heap of later near candidates; from its end, a sorted run
+    far: Array  # by pool: the other candidates, unsorted
+    bounds: Array  # scratch: upper bounds of parts while candidates are sorted
+    tally: Array  # scratch: counts of each part or cell; see `kernel/sorting.py`
+    due: Array  # by side: slots in order of expiry
+    ends: Array  # by side: `end_of` (see `kernel/windows.py`) of the last slot in `due`
+    late: Array  # by side: a heap of slots that would be out of order in `due`
     gone: Array
     fresh: Array
-    model: Array  # what a formula has learned of all tuples; see `rates`
-    worth: Array  # by side, age, level and trend: what a tuple is worth
-    cells: Array  # by side, and by age, level and trend: results expected and found
-    returns: Array  # by side, and by mark and level: how those did that came by; see `outlook`
-    factors: Array  # where products are fitted to the cells
-    ghosts: Array  # see `ghosts`
-    trails: Array  # by ghost: at every mark of its age, the level of its key and its results
-    heads: Array  # by key: the first of its ghosts
-    recent: Array  # by group: when its key came last and how often lately, if that matters
-    learned: Array  # slots whose `gain` has changed since the mark, and
-    is_learned: Array  # whether a slot is among them
-    priority: Array  # by slot, if not looked up at every drop: as last determined
-    quality: Array  # by pool: what says when to determine priorities anew; see `priorities`
-    ring: Array  # the arrivals of the last window, if these are counted; see `keys`
-    sketch: Array  # by side and row, if arrivals are counted in one; see `sketch`
+    model: Array  # what a formula has learned of all rows; see `learning/rates.py`
+    worth: Array  # by side, age, level and trend: what a row is worth
+    cells: Array  # by side, what, age, level and trend: expected and found results
+    returns: Array  # by side, count, mark and level: results of ghosts; see `outlook.py`
+    factors: Array  # scratch: factors that are fitted to the cells
+    ghosts: Array  # see `learning/ghosts.py`
+    trails: Array  # by ghost and mark of age: the level of its key, and its results
+    heads: Array  # by hash: the first ghost of a chain
+    recent: Array  # by group: last arrival and recent count of its key, if a policy needs them
+    learned: Array  # slots whose `gain` has changed since the mark
+    is_learned: Array  # by slot: whether it is in `learned`
+    priority: Array  # by slot: its priority as last computed, if priorities are stored
+    quality: Array  # by pool: when to recompute priorities; see `priorities.py`
+    ring: Array  # the arrivals of the last window, if these are counted; see `keys.py`
+    sketch: Array  # by side and row: a sketch, if one counts; see `kernel/sketch.py`
 
 
 class Rules(NamedTuple):
-    """What does not change while a batch runs."""
+    """Settings that do not change while a batch runs."""
 
     kind: int
     shed_when: int
     pools: int
-    budgets: Array  # by change of the memory, and first before any: what each pool may hold
-    changes: Array  # when each comes
+    budgets: Array  # by change of the budget, and first before any: what each pool may hold
+    changes: Array  # when each change comes
     window_left: Any  # of the time's type, the longest; 0: unbounded
     window_right: Any
     windows: Array  # where windows change: since when, the left's, the right's; otherwise empty
@@ -211,12 +213,12 @@ class Rules(NamedTuple):
     seq_weight: float
     exact_limit: int
     counting: int  # how arrivals are counted
-    span: Any  # of the time's type: for how long one counts, if for a window
+    span: Any  # of the time's type: for how long an arrival counts, if for a window
     columns: int  # of a sketch
 
 
 class Batch(NamedTuple):
-    """Newcomers, sorted by (time, side, key hash, tie)."""
+    """Newcomers, sorted by (time, side, key hash, row hash)."""
 
     time: Array
     side: Array
@@ -225,11 +227,11 @@ class Batch(NamedTuple):
     row: Array
     size: Array
     rank: Array
-    probed: Array  # those of the open tick that have probed in an earlier batch
+    probed: Array  # rows of the open tick that have probed in an earlier batch
 
 
 class Output(NamedTuple):
-    """Pairs of rows, and (where asked for) what was shed: row, side, why (1: was held)."""
+    """Pairs of rows and, if the caller asked for them, the rows that were shed or rejected."""
 
     left: Array
     right: Array

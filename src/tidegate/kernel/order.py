@@ -1,4 +1,4 @@
-"""Order inside a tick: left before right, then by key hash, then by content."""
+"""The order inside a tick: left before right, then by key hash, then by row hash."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _after(side: Array, key: Array, row_hash: Array, a: int, b: int) -> bool:
 def settle_ties(
     order: Array, time: Array, side: Array, key: Array, row_hash: Array, start: int
 ) -> tuple[int, int]:
-    """Given an order by time, put rows of one time in the order of a tick, from `start` on.
+    """Put rows of equal time in tick order, from `start` on, given an order by time.
 
-    Stops at a tick that is too long to sort by insertion, and gives its bounds.
+    Stop at a tick that is too long to sort by insertion, and return its bounds.
     """
     n = order.shape[0]
     while start < n:
@@ -45,7 +45,7 @@ def settle_ties(
 
 @entry_point
 def merge_halves(time: Array, left: int, order: Array) -> bool:
-    """Order two halves that each ascend; false, with no order, if one does not."""
+    """Order two halves that each ascend; return False, with no order, if one does not."""
     n = time.shape[0]
     for i in range(1, n):
         if time[i] < time[i - 1] and i != left:
@@ -62,9 +62,9 @@ def merge_halves(time: Array, left: int, order: Array) -> bool:
 
 
 def tick_order(time: Array, left: int, side: Array, key: Array, row_hash: Array) -> Array:
-    """The order in which newcomers are taken; the first `left` rows are the left stream's.
+    """Return the order in which newcomers are taken; the first `left` rows are the left stream's.
 
-    Streams mostly come in order of time, so that merging the two is enough.
+    Streams are mostly in order of time, so that merging the two is enough.
     """
     n = len(time)
     order: Array = np.empty(n, np.int64)

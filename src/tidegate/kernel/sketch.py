@@ -1,8 +1,9 @@
 """Counts of any number of keys in a fixed number of cells.
 
-A count-min sketch with conservative updates (Cormode, Muthukrishnan 2005; Estan, Varghese 2002): a
-key has a cell in every row, and its count is the least of them. That is never too small, and too
-large only where other keys share all of its cells; an arrival raises no cell above what it must be.
+A count-min sketch with conservative updates (Cormode, Muthukrishnan 2005; Estan, Varghese 2002). A
+key has a cell in every row, and its count is the smallest of them. The count is never too small. It
+is too large only where other keys share all of its cells. An arrival raises no cell further than
+the new count requires.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tidegate.kernel.compiling import Array, inlined
 
 @inlined
 def _place(rows: Array, hash_: Any, row: int) -> int:
-    """Where a key's cell of a row is: all bits of the hash have a say, and rows differ."""
+    """Return the place of a key's cell in a row, which depends on all bits of the hash."""
     step = (np.uint64(hash_) >> np.uint64(32)) | np.uint64(1)
     return int((np.uint64(hash_) + np.uint64(row) * step) & np.uint64(rows.shape[1] - 1))
 
 
 @inlined
 def found_in(rows: Array, hash_: Any) -> float:
-    """How often a key came, at the most."""
+    """Return an upper bound of how often a key came."""
     least = np.inf
     for row in range(rows.shape[0]):
         least = min(least, rows[row, _place(rows, hash_, row)])

@@ -1,7 +1,7 @@
-"""Lists of (rank, seq, item) in order, ties by sequence number; and the least of a list.
+"""Sort lists of (rank, seq, item), with ties by sequence number, and select the lowest items.
 
-Ranks that lie evenly are sorted without comparing: its cell says where an item goes. So what one
-costs stays flat as lists grow.
+Evenly spread ranks are sorted without comparisons, by putting each item into a cell of its rank, so
+that the cost of an item stays flat as lists grow.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import numpy as np
 from tidegate.kernel.compiling import Array, inlined, inner
 from tidegate.kernel.heap import before, put
 
-#: As many are sorted by inserting one after the other.
+#: Length of the runs that are sorted by insertion.
 _RUN = 16
-#: Into at most so many cells of equal width are ranks put to be sorted, if none has more than
+#: The largest number of cells of equal width to sort by. Sorting by cells is given up if one cell
+#: has more than `_CROWD` items.
 CELLS = 1 << 14
 _CROWD = 32
-#: Longer lists are dealt out first, into
+#: Lists that are longer than this are divided into parts first.
 _LONG = 1 << 14
-#: parts of about equal length, which are halved so often to find the right one.
+#: Number of parts of about equal length, and the steps of the binary search for the right one.
 PARTS = 256
 _HALVES = (128, 64, 32, 16, 8, 4, 2, 1)
-#: As many of a list say where these part.
+#: Number of items that are sampled to find the bounds of the parts.
 _SAMPLE = 1024
 
 
 @inner
 def select(items: Array, n: int, k: int) -> None:
-    """Move the k least (rank, seq) of n to the front."""
+    """Move the k lowest (rank, seq) of n items to the front."""
     low, high = 0, n - 1
     while low < high:
         middle = (low + high) >> 1
@@ -56,7 +57,7 @@ def select(items: Array, n: int, k: int) -> None:
 
 @inner
 def sort(items: Array, spare: Array, start: int, stop: int, counts: Array) -> None:
-    """Put the items from `start` to `stop` in order; those of `spare` there are overwritten."""
+    """Sort the items from `start` to `stop`; overwrites the same range of `spare`."""
     if _in_order(items, start, stop):
         return
     if stop - start > 2 * _RUN and _sort_by_cell(items, spare, start, stop, counts):
@@ -66,7 +67,7 @@ def sort(items: Array, spare: Array, start: int, stop: int, counts: Array) -> No
             _insert(items, first, i, items[i])
     width = _RUN
     while width < stop - start:
-        # There and back again.
+        # Merge into `spare`, and back.
         _merge_runs(items, spare, start, stop, width)
         _merge_runs(spare, items, start, stop, 2 * width)
         width *= 4
@@ -82,7 +83,7 @@ def _in_order(items: Array, start: int, stop: int) -> bool:
 
 @inlined
 def _insert(items: Array, first: int, at: int, new: Any) -> None:
-    """Put a new one where it belongs among those from `first` to `at`, which are in order."""
+    """Insert a new item into the sorted items from `first` to `at`."""
     rank, seq, item, life = new.rank, new.seq, new.item, new.life
     while at > first and before(rank, seq, items[at - 1].rank, items[at - 1].seq):
         items[at] = items[at - 1]
@@ -92,7 +93,7 @@ def _insert(items: Array, first: int, at: int, new: Any) -> None:
 
 @inlined
 def _sort_by_cell(items: Array, spare: Array, start: int, stop: int, counts: Array) -> bool:
-    """The same, if they lie so evenly that few share a cell; false, and nothing done, if not."""
+    """Sort items by cells of equal width; return False, with nothing done, if a cell is crowded."""
     first, last = items[start].rank, items[start].rank
     for i in range(start, stop):
         first, last = min(first, items[i].rank), max(last, items[i].rank)
@@ -132,7 +133,7 @@ def _cell_of(item: Any, tied: bool, first: float, scale: float) -> int:
 
 @inlined
 def _merge_runs(source: Array, target: Array, start: int, stop: int, width: int) -> None:
-    """Merge each two sorted runs of a width; a run that is alone is copied."""
+    """Merge each pair of sorted runs of a width; copy a run that has no partner."""
     for first in range(start, stop, 2 * width):
         i, j = first, min(first + width, stop)
         middle, end = j, min(first + 2 * width, stop)
@@ -161,9 +162,9 @@ def _move(source: Array, start: int, stop: int, target: Array, at: int) -> None:
 def lowest(
     items: Array, n: int, k: int, found: Array, spare: Array, ends: Array, counts: Array
 ) -> None:
-    """Move the k least (rank, seq) of n items to `found`, in order, and the others to the front.
+    """Move the k lowest (rank, seq) of n items to `found`, sorted, and the others to the front.
 
-    What is in `spare`, where there is room for n, `ends` and `counts` is overwritten.
+    Overwrites `spare`, which has room for n items, `ends` and `counts`.
     """
     in_order = _in_order(items, 0, n)
     if not in_order and n > _LONG and _deal(items, n, k, found, spare, ends, counts):
@@ -180,8 +181,8 @@ def lowest(
 def _deal(
     items: Array, n: int, k: int, found: Array, spare: Array, ends: Array, counts: Array
 ) -> bool:
-    """The same by way of parts, for a long list; false, and nothing done, if that won't do."""
-    # The last part ends a little further than k is likely to lie.
+    """Do the same by dividing a long list into parts; return False, without effect, on failure."""
+    # The last part ends a little above the likely place of k.
     place = _SAMPLE * k // n + _SAMPLE // 16
     if place > _SAMPLE or found.shape[0] < _SAMPLE:
         return False
@@ -206,7 +207,7 @@ def _deal(
         _move(spare, 0, low, found, 0)
     else:
         _sort_by_part(spare, low, k, found, ends, counts)
-    # Those that are left over go before the others: what was in order stays so.
+    # Left-over items go before the others, so that a sorted list stays sorted.
     over = low - k
     for i in range(high - 1, -1, -1):
         items[over + i] = items[i]
@@ -216,7 +217,7 @@ def _deal(
 
 @inlined
 def _sort_by_part(items: Array, n: int, k: int, found: Array, ends: Array, counts: Array) -> None:
-    """Put n items into `found`, by parts: the parts of the first k in order."""
+    """Put n items into `found`, by parts, and sort the parts of the first k."""
     starts = counts[CELLS:]
     starts[:] = 0
     for i in range(n):
@@ -237,7 +238,7 @@ def _sort_by_part(items: Array, n: int, k: int, found: Array, ends: Array, count
 
 @inlined
 def _part_of(ends: Array, rank: float) -> int:
-    """The first part that does not end before a rank, or the last."""
+    """Return the first part that does not end before a rank, or the last part."""
     part = 0
     for half in _HALVES:
         part += half if ends[part + half - 1] < rank else 0

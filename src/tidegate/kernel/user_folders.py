@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folders() -> Iterator[Path]:
-    """Give the folders that may hold what tidegate makes once, best first. They may not exist."""
+    """Yield the folders that may hold tidegate's cached files, best first. They may not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isabs(base):
         yield Path(base) / "tidegate"
@@ -18,9 +18,9 @@ def cache_folders() -> Iterator[Path]:
 
 
 def make_private(base: Path, *below: str) -> Path:
-    """Make a folder below another one, both for this user alone; an OSError if that is impossible.
+    """Create folders below `base` that only this user can write to; raise OSError if that fails.
 
-    What is read from it is run, so nobody else may have put it there.
+    Files in them are executed, so nobody else may be able to put a file there.
     """
     base.parent.mkdir(parents=True, exist_ok=True)
     folder = base
@@ -33,7 +33,7 @@ def make_private(base: Path, *below: str) -> Path:
 
 
 def write_private(folder: Path, path: Path, content: bytes, mode: int) -> None:
-    """Make a file below a folder in one step, in folders that nobody else can write to.
+    """Write a file below a folder atomically, in folders that nobody else can write to.
 
     Any number of processes may do this at once.
     """

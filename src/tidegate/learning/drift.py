@@ -1,8 +1,9 @@
-"""Whether keys come as they used to: when they suddenly do not, old counts are forgotten.
+"""Detect sudden changes in how often keys come, and then forget old counts.
 
-Every arrival says how much better its key's recent count foresaw it than its usual one, in bits.
-Keys that come and go, or tuples whose age matters, give a level of their own, which does not count:
-only that it rises from one census to the next, for several in turn, does (Page's sum).
+Each arrival measures, in bits, how much better its key's recent count predicted it than its usual
+count. Keys that come and go, or rows whose age matters, have a level of their own, which does not
+matter. A change is reported if the level rises from one census to the next, several times in a row
+(Page's cumulative sum test). A census is the periodic evaluation in `ghosts.refit`.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from tidegate.learning.rates import (
     weigh,
 )
 
-#: After so many censuses the level is known; so many weigh in it.
+#: Censuses after which the level is known, and over how many it is averaged.
 _FIRST, _MOST = 32.0, 64.0
-#: Deviations that do not count, that count at most for one census, that add up to a change; and up
-#: to which a census still says what is usual.
+#: Deviations that are ignored; that one census can add at most; that add up to a change; and up to
+#: which a census still updates the usual level.
 _SLACK, _CAP, _ENOUGH, _USUAL = 1.0, 8.0, 24.0, 2.0
-#: No level is known better than this, in bits.
+#: Smallest standard deviation of the level, in bits.
 _LEAST = 0.03
-#: What is left of the time for which arrivals were counted, in windows.
+#: Time for which arrivals have been counted after forgetting, in windows.
 _LEFT = 0.125
 
 
 @inlined
 def has_changed(core: Core, rules: Rules) -> bool:
-    """At a census: whether arrivals since the last one say that keys no longer come as usual.
+    """Return True at a census if keys no longer arrive as usual.
 
-    What is usual can be told from the second window on.
+    The usual level is known from the second window on.
     """
     model = core.model
     if model[NOTED] == 0.0:
@@ -61,10 +62,7 @@ def has_changed(core: Core, rules: Rules) -> bool:
 
 @inner
 def forget(core: Core, rules: Rules) -> None:
-    """Have arrivals from now on weigh so much that those so far are a fraction of a window's.
-
-    What is usual from now on has to be learned.
-    """
+    """Cut the weight of all arrivals so far to a fraction of a window's, and relearn the level."""
     model = core.model
     model[EXCESS], model[CENSUSES] = 0.0, 0.0
     left = _LEFT * span_of(core, rules)

@@ -1,10 +1,11 @@
-"""What tuples would find if all were kept, learned from ghosts.
+"""Learn from ghosts how many results rows would find if all of them were kept.
 
-A ghost is what remains of a newcomer for this purpose, whether it was admitted or not: its key,
-side and time. All newcomers leave one, or by lot a share of them, so that ghosts never outgrow
-their list. A ghost that meets a partner counts a result, and at every census so is what was
-expected of it meanwhile. At every mark of its age it leaves a trail, so that it is known at its end
-what was still to come. What follows from all that is in `outlook`.
+A ghost is the record of a newcomer's key, side and time, whether it was admitted or not. Every
+newcomer leaves a ghost, or a pseudo-random share of them do, so that ghosts never outgrow their
+list. A ghost that meets a partner counts a result. A census, which is a periodic evaluation, adds
+the results that were expected of each ghost since the last one. At fixed marks of its age a ghost
+notes its results so far (its trail), so that at the end of its window the results after each mark
+are known. `outlook` derives the worth of rows from these counts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
-from tidegate.kernel.hash_table import entry_at, place_of
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner
+from tidegate.kernel.hash_table import find, prefetch_place
 from tidegate.kernel.layout import (
     CENSUS_SEQ,
     GHOSTS,
@@ -56,18 +57,12 @@ from tidegate.learning.rates import (
     trend_of,
 )
 
-#: Newcomers between two censuses, and between two fits, at least.
+#: The smallest number of newcomers between two censuses, and between two fits.
 _APART, _FITS = 16, 512
-#: A census is due after this part of a window, a fit after this.
+#: Parts of a window after which a census, and a fit, are due.
 _CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
-#: After so many windows a count weighs half.
+#: Windows after which a count weighs half.
 _HALFLIFE = 8.0
-
-
-@inlined
-def entry_of(core: Core, hash_: Any) -> int:
-    """The entry of a key, or -1."""
-    return entry_at(core, place_of(core, np.uint64(hash_)))
 
 
 @inlined
@@ -81,11 +76,11 @@ def _count(
     age: float,
     amount: float,
 ) -> None:
-    """Count a tuple's result, or what was expected of it in some time; -1 is a key never seen.
+    """Count a ghost's result or its expected results; entry -1 is a key that was never seen.
 
-    What lies between two levels, or two trends, counts for both, the nearer one more. For each by
-    the rate of that level, not its own: so what lies between them is right where all keys are
-    alike, however often they have come.
+    A key between two levels or trends counts for both, in proportion. For each of the two, the
+    expected results are those at the rate of that level, not at the key's own rate. Interpolation
+    between levels is then right where all keys behave alike, however often they have come.
     """
     _, _, steps, levels, trends = core.cells.shape
     if not knows_keys(core):
@@ -117,7 +112,7 @@ def _count(
 
 @inlined
 def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
-    """Count what was expected of a ghost since that was last done, with its key as it is now."""
+    """Count the results expected of a ghost since this was last done, at its key's current rate."""
     ghost = core.ghosts[at]
     side, time = ghost.side, ghost.time
     age, stop = float(ghost.until - time), float(core.clock[0] - time)
@@ -126,7 +121,7 @@ def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
     while age < stop:
         end = stop
         if knows_keys(core) and window > 0.0:
-            # Early steps are short: it may have come by several of them.
+            # Early steps are short: the ghost may have passed several of them.
             step = int(stage_of(rules, side, time, age))
             if step + 1 < core.cells.shape[2]:
                 end = min(max(start_of(step + 1) * window, math.nextafter(age, stop)), stop)
@@ -136,7 +131,7 @@ def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
 
 @inlined
 def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
-    """Have the ghosts that newcomer i would join count a result, before its key comes to more."""
+    """Count a result for each ghost that newcomer i joins, before the newcomer is counted."""
     h, side, time = batch.hash[i], batch.side[i], batch.time[i]
     at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
     while at >= 0:
@@ -153,7 +148,7 @@ def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
 
 @inlined
 def _leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
-    """By its key and number, so by lot, but always the same."""
+    """Choose by a hash of key and sequence number, so that the choice is random but repeatable."""
     mixed = (np.uint64(hash_) ^ np.uint64(seq)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     thinned = core.ints[THINNED]
@@ -170,7 +165,7 @@ def _index(core: Core, at: int) -> None:
 
 @inlined
 def _sum_up(core: Core, at: int) -> None:
-    """A ghost's window is over: at each mark, count what was still to come."""
+    """Count the results after each mark of a ghost whose window has ended."""
     ghost = core.ghosts[at]
     returns = core.returns[ghost.side]
     for mark in range(ghost.marks):
@@ -190,7 +185,7 @@ def _sum_up(core: Core, at: int) -> None:
 
 @inlined
 def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> None:
-    """Note the level of a ghost's key, and its results, at the marks that it has come by."""
+    """Note the level of a ghost's key, and its results, at the marks of age that it has passed."""
     ghost = core.ghosts[at]
     marks = core.trails.shape[1]
     reached = int(step_of(rules, ghost.side, ghost.time, age, marks))
@@ -206,7 +201,7 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
 
 @inner
 def _tidy(core: Core, rules: Rules) -> None:
-    """Drop ghosts whose window is over or whose lot no longer wins, and index the rest."""
+    """Remove ghosts whose window has ended or that the thinning drops, and index the rest."""
     core.heads[:] = -1
     n = 0
     for i in range(core.ints[GHOSTS]):
@@ -227,7 +222,7 @@ def _tidy(core: Core, rules: Rules) -> None:
 
 @entry_point
 def index_ghosts(core: Core) -> None:
-    """Index the ghosts that are there."""
+    """Build the index of all ghosts."""
     core.heads[:] = -1
     for i in range(core.ints[GHOSTS]):
         _index(core, i)
@@ -235,7 +230,7 @@ def index_ghosts(core: Core) -> None:
 
 @inlined
 def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
-    """Leave the ghost of a newcomer, if it is one to leave any."""
+    """Add the ghost of a newcomer, unless the thinning drops it."""
     ints = core.ints
     if past(rules, batch.side[i], batch.time[i], core.clock[0]):
         return
@@ -256,7 +251,7 @@ def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
 
 @inner
 def _fade(core: Core, factor: float) -> None:
-    """Have what was counted so far weigh less."""
+    """Multiply all counts so far by a factor."""
     _, _, steps, levels, trends = core.cells.shape
     for side in range(2):
         for what in range(core.returns.shape[1]):
@@ -272,15 +267,15 @@ def _fade(core: Core, factor: float) -> None:
 
 @inlined
 def _is_early(core: Core, since: int) -> bool:
-    """Whether an eighth more has come since it was last done than until then."""
+    """Return True if the number of arrivals has grown by an eighth since this was last done."""
     return bool(core.ints[SEQ] - core.ints[since] >= _APART + core.ints[since] // 8)
 
 
 @inner
 def refit(core: Core, rules: Rules) -> bool:
-    """Count what was expected of the ghosts since the last census; now and then, fit.
+    """Run a census if one is due, and refit the model now and then.
 
-    True if counts were forgotten, so that ranks may have fallen.
+    Return True if counts were forgotten, so that ranks may have fallen.
     """
     ints, now = core.ints, float(core.clock[0])
     if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
@@ -306,9 +301,8 @@ def refit(core: Core, rules: Rules) -> bool:
         entry = -1
         if knows_keys(core):
             if i + AHEAD < ints[GHOSTS]:
-                mask = np.uint64(core.table.shape[0] - 1)
-                prefetch(core.table, core.ghosts[i + AHEAD].hash & mask)
-            entry = entry_of(core, ghost.hash)
+                prefetch_place(core.table, core.ghosts[i + AHEAD].hash)
+            entry = find(core.table, core.hashes, ghost.hash)
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))

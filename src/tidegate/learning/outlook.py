@@ -1,10 +1,10 @@
-"""What a tuple may still earn, from what ghosts expected and found.
+"""Estimate what a row may still earn, from what ghosts were expected to find and found.
 
-By age, level and trend (see `rates`), results over expectation is how far the expectation is off: a
-product of one factor for each feature, fitted in turns, and where a cell of the table has seen
-enough, its own ratio. From there, the best rate that a tuple can still reach: by keeping it for a
-while as things are; or, as its key may turn out a better one than it seems, by keeping it to its
-end, or on trial, and to its end only if its level has risen by then.
+The ratio of found to expected results, by age, level and trend (see `rates`), corrects the expected
+rate. It is modelled as a product of one factor for each of the three features, and a cell of the
+table that has seen enough results uses its own ratio. From these follows the best average rate that
+a row can still reach: by keeping it for some time as things are, by keeping it to the end of its
+window, or by keeping it on trial, and to the end only if the level of its key has risen by then.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import Core
 from tidegate.learning.rates import EARLY, EQUAL, at_level, length_of, start_of
 
-#: What a cell has of each side.
+#: Places in `Core.cells` of each side.
 EXPECTED, FOUND = 0, 1
-#: What is counted of the ghosts that came by a mark at a level: how many, and their results after;
-#: then for each trial, of 1, 2 and 4 marks: how many had risen at its end, their results after the
-#: mark, and those of the others during the trial.
+#: Counts of the ghosts that passed a mark at a level: how many, and their results afterwards. Then,
+#: for each trial, which lasts 1, 2 or 4 marks: how many had risen at its end, the results of these
+#: after the mark, and the results of the others during the trial.
 GHOSTS_BY, RESULTS, TRIALS = 0, 1, 3
 RISEN, OF_RISEN, OF_OTHERS = 0, 1, 2
 COUNTS = 2 + 3 * TRIALS
-#: How many results it takes for a factor, and for a cell of its own, to be believed half; and how
-#: many ghosts, for what came after a mark.
+#: Results after which a factor, and a cell of its own, are trusted half; and ghosts after which
+#: their results after a mark are.
 _BELIEF, _CELL_BELIEF, _GHOSTS_BELIEF = 8.0, 32.0, 8.0
 _SWEEPS = 3
-#: How much of a trend is left one equal step of age later.
+#: The part of a trend that is left one equal step of age later.
 _LASTING = 0.7
 _TRACE = 2.0**-40
 
 
 @inlined
 def knows_keys(core: Core) -> bool:
-    """Whether keys are told apart, and not ages alone."""
+    """Return True if the model distinguishes keys, and not only ages."""
     return bool(core.recent.shape[0] > 0)
 
 
 @inner
 def fit(core: Core, side: int) -> None:
-    """What is earned in each cell, as a multiple of what is expected."""
+    """Fit the results in each cell as a multiple of the expected ones."""
     _, _, steps, levels, trends = core.cells.shape
     expected, found = core.cells[side, EXPECTED], core.cells[side, FOUND]
     factors, hoped, had = core.factors[0], core.factors[1], core.factors[2]
@@ -68,7 +68,7 @@ def fit(core: Core, side: int) -> None:
                         had[axis, at] += found[i, j, k]
             for back in range(sizes[axis]):
                 at = sizes[axis] - 1 - back
-                # Early steps are short, and for all that is known like those after them.
+                # Early steps are short, and without evidence they are like those after them.
                 usual = factors[0, at + 1] if axis == 0 and knows_keys(core) and at < EARLY else 1.0
                 belief = had[axis, at] + _BELIEF * usual
                 factors[axis, at] = belief / (hoped[axis, at] + _BELIEF)
@@ -82,15 +82,16 @@ def fit(core: Core, side: int) -> None:
 
 @inlined
 def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before: float) -> float:
-    """How much better than by the `usual` rate ghosts did to their end or on trial; at least 1.
+    """Return the factor, at least 1, by which longer or conditional keeping beats the `usual` rate.
 
-    Where few came by, as much better as at the level `before`.
+    It is measured on ghosts that were kept to the end or on trial. Where few ghosts passed, the
+    factor is near the one at the level `before`.
     """
     returns = core.returns[side]
     marks = returns.shape[1]
     mark = int(start_of(step) * marks)
     ghosts = returns[GHOSTS_BY, mark, level]
-    # A window's results to those that are expected at the level's rate.
+    # Converts results in a window to multiples of those expected at the level's rate.
     unit = float(marks) / (at_level(level) * usual)
     belief = _GHOSTS_BELIEF * float(marks - mark)
     hoped = belief * before
@@ -107,10 +108,11 @@ def _as_kept(core: Core, side: int, step: int, level: int, usual: float, before:
 
 @inner
 def look_ahead(core: Core, side: int) -> None:
-    """From what is earned in each cell, the best rate that can be reached from there on.
+    """Replace the earnings in each cell by the best rate that can be reached from there on.
 
-    A level stays, but a trend passes: what it adds or takes fades from step to step. Where keys
-    are told apart, the rate's logarithm is kept: that is what lies on lines between levels.
+    A level stays, but a trend passes: its effect fades from step to step. Where the model
+    distinguishes keys, the result is the logarithm of the rate, which interpolates well between
+    levels.
     """
     worth, expected = core.worth[side], core.cells[side, EXPECTED]
     steps, levels, trends = worth.shape
@@ -118,7 +120,7 @@ def look_ahead(core: Core, side: int) -> None:
     lengths, passing = core.factors[2, 0], core.factors[2, 1]
     more[:] = 1.0
     for i in range(steps):
-        # In equal steps of the window, where these are not all alike.
+        # In units of equal steps of the window, where steps differ in length.
         lengths[i] = EQUAL * length_of(i) if knows_keys(core) else 1.0
         passing[i] = _LASTING ** lengths[i]
     for j in range(levels):
@@ -143,5 +145,5 @@ def look_ahead(core: Core, side: int) -> None:
                     time += lengths[at]
                     best = max(best, total / time)
                     lasting *= passing[at]
-                # Nothing looks back at this step any more.
+                # No later step reads this one any more.
                 worth[i, j, k] = math.log2(best * more[i]) if knows_keys(core) else best

@@ -1,8 +1,8 @@
-"""How fast a tuple earns: its key's count on the other stream, corrected by what ghosts found.
+"""Estimate how fast a row earns results: its key's count on the other stream, with a correction.
 
-Counts alone say that a key which came often will go on to. The correction is a table by the
-tuple's age, by how often its key comes, and by how much more or less often it came lately; see
-`ghosts` for how it is learned.
+A count alone predicts that a key which came often will continue to do so. The correction is a table
+by the row's age, by how often its key comes (its level), and by how much more or less often it came
+recently (its trend). `ghosts` explains how the table is learned.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ from tidegate.kernel.compiling import inlined
 from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
 from tidegate.kernel.windows import window_of
 
-#: What a key that never came is taken to have had.
+#: The count assumed for a key that never came.
 UNSEEN = 0.5
-#: Places in `Core.model`: how long evicted tuples stayed, when the last census was, for how long
-#: arrivals have been counted (old time fading as they do), what a count weighs, when the last fit
-#: was; the rest is for `drift`: bits gained since the last census, arrivals that gained them, how
-#: many censuses count, what is usually gained, its variance, how far above it recent ones add up.
+#: Places in `Core.model`: how long shed rows stayed, the time of the last census, for how long
+#: arrivals have been counted (fading as they do), what a count weighs, the time of the last fit.
+#: The rest is for `drift`: bits gained since the last census, the weight of the arrivals that
+#: gained them, the number of censuses, the usual gain, its variance, the sum of recent excesses
+#: above it.
 STAY, LAST, ELAPSED, WEIGHT, FITTED = 0, 1, 2, 3, 4
 GAINED, NOTED, CENSUSES, MEAN, VARIANCE, EXCESS = 5, 6, 7, 8, 9, 10
 MODEL = 11
-#: After so much of a window, an arrival counts half as a recent one.
+#: The part of a window after which an arrival weighs half in the recent count.
 RECENT = 0.125
-#: What a steady rate would have, in a window, of an arrival in the recent count.
+#: Converts a recent count to the arrivals that a steady rate has in a window, in doublings.
 _STEADY = math.log2(math.log(2.0) / RECENT)
-#: How far below the usual rate trends go, in doublings.
+#: How far below the usual rate trends reach, in doublings.
 _DOWN = 3.0
 #: The level of keys with one partner in a window.
 BELOW = 7.0
-#: Equal steps of a window, the first of which has so many more in it: from its end, each half the
-#: next, so that ages are told apart in windows that are much longer than it takes to find partners.
+#: Ages are divided into equal steps of a window. The first of these is divided further, each part
+#: half as long as the next, so that young ages are distinguished in windows that are much longer
+#: than it takes to find partners.
 EQUAL, EARLY = 16, 12
 STEPS = EQUAL + EARLY
-#: Arrivals that a key's recent count and its usual one are both taken to have had besides, where
-#: they are compared: few say little.
+#: Arrivals added to a key's recent and usual counts before they are compared, as small counts say
+#: little.
 _DOUBT = 0.5
 
 
 @inlined
 def weigh(core: Core, rules: Rules) -> None:
-    """Find out what counts weigh by the clock: half after each half-life."""
+    """Update the weight of one count at the current clock: it halves with each half-life."""
     if rules.halflife > 0 and core.ints[STARTED]:
         age = int(core.clock[0] // rules.halflife) - core.ints[EPOCH]
-        core.model[WEIGHT] = math.ldexp(1.0, -min(max(age, 0), 1000))
+        core.model[WEIGHT] = math.ldexp(1.0, -int(min(max(age, 0), 1000)))
 
 
 @inlined
 def rate_of(core: Core, group: int) -> float:
-    """The rate of the group's key on the other stream, as fading counts would have it."""
+    """Return the rate of the group's key on the other stream, with old arrivals faded."""
     return float(core.groups[group ^ 1].rate * core.model[WEIGHT])
 
 
 @inlined
 def span_of(core: Core, rules: Rules) -> float:
-    """The longer window; where there is none, all the time so far."""
+    """Return the longer window, or all the time so far if windows never end."""
     span = max(float(rules.window_left), float(rules.window_right))
     return span if span > 0.0 else max(core.model[ELAPSED], 1.0)
 
 
 @inlined
 def note(core: Core, rules: Rules, group: int, time: Any) -> None:
-    """Note that a group's key came, and how much better its recent count foresaw it, in bits."""
+    """Note an arrival of a group's key, and by how many bits its recent count was better."""
     recent, model = core.recent[group], core.model
     if time >= recent.time:
         span = RECENT * span_of(core, rules)
@@ -71,11 +73,11 @@ def note(core: Core, rules: Rules, group: int, time: Any) -> None:
         if recent.count > 0.0:
             faded = recent.count * math.exp2((float(recent.time) - float(time)) / span)
         recent.count, recent.time = 1.0 + faded, time
-        # It was counted already.
+        # The usual count includes this arrival already.
         usual = max(float(core.groups[group].rate * model[WEIGHT]) - 1.0, 0.0) + UNSEEN
         usual *= span / (math.log(2.0) * (model[ELAPSED] + span))
         bits = math.log2(0.5 + 0.5 * (faded + _DOUBT) / (usual + _DOUBT))
-        # So that one key alone says little, however often it comes.
+        # A frequent key must not dominate the measure.
         weight = 1.0 / (1.0 + faded)
         model[GAINED] += weight * bits
         model[NOTED] += weight
@@ -83,35 +85,35 @@ def note(core: Core, rules: Rules, group: int, time: Any) -> None:
 
 @inlined
 def expected(core: Core, rules: Rules, count: float) -> float:
-    """How many partners to expect in a window, by a count alone."""
+    """Return how many partners to expect in a window, by a count alone."""
     span = span_of(core, rules)
     return float((count + UNSEEN) * span / (core.model[ELAPSED] + RECENT * span))
 
 
 @inlined
 def doublings_of(core: Core, rules: Rules, count: float) -> float:
-    """The logarithm of that; of a key that never came it is always the same.
+    """Return the base-2 logarithm of `expected`, which is constant for a key that never came.
 
-    There is no telling from the time that has passed: all keys may be new ones.
+    The time that has passed says nothing about such a key, as all keys may be new ones.
     """
     return math.log2(expected(core, rules, count) if count > 0.0 else UNSEEN)
 
 
 @inlined
 def level_of(count: float, doublings: float, levels: int) -> float:
-    """Where among the levels a key is: each is twice the last, but the first is for unseen keys."""
+    """Return the level of a key: each is twice the one before; level 0 is for keys never seen."""
     return min(max(doublings + BELOW, 1.0), float(levels - 1)) if count > 0.0 else 0.0
 
 
 @inlined
 def at_level(level: int) -> float:
-    """How many partners are expected in a window at a level."""
+    """Return how many partners are expected in a window at a level."""
     return math.ldexp(1.0, level - int(BELOW)) if level > 0 else UNSEEN
 
 
 @inlined
 def start_of(step: int) -> float:
-    """At which age a step begins, as a part of the window."""
+    """Return the age at which a step begins, as a part of the window."""
     if step > EARLY:
         return float(step - EARLY) / EQUAL
     return math.ldexp(1.0 / EQUAL, step - EARLY - 1) if step > 0 else 0.0
@@ -119,13 +121,13 @@ def start_of(step: int) -> float:
 
 @inlined
 def length_of(step: int) -> float:
-    """How long it is, as a part of the window."""
+    """Return the length of a step, as a part of the window."""
     return start_of(step + 1) - start_of(step)
 
 
 @inlined
 def stage_of(rules: Rules, side: int, time: Any, age: float) -> float:
-    """Where among the steps a tuple's age is; in the first, if its window never ends."""
+    """Return the step of a row's age, with a fraction; 0 if its window never ends."""
     window = window_of(rules, side, time)
     if window == 0:
         return 0.0
@@ -142,7 +144,7 @@ def stage_of(rules: Rules, side: int, time: Any, age: float) -> float:
 def trend_of(
     core: Core, rules: Rules, group: int, doublings: float, trends: int, when: float
 ) -> float:
-    """Where among the trends, each twice the last, the recent rate was over the usual one then."""
+    """Return the trend at a time: the recent rate over the usual one, in doublings."""
     recent = core.recent[group ^ 1]
     if recent.count == 0.0:
         return 0.0

@@ -1,8 +1,8 @@
-"""What a tuple is worth now, by the formula of a policy.
+"""Score held rows by the formula of a policy.
 
-A formula sees the tuple (side, time, importance), what was learned of it (`gain`, since `last`),
-its key's rate on the other stream, and how many partners the other side holds. Times that a
-formula is given or gives are those of the clock.
+A formula sees the row (side, time, importance), what was learned of it (`gain`, and when: `last`),
+its key's rate on the other stream, and how many partners the other side holds. All times are in the
+clock's unit.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
 from tidegate.kernel.windows import life_of, step_of, window_of
 from tidegate.learning.rates import STAY, doublings_of, level_of, rate_of, stage_of, trend_of
 
-# Formulas, named as in the papers; see the policies.
+# Formulas, named as in the papers; see `policies/`.
 FORMULAS = 10
 RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(FORMULAS)
 
-#: So much of a partner does every tuple have: of those without any, the least important leaves.
+#: Epsilon added to partner counts, so that importance breaks ties at zero.
 TRACE = 2.0**-40
-#: A tuple that is no candidate, unless there is no other.
+#: The score of a row that is no candidate unless there is no other.
 SPARED = 1e300
-#: As many of a rank's values are told apart between two whole numbers.
+#: Resolution of `AUTO`'s ranks: values between two whole numbers.
 _DIGITS = 2.0**24
-#: A new stay moves the mean of stays by this share.
+#: Share by which a new stay moves the mean of stays.
 _STEP = 1.0 / 256.0
 
 
 @inlined
 def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
-    """What the table says of an age between two of its steps."""
+    """Interpolate the table between two steps of age."""
     at = int(step)
     here, after = worth[at, level, trend], worth[min(at + 1, worth.shape[0] - 1), level, trend]
     return float(here + (step - at) * (after - here))
@@ -39,7 +39,7 @@ def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
 
 @inlined
 def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> float:
-    """The logarithm of what is expected of a tuple, corrected for its age, level and trend."""
+    """Return the logarithm of the results expected of a row, corrected for age, level and trend."""
     worth = core.worth[group & 1]
     _, levels, trends = worth.shape
     came = rate_of(core, group)
@@ -60,7 +60,7 @@ def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> f
 def score(
     core: Core, rules: Rules, group: int, time: Any, weight: float, gain: float, last: Any
 ) -> float:
-    """What a tuple is worth now."""
+    """Return what a row is worth now."""
     formula, params = rules.formula, rules.params
     age = float(core.clock[0] - time)
     since = float(core.clock[0] - last)
@@ -86,7 +86,7 @@ def score(
         return weight * _at_age(worth, step, 0, 0)
     if formula == AUTO:
         weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
-        # What differs by less is a tie: the last digits depend on the order of sums.
+        # Smaller differences are ties: the last digits depend on the order of sums.
         return math.floor((weighed + _corrected(core, rules, group, time, age)) * _DIGITS) / _DIGITS
     if formula == IJOIN:
         return SPARED if age < params[1] else priority(rules, weight, gain, age, since)
@@ -95,7 +95,7 @@ def score(
 
 @inlined
 def priority(rules: Rules, weight: float, gain: float, age: float, since: float) -> float:
-    """The priority that iJoin gives a tuple, be it mature or not."""
+    """Return the priority that iJoin gives a row, whether it is mature or not."""
     params = rules.params
     if age <= 0.0:
         return float(params[4])
@@ -107,7 +107,7 @@ def priority(rules: Rules, weight: float, gain: float, age: float, since: float)
 
 @inlined
 def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -> float:
-    """What a newcomer begins with."""
+    """Return the gain that a newcomer starts with."""
     partners = float(core.groups[group ^ 1].count)
     if rules.formula == IJOIN:
         return partners
@@ -120,7 +120,7 @@ def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -
 
 @inlined
 def learn_match(core: Core, rules: Rules, slot: int) -> None:
-    """Learn from a result of a held tuple."""
+    """Update what was learned of a held row after one of its results."""
     formula, params = rules.formula, rules.params
     held = core.slots[slot]
     group = held.group
@@ -134,7 +134,8 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
             return
         won = held.rank * float(core.groups[group ^ 1].count)
         won *= life_of(core, rules, group, held.time) / params[0]
-        # An instant with a result costs nothing: only those since the last one, before this, do.
+        # An instant with a result costs nothing: only instants between the last result and this one
+        # do.
         idle = max(since - params[2], 0.0)
         held.gain = max(held.gain - params[1] * idle, 0.0) + max(won, 0.0)
     elif formula == GREEDY_DUAL:
@@ -152,5 +153,5 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def learn_stay(core: Core, time: Any) -> None:
-    """Learn from an eviction how long tuples stay."""
+    """Update the mean time that rows stay after one was shed."""
     core.model[STAY] += (float(core.clock[0] - time) - core.model[STAY]) * _STEP

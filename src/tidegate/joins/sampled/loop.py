@@ -1,8 +1,9 @@
-"""The loop of the sampled join: expire, probe, draw lots, admit.
+"""The compiled loop of the sampled join: expire, probe, draw, admit.
 
-Tuples are taken one by one in the order of their ticks, left before right, and find the partners
-that are held: a pair belongs to the tuple that was there first. Every tuple has a lot, a hash of
-its content and the seed. What a held tuple's lot says is its `ticket`; `monitors` sees to learning.
+Rows are taken one by one in tick order, left before right, and probe the held rows: a pair belongs
+to the row that came first. Every row has a random word, a hash of its content and the seed, from
+which all its random numbers derive. The `inclusions` say which matches of a held row are sampled.
+Monitors observe rows, sampled or not, to learn the number of their matches.
 """
 
 from __future__ import annotations
@@ -40,60 +41,61 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.records import record_type
 from tidegate.kernel.windows import expired, joins, past, step_of
 from tidegate.learning.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
 
-#: Besides those of `layout`: the loop stops for the plan to be made anew, or for the sample to be
-#: thinned, as one tuple more is held than there is room for.
+#: Reasons to stop besides those of `layout`: a new plan is due; or the sample must be thinned, as
+#: one more row is held than fits.
 REPLAN, OVERFULL = 4, 5
 
-#: What is drawn: pairs, or clusters with one probability or with one by their size.
+#: What is sampled: pairs, or clusters with one probability, or clusters by their size.
 UNIFORM, CLUSTER, PPS = 0, 1, 2
 
-# Places in `Lots.plan`.
+# Places in `SamplerState.plan`.
 METHOD, SHARE, CONSTANT, REACH, RESERVE, BY_AGE = 0, 1, 2, 3, 4, 5
 MEAN, FLOOR = 6, 8  # by side
-PLANNED = 10  # when it was made
-BRAKE = 11  # what probabilities are multiplied by, since more came than was planned for
-AGAIN = 12  # by side: the arrivals at which to plan anew
+PLANNED = 10  # when the plan was made
+BRAKE = 11  # factor of all probabilities, below 1 once more came than was planned for
+AGAIN = 12  # by side: the arrivals at which to plan again
 PLAN = 14
 
-# Places in `Lots.sums`, by side, fading as counts of keys do: arrivals, and what those take that
-# are not larger than the memory.
+# Places in `SamplerState.sums`, by side, fading as counts of keys do: arrivals, and the sizes of
+# those that are not larger than the budget.
 ARRIVED, SIZES = 0, 2
 SUMS = 4
 
-# Places in `Lots.ints`: the sequence number at which to plan, how many tickets changed, how many
-# monitors there are and of which share of the tuples, whether a tick has come.
+# Places in `SamplerState.ints`: the sequence number at which to plan, how many inclusions changed,
+# how many monitors there are, how far they are thinned, whether a tick has come.
 REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
 OWN_INTS = 5
 
-# Places in `Lots.flows`: results foreseen of all tuples, and of those larger than the memory;
-# results of monitored tuples, and those among them for which UNIFORM would have flipped no coin;
-# the variance that the model foresees for a count by the sample.
+# Places in `SamplerState.flows`: results foreseen for all rows, and for rows larger than the
+# budget; results of monitored rows, and those among them that UNIFORM would not have foreseen; the
+# variance that the model foresees for a count by the sample.
 FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
 FLOWS = 5
 
-#: Steps of age that monitors tell apart. What is summed up of those whose window is over: results
-#: by step, then how many there were; and to judge the model by how many, their results, those
-#: beyond their most, the squares of their results, the sizes that were foreseen, and over these the
-#: results and their squares.
+#: Number of steps of age for monitors. Places in a tally of monitors whose window has ended:
+#: results by step, and the number of monitors. The rest judges the model: the number of monitors,
+#: their results, results beyond the foreseen most, squares of the results, foreseen sizes, and the
+#: results and their squares divided by these.
 STEPS = 32
 WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
 SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
 TALLIES = STEPS + 8
 
-#: Which hash of a lot is drawn from when a sample is thinned.
+#: The number of the first hash that thinning uses.
 THINNING = 0x2545F491
 
-#: What the lot of a held tuple says. With a `most` above 0, pairs are drawn: so many matches have
-#: `passed`, the `next` chosen one is that one, and after `most` there is none. Otherwise all are,
-#: and `passed` says how often the sample was thinned since.
-INCLUSION = np.dtype([("random_word", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
+#: How a held row is sampled. With `most` above 0, pairs are drawn: `passed` matches have passed,
+#: number `next` is chosen, and none after `most` is. With `most` 0 all matches are in the sample,
+#: and `passed` counts how often the sample was thinned since.
+INCLUSION = record_type([("random_word", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
 
 
 def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """What is left of a tuple to see its matches by, whether it is kept or not."""
+    """Return the type of a monitor, which counts the matches of a row whether it is held or not."""
     fields = [
         ("hash", "u8"),
         ("random_word", "u8"),
@@ -101,27 +103,27 @@ def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
         ("most", "i8"),
         ("found", "i8"),
     ]
-    return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
+    return record_type([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")])
 
 
 class SamplerState(NamedTuple):
-    """What a sampled join has besides `Core`."""
+    """State of a sampled join in addition to `Core`."""
 
     ints: Array
     plan: Array
     sums: Array
     flows: Array
     inclusions: Array  # by slot
-    touched: Array  # slots whose ticket has changed since the mark, and
-    is_touched: Array  # whether a slot is among them
+    touched: Array  # slots whose inclusion has changed since the mark
+    is_touched: Array  # by slot: whether it is in `touched`
     monitors: Array
     ages: Array  # by monitor: its results by age
-    heads: Array  # by key: the first of its monitors
+    heads: Array  # by hash: the first monitor of a chain
     tallies: Array  # by side
 
 
 class Sample(NamedTuple):
-    """Pairs, each with its inclusion probability and what was drawn."""
+    """Pairs, each with its inclusion probability and its sampling unit (pair or cluster)."""
 
     pairs: Output
     share: Array
@@ -130,7 +132,7 @@ class Sample(NamedTuple):
 
 @inlined
 def mixed(random_word: Any, number: Any) -> Any:
-    """One of many hashes that a lot gives (SplitMix64)."""
+    """Return hash `number` of a random word (SplitMix64)."""
     z = np.uint64(random_word) + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -139,13 +141,13 @@ def mixed(random_word: Any, number: Any) -> Any:
 
 @inlined
 def drawn(random_word: Any, number: Any) -> float:
-    """One of many numbers in (0, 1) that a lot gives."""
+    """Return random number `number` in (0, 1) of a random word."""
     return (float(mixed(random_word, number) >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @inlined
 def _skip(u: float, p: float, left: int) -> int:
-    """Which of the next matches is the first that a coin of bias p chooses; more than are left."""
+    """Return which of the next matches a coin of bias p chooses first; more than `left` if none."""
     if p >= 1.0:
         return 1
     x = math.log(u) / math.log1p(-p)
@@ -154,7 +156,7 @@ def _skip(u: float, p: float, left: int) -> int:
 
 @inlined
 def _foreseen(core: Core, rules: Rules, sampler: SamplerState, group: int) -> float:
-    """How many partners a tuple will find, by the model."""
+    """Return how many partners a row will find, by the model."""
     if sampler.plan[BY_AGE] != 0.0:
         return float(sampler.plan[MEAN + (group & 1)])
     window = float(rules.window_left if group & 1 == 0 else rules.window_right)
@@ -168,7 +170,7 @@ def _foreseen(core: Core, rules: Rules, sampler: SamplerState, group: int) -> fl
 
 @inlined
 def _is_watched(sampler: SamplerState, random_word: Any) -> bool:
-    """By lot, another than the one that keeps a tuple."""
+    """Choose monitored rows by a hash that is independent of the one that samples rows."""
     thinned = sampler.ints[THINNED]
     return bool(
         thinned == 0
@@ -178,7 +180,7 @@ def _is_watched(sampler: SamplerState, random_word: Any) -> bool:
 
 @inlined
 def _sum_up(sampler: SamplerState, at: int) -> None:
-    """A monitored tuple's window is over."""
+    """Add a monitor whose window has ended to the tallies."""
     seen = sampler.monitors[at]
     tally = sampler.tallies[seen.side]
     for step in range(STEPS):
@@ -206,7 +208,7 @@ def _index(sampler: SamplerState, at: int) -> None:
 
 @entry_point
 def index_monitors(sampler: SamplerState) -> None:
-    """Index the monitors that are there."""
+    """Build the index of all monitors."""
     sampler.heads[:] = -1
     for i in range(sampler.ints[MONITORS]):
         _index(sampler, i)
@@ -214,7 +216,7 @@ def index_monitors(sampler: SamplerState) -> None:
 
 @entry_point
 def tidy(core: Core, rules: Rules, sampler: SamplerState) -> None:
-    """Drop monitors whose window is over or whose lot no longer wins, and index the rest."""
+    """Remove monitors whose window has ended or that the thinning drops, and index the rest."""
     sampler.heads[:] = -1
     n = 0
     for i in range(sampler.ints[MONITORS]):
@@ -243,7 +245,7 @@ def _watch(
     most: int,
     foreseen: float,
 ) -> None:
-    """Monitor a newcomer, if its lot is to be."""
+    """Monitor a newcomer, unless the thinning drops it."""
     ints = sampler.ints
     while ints[MONITORS] == sampler.monitors.shape[0]:
         tidy(core, rules, sampler)
@@ -270,7 +272,7 @@ def _watch(
 
 @inlined
 def _meet(core: Core, rules: Rules, sampler: SamplerState, batch: Batch, i: int) -> None:
-    """Have the monitored tuples that newcomer i joins count a result."""
+    """Count a result for each monitored row that newcomer i joins."""
     h, side, time = batch.hash[i], batch.side[i], batch.time[i]
     at = sampler.heads[np.int64(np.uint64(h) & np.uint64(sampler.heads.shape[0] - 1))]
     while at >= 0:
@@ -284,12 +286,12 @@ def _meet(core: Core, rules: Rules, sampler: SamplerState, batch: Batch, i: int)
         at = seen.next
 
 
-# ---- tuples -------------------------------------------------------------------------------------
+# ---- rows ---------------------------------------------------------------------------------------
 
 
 @inlined
 def _decide(sampler: SamplerState, slot: int, p: float) -> bool:
-    """Flip coins until one chooses a match; false if none of those foreseen (figure 4)."""
+    """Find the next match to sample; return False if none of those foreseen is (figure 4)."""
     ticket = sampler.inclusions[slot]
     left = ticket.most - ticket.passed
     ticket.next = ticket.passed + _skip(drawn(ticket.random_word, ticket.passed), p, left)
@@ -298,7 +300,7 @@ def _decide(sampler: SamplerState, slot: int, p: float) -> bool:
 
 @inlined
 def _touch(core: Core, sampler: SamplerState, slot: int) -> None:
-    """Have a ticket that was written down already written again."""
+    """Note that the inclusion of a logged row has changed."""
     if core.slots[slot].seq < core.ints[MARK] and not sampler.is_touched[slot]:
         sampler.is_touched[slot] = True
         sampler.touched[sampler.ints[TOUCHED]] = slot
@@ -307,17 +309,18 @@ def _touch(core: Core, sampler: SamplerState, slot: int) -> None:
 
 @inlined
 def _fate(ticket: Any) -> Any:
-    """The lot by which a held tuple stays when the sample is thinned: each time another."""
+    """Return the random word by which a held row stays in a thinning, a new one each time."""
     times = ticket.passed if ticket.most == 0 else 0
     return mixed(ticket.random_word, THINNING + times)
 
 
 @entry_point
 def thresholds(core: Core, sampler: SamplerState, slots: Array, found: Array) -> None:
-    """Say of held tuples above which share each stays when the sample is thinned to that share.
+    """Compute for held rows the share up to which each stays when the sample is thinned to it.
 
-    A cluster stays if its new lot wins. Where pairs are drawn, the next chosen match stays chosen
-    if the lot wins; if not, coins are flipped for the matches after it, that much seldomer.
+    A cluster stays if its new random number is below the share. Where pairs are drawn, the next
+    chosen match stays chosen if the number is below the share. If not, coins of a lower bias are
+    flipped for the matches after it.
     """
     for i in range(slots.shape[0]):
         ticket = sampler.inclusions[slots[i]]
@@ -338,7 +341,7 @@ def thin(
     stays_above: Array,
     share: float,
 ) -> None:
-    """Keep a share of the sample: what is kept is there with a probability that much smaller.
+    """Keep a share of the sample, and multiply the inclusion probability of what is kept by it.
 
     A cluster keeps its number: its rows from before and after belong together.
     """
@@ -363,7 +366,7 @@ def thin(
 def _probe(
     core: Core, rules: Rules, sampler: SamplerState, batch: Batch, out: Sample, i: int, n: int
 ) -> int:
-    """Sampled pairs of newcomer i with held tuples; gives the new length of `out`."""
+    """Write the sampled pairs of newcomer i with held rows; return the new length of `out`."""
     ints, pairs = core.ints, out.pairs
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
     slot = core.groups[2 * batch.entry[i] + 1 - side].head
@@ -400,10 +403,10 @@ def _admit(
     i: int,
     random_word: Any,
 ) -> bool:
-    """Draw the lot of newcomer i, and hold it if that says so: whether that is too much now.
+    """Sample newcomer i, and hold it if it is chosen; return True if that exceeds the budget.
 
-    Who leaves then is up to lots too, those of all that are held: were it always the newcomer, the
-    sample would lack what comes at busy times, and large rows.
+    The caller then thins all held rows at random. If the newcomer always left, the sample would
+    lack rows of busy times, and large rows.
     """
     ints, plan = core.ints, sampler.plan
     side = batch.side[i]
@@ -489,9 +492,9 @@ def _pass_time(core: Core, rules: Rules, sampler: SamplerState) -> None:
 
 @inlined
 def _is_due(core: Core, sampler: SamplerState) -> bool:
-    """Whether to plan anew: after many arrivals, or as many of one side as there were before.
+    """Return True if a new plan is due: after many arrivals, or after one side's have doubled.
 
-    So a stream that begins long after the other, or comes back, is soon planned with.
+    A stream that begins long after the other, or comes back, is then planned with soon.
     """
     for side in range(2):
         if sampler.sums[ARRIVED + side] >= sampler.plan[AGAIN + side]:
@@ -514,9 +517,9 @@ def run(
     n: int,
     total: int,
 ) -> tuple[int, int]:
-    """Take the batch from the cursor to `total`: how many pairs are in `out`, and why it stopped.
+    """Take the batch from the cursor to `total`; return the number of pairs and why it stopped.
 
-    `out` has `n` pairs already. All ticks before `total` are whole.
+    `out` has `n` pairs already. All ticks before `total` are complete.
     """
     ints = core.ints
     room = out.share.shape[0]

@@ -1,4 +1,4 @@
-"""The kernel's arrays: made, grown, filled and read."""
+"""Create, grow, fill and read the arrays of a window join."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidegate.kernel import layout, sorting
 from tidegate.learning import outlook, rates, scores
 from tidegate.learning.ghosts import index_ghosts
 
-#: At how many ages a ghost leaves a trail.
+#: Number of ages at which a ghost notes its results so far.
 _MARKS = 8
-#: The arrays in which what ghosts have taught is kept.
+#: The arrays that hold what ghosts have taught.
 _LEARNED = ("worth", "cells", "returns")
 
 
 class Tables:
-    """The arrays of one join, large enough for what comes."""
+    """The arrays of one join, which grow as needed."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Tables:
         self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
         scored = rules.kind == layout.BY_SCORE
         self._keeps = scored and rules.formula == scores.IJOIN and rules.params[5] != 0
-        self._interned = 0  # new keys in the last batch
+        self._interned = 0  # number of new keys in the last batch
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
         lowest = -np.inf if time.kind == "f" else layout.NEVER
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -82,7 +82,7 @@ class Tables:
         )
         self.core.model[rates.WEIGHT] = 1.0
         self.core.edge["rank"] = -np.inf
-        self._sketched = self.core.sketch.copy()  # as it was at the mark
+        self._sketched = self.core.sketch.copy()  # its values at the mark
         self._grow_slots(1024)
         self._grow_entries(1024)
         self.set_budget()
@@ -91,20 +91,20 @@ class Tables:
 
     @property
     def held(self) -> int:
-        """Tuples in memory."""
+        """Number of held rows."""
         return self.held_on(0) + self.held_on(1)
 
     def held_on(self, side: int) -> int:
-        """Tuples of one side in memory."""
+        """Return the number of held rows of one side."""
         return int(self.core.ints[layout.HELD + side])
 
     @property
     def nbytes(self) -> int:
-        """Bytes in all arrays."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.core)
 
     def make_room(self, newcomers: int, late: int = 0) -> None:
-        """Make sure that newcomers, some of them late, can be taken without growing midway."""
+        """Grow the arrays so that newcomers, `late` of them out of order, fit in one run."""
         rules = self._rules
         most = self.held + newcomers
         if rules.kind != layout.NOTHING:
@@ -112,9 +112,9 @@ class Tables:
         if len(self.core.slots) < most + 2:
             self._grow_slots(most + most // 8 + 2)
         if len(rules.windows):
-            late = newcomers  # any of them may expire before others that came earlier
+            late = newcomers  # any row may expire before earlier ones
         late += int(self.core.ints[[layout.LATE_DUE, layout.LATE_DUE + 1]].max())
-        late = min(late, most + most // 4 + 128)  # the dead among them go when there is no room
+        late = min(late, most + most // 4 + 128)  # dead nodes are removed when there is no room
         if self.core.late.shape[1] < late:
             self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
         if len(self.core.fresh) < newcomers:
@@ -123,12 +123,12 @@ class Tables:
             self._grow_ring(newcomers)
 
     def set_budget(self) -> None:
-        """Have the pools hold what they may after the changes of the memory so far."""
+        """Set the budget of each pool to the one in force after the changes so far."""
         ints, budgets = self.core.ints, self._rules.budgets
         ints[layout.BUDGET : layout.BUDGET + 2] = budgets[ints[layout.CHANGE]]
 
     def allow(self, rules: layout.Rules) -> None:
-        """Go by other rules from now on, which differ in how much is held."""
+        """Switch to rules with another budget."""
         self._rules = rules
         self.set_budget()
 
@@ -156,11 +156,11 @@ class Tables:
                 priority[: len(core.priority)] = core.priority
                 self.core = self.core._replace(priority=priority)
         if self._rules.kind != layout.NOTHING:
-            # Candidates that are dead take room until they are pruned.
+            # Dead candidates take room until they are pruned.
             queue = size + size // 2 + 128
             joiners = _wider(core.joiners, queue)
             for pool in range(self._rules.pools):
-                # The line counts from the end.
+                # The line is indexed from the end.
                 length = core.ints[layout.LINE_TO + pool]
                 line = core.joiners[pool, ::-1][:length]
                 joiners[pool, ::-1][:length] = line
@@ -196,17 +196,17 @@ class Tables:
     # ---- keys ---------------------------------------------------------------------------------
 
     def intern(self, keys: NDArray[np.uint64], *, loading: bool = False) -> NDArray[np.int64]:
-        """The entry of each key; rates of theirs will be taken as changed.
+        """Return the entry of each key, and mark their rates as changed.
 
-        While a state is loaded, keys may have rates whose tuples are still to come.
+        While a state is loaded, keys may have rates before their rows are loaded.
         """
         entries = np.empty(len(keys), np.int64)
         tries = 0
         if self._unused() < min(self._interned, len(keys)):
-            self._sweep(loading)  # as many new keys as the last time would not find room
+            self._sweep(loading)  # otherwise as many new keys as last time would not fit
         before = self._unused()
         while key_table.intern(self.core, keys, entries) < len(keys):
-            # What this batch's keys were given so far goes too: nothing refers to it yet.
+            # This also frees the entries given to this batch so far: nothing refers to them yet.
             self._sweep(loading)
             if tries > 0 or self._crowded():
                 self._grow_entries(len(self.core.hashes) * (5 + tries) // 4 + 1024)
@@ -219,7 +219,7 @@ class Tables:
         return entries
 
     def _unused(self) -> int:
-        """How many keys could be given an entry."""
+        """Return how many more keys can get an entry."""
         ints = self.core.ints
         return len(self.core.hashes) - int(ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES])
 
@@ -227,7 +227,7 @@ class Tables:
         return 4 * self._unused() < len(self.core.hashes)
 
     def _sweep(self, loading: bool = False) -> None:
-        # A sketch knows of keys that hold nothing.
+        # A sketch counts keys that hold no row.
         keep_rates = bool(self._rules.learn) and (loading or not self._sketches)
         key_table.sweep_entries(self.core, keep_rates)
 
@@ -238,7 +238,7 @@ class Tables:
         left: NDArray[np.float64],
         right: NDArray[np.float64],
     ) -> None:
-        """Give entries the rates of a table (sorted by key); keys that it lacks have none."""
+        """Set the rates of entries from a table sorted by key; keys that it lacks get 0."""
         if len(keys) == 0:
             return
         wanted = self.core.hashes[entries]
@@ -248,9 +248,9 @@ class Tables:
         self.core.groups["rate"][2 * entries + 1] = np.where(known, right[at], 0.0)
 
     def rates(self, *, changed: bool) -> pa.RecordBatch:
-        """The rates of all counted keys, or of those that changed; none where a ring has them.
+        """Return the rates of all counted keys, or of the changed ones; none where a ring has them.
 
-        Where a sketch has them, those of keys that hold something: as they were when these came.
+        With a sketch, return the rates of keys that hold rows, as of their last arrival.
         """
         rate, count = self.core.groups["rate"], self.core.groups["count"]
         learn = self._rules.learn and not self._rings
@@ -268,7 +268,10 @@ class Tables:
         return pa.record_batch([pa.array(c) for c in columns.values()], list(columns))
 
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
-        """Set rates, of these keys only (`replace`) or of these too; before tuples are loaded."""
+        """Set the rates of the given keys, and with `replace` all others to 0.
+
+        Call this before rows are loaded.
+        """
         core = self.core
         core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]].astype(np.int64)] = 0
         if replace:
@@ -283,13 +286,13 @@ class Tables:
         self._list_counted()
 
     def _list_counted(self) -> None:
-        """List all keys that have rates as counted ones; before tuples are loaded."""
+        """List all keys that have rates as counted ones; call before rows are loaded."""
         used = int(self.core.ints[layout.ENTRIES])
         rate = self.core.groups["rate"]
         self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
 
     def forget(self) -> None:
-        """Keep only the more frequent half of the keys that are counted and hold nothing."""
+        """Keep only the more frequent half of the keys that are counted and hold no row."""
         core = self.core
         highest = np.empty(int(core.ints[layout.IDLE]))
         n = key_table.idle_rates(core, highest)
@@ -303,7 +306,7 @@ class Tables:
     # ---- arrivals that are counted otherwise --------------------------------------------------
 
     def _grow_ring(self, newcomers: int) -> None:
-        """Have room in the ring for newcomers, as far as so many may count."""
+        """Grow the ring for newcomers, up to the number of arrivals that may count."""
         ints, old = self.core.ints, self.core.ring
         first, stop = int(ints[layout.RING_FROM]), int(ints[layout.RING_TO])
         wanted = min(stop - first + newcomers, self._rules.cap)
@@ -316,7 +319,7 @@ class Tables:
         self.core = self.core._replace(ring=ring)
 
     def arrivals(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
-        """The arrivals that count, or those of them that are new, in order; or a sketch's cells."""
+        """Return the counted arrivals (or only new ones) in order, or the cells of a sketch."""
         core = self.core
         parts = {}
         if self._rings:
@@ -341,7 +344,7 @@ class Tables:
         self.core.sketch.reshape(-1)[places] = values
 
     def load_ring(self, batches: Sequence[pa.RecordBatch], first: int, stop: int) -> None:
-        """Count the last of these arrivals, which have the numbers given; before tuples are."""
+        """Count the last of these arrivals, numbered `first` to `stop`, before rows are loaded."""
         ints = self.core.ints
         ints[layout.RING_FROM] = ints[layout.RING_TO] = first
         self._grow_ring(stop - first)
@@ -362,21 +365,21 @@ class Tables:
         core.groups["listed"][2 * entries] = 1
         core.ints[[layout.IDLE, layout.STAT_ONLY]] = len(entries)
 
-    # ---- tuples -------------------------------------------------------------------------------
+    # ---- rows ---------------------------------------------------------------------------------
 
     def slots_of(self, side: int) -> NDArray[np.int64]:
-        """The slots of one side's tuples, by row."""
+        """Return the slots of one side's rows, ordered by payload row."""
         slots = self.core.slots
         mine = np.flatnonzero((slots["seq"] >= 0) & (slots["group"] & 1 == side))
         return mine[np.argsort(slots["row"][mine], kind="stable")]
 
     def fresh(self) -> NDArray[np.int64]:
-        """The slots that were filled in the last batch, in that order, some of them twice."""
+        """Return the slots that were filled in the last batch, in order, some of them twice."""
         filled: NDArray[np.int64] = self.core.fresh[: self.core.ints[layout.FRESH]]
         return filled
 
     def learned(self) -> pa.RecordBatch:
-        """What was learned since the mark of tuples that were held then."""
+        """Return what was learned since the mark about rows that were held at the mark."""
         core = self.core
         slots = core.learned[: core.ints[layout.LEARNED]]
         seq = core.slots["seq"][slots]
@@ -385,7 +388,7 @@ class Tables:
         return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
 
     def priorities(self, *, changed: bool) -> dict[str, pa.RecordBatch]:
-        """The priorities that held tuples were last given, or those given since the mark."""
+        """Return the stored priorities of held rows, or those computed since the mark."""
         if not self._keeps:
             return {}
         core = self.core
@@ -395,7 +398,7 @@ class Tables:
         return {"priorities": pa.record_batch(columns, ["seq", "priority"])}
 
     def load_priorities(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Give held tuples priorities, the later ones last."""
+        """Set the priorities of held rows; later batches override earlier ones."""
         slots = np.flatnonzero(self.core.slots["seq"] >= 0)
         slots = slots[np.argsort(self.core.slots["seq"][slots])]
         held = self.core.slots["seq"][slots]
@@ -407,9 +410,9 @@ class Tables:
             self.core.priority[slots[at[known]]] = priority[known]
 
     def leave_ghosts(self, most: int, *, levels: int = 1, trends: int = 1) -> None:
-        """Learn what tuples are worth from so many ghosts at the most.
+        """Learn what rows are worth from at most this many ghosts.
 
-        By their age alone, or by so many `levels` and `trends` of their key too.
+        The model distinguishes ages only, or also `levels` and `trends` of keys.
         """
         steps = self.core.worth.shape[1]
         shape = (steps, levels, trends)
@@ -426,7 +429,7 @@ class Tables:
             self._grow_recent()
 
     def _grow_recent(self) -> None:
-        """Have a place for when the key of each group came lately."""
+        """Grow `recent` to the number of groups."""
         old = self.core.recent
         recent = np.zeros(len(self.core.groups), old.dtype)
         recent["time"] = layout.NEVER
@@ -434,7 +437,7 @@ class Tables:
         self.core = self.core._replace(recent=recent)
 
     def model(self) -> dict[str, pa.RecordBatch]:
-        """What was learned from ghosts, and the ghosts."""
+        """Return the ghosts and what was learned from them."""
         core = self.core
         ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
         own = ("hash", "seq", "time", "until", "side", "found", "marks")
@@ -446,7 +449,7 @@ class Tables:
         } | {name: _sparse(getattr(core, name)) for name in _LEARNED}
 
     def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
-        """Take over what was learned."""
+        """Load ghosts and what was learned from them."""
         core = self.core
         for name in _LEARNED:
             places, values = (column.to_numpy() for column in parts[name].columns)
@@ -463,17 +466,17 @@ class Tables:
         index_ghosts(core)
 
     def every(self) -> NDArray[np.int64]:
-        """All slots, filled or not."""
+        """Return all slots, filled or not."""
         return np.arange(len(self.core.slots))
 
     def unmarked(self) -> NDArray[np.int64]:
-        """The slots that were filled after the last mark and still are."""
+        """Return the slots that were filled after the last mark and still are."""
         return np.flatnonzero(self.core.slots["seq"] >= self.core.ints[layout.MARK])
 
     def keep_rows(
         self, slots: NDArray[np.int64], spans: Sequence[tuple[int, int]]
     ) -> list[NDArray[np.int64]]:
-        """Number the rows of each side's span anew that one of these slots holds: which they are.
+        """Renumber the payload rows in each side's span that a slot holds; return the old numbers.
 
         A side whose span is empty keeps its numbers.
         """
@@ -487,7 +490,7 @@ class Tables:
         return [start + np.flatnonzero(_bits(own)) for start, own in zip(starts, bits, strict=True)]
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
-        """Hold tuples, given in order of their sequence numbers, and nothing else."""
+        """Hold the given rows, in order of their sequence numbers, and nothing else."""
         self.make_room(len(held["seq"]))
         group = 2 * self.intern(held["key"], loading=True) + held["side"]
         names = ("time", "seq", "row", "size", "rank", "gain", "last")
@@ -503,7 +506,7 @@ class Tables:
             tuples.reschedule(self.core, self._rules, side, mine[order])
 
     def mark(self) -> None:
-        """From here on, changes are new."""
+        """Set the mark: later changes are new."""
         ints = self.core.ints
         ints[layout.MARK] = ints[layout.SEQ]
         ints[layout.RING_MARK] = ints[layout.RING_TO]
@@ -516,7 +519,7 @@ class Tables:
 
 
 def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[Any]:
-    """The window of each of a side's tuples, as `kernel.times.window_of` has it."""
+    """Return the window of each of a side's rows, as `kernel.windows.window_of` does."""
     if not len(rules.windows):
         return np.full(len(times), rules.window_left if side == 0 else rules.window_right)
     step = np.searchsorted(rules.windows[:, 0], times, "right") - 1
@@ -525,25 +528,25 @@ def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[A
 
 
 def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """The bits of words, the lowest first."""
+    """Return the bits of words, the lowest first."""
     octets = words.astype("<u8", copy=False).view(np.uint8)
     return np.unpackbits(octets, bitorder="little").view(np.bool_)
 
 
 def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:
-    """By ghost and mark: whether it has come by."""
+    """Return, by ghost and mark, whether the ghost has passed the mark."""
     return np.arange(_MARKS) < ghosts["marks"][:, np.newaxis]
 
 
 def _sparse(array: NDArray[np.float64]) -> pa.RecordBatch:
-    """What is not zero in an array, and where."""
+    """Return the nonzero values of an array, and their places."""
     flat = array.ravel()
     places = np.flatnonzero(flat)
     return pa.record_batch([pa.array(places), pa.array(flat[places])], ["place", "value"])
 
 
 def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float64]:
-    """Two curves of one length, with the same values between their steps."""
+    """Resample two curves to one common length, by interpolation."""
     steps = math.lcm(len(curves[0]), len(curves[1]))
     return np.array(
         [np.interp(np.arange(steps) * len(c) / steps, np.arange(len(c)), c) for c in curves]
@@ -551,14 +554,14 @@ def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float
 
 
 def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The same rows with room for more columns."""
+    """Copy an array into one with room for more columns."""
     out = np.empty((array.shape[0], size), array.dtype)
     out[:, : array.shape[1]] = array
     return out
 
 
 def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Zeros that start where a cache line does."""
+    """Return zeros that start at a cache line."""
     raw = np.zeros(size * dtype.itemsize + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size * dtype.itemsize].view(dtype)

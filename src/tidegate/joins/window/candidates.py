@@ -1,7 +1,7 @@
-"""The queue of candidates as a log keeps it: what each was last ranked by.
+"""The queue of victims in the state log: the rank that each candidate was last given.
 
-Where ranks move, who leaves next depends on when ranks were last looked up. So that neither a cut
-into batches nor a restart plays a part, that belongs to the state.
+Where ranks move, the next victim depends on when ranks were last updated. These ranks are part of
+the state, so that neither the division into batches nor a restart changes the result.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tidegate.kernel import layout
 
 
 class Candidates:
-    """What was logged of a queue whose ranks move; nothing where they do not."""
+    """The logged part of a queue whose ranks move; empty for other queues."""
 
     def __init__(self, rules: layout.Rules) -> None:
         self._pools = rules.pools
         self._moves = rules.kind in (layout.BY_LIFE, layout.BY_SCORE)
         self._of_tuples = rules.kind == layout.BY_SCORE
-        #: By slot or group: the sequence number and the rank that were logged.
+        #: By slot or group: the logged sequence number and rank.
         self._seq = np.empty(0, np.int64)
         self._rank = np.empty(0)
 
     def head(self, core: layout.Core) -> dict[str, Any]:
-        """Up to which rank candidates are near, and how often the queue was used since."""
+        """Return up to which rank candidates are near, and how often the queue was used since."""
         if not self._moves:
             return {}
         edges = [[float(edge["rank"]), int(edge["seq"])] for edge in core.edge]
         return {"edge": edges, "uses": core.ints[layout.USES :][:2].tolist()}
 
     def record(self, core: layout.Core, *, changed: bool) -> dict[str, pa.RecordBatch]:
-        """The rank of each candidate, or of those that have another one than was logged."""
+        """Return the rank of each candidate, or of those whose rank differs from the logged one."""
         if not self._moves:
             return {}
         live = self._living(core)
@@ -55,7 +55,7 @@ class Candidates:
     def load(
         self, core: layout.Core, batches: Sequence[pa.RecordBatch], head: dict[str, Any]
     ) -> None:
-        """Put candidates that are in the queue where they were, by all that was logged."""
+        """Put candidates back into the part of the queue where they were, as logged."""
         if not self._moves:
             return
         live = self._living(core)
@@ -82,7 +82,7 @@ class Candidates:
     def _fill(
         self, core: layout.Core, pool: int, live: NDArray[np.void], rank: float, seq: int
     ) -> None:
-        """What is up to the edge is near, and a joiner for all we know: in order, it is a line."""
+        """Put candidates up to the edge into the line of joiners, and the others into `far`."""
         near = (live["rank"] < rank) | ((live["rank"] == rank) & (live["seq"] <= seq))
         close, rest = np.sort(live[near], order=("rank", "seq")), live[~near]
         core.joiners[pool, ::-1][: len(close)] = close
@@ -98,7 +98,7 @@ class Candidates:
         return group & 1
 
     def _living(self, core: layout.Core) -> NDArray[np.void]:
-        """All candidates that still stand for what they were queued for."""
+        """Return all candidates that are still alive."""
         parts = []
         for pool in range(self._pools):
             start, stop = core.ints[layout.NEAR_FROM + pool], core.ints[layout.NEAR_TO + pool]

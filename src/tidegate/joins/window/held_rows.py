@@ -1,4 +1,4 @@
-"""Tuples in memory: admitted, expired, evicted."""
+"""Held rows: admit, expire and shed them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tidegate.joins.window.keys import list_idle, only_counted
 from tidegate.joins.window.victims import enqueue, of_tuples, victim, worth
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
-from tidegate.kernel.heap import before, drop_top, put, sift_up
+from tidegate.kernel.heap import before, drop_top, heapify, push
 from tidegate.kernel.layout import (
     ADMITTED,
     BUDGET,
@@ -44,7 +44,7 @@ from tidegate.learning.scores import first_gain, learn_stay, score
 
 @inlined
 def unlink(core: Core, rules: Rules, slot: int) -> None:
-    """Take a tuple out of memory."""
+    """Remove a row from memory."""
     ints = core.ints
     held = core.slots[slot]
     group = held.group
@@ -72,7 +72,7 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def oldest(core: Core, rules: Rules, side: int) -> int:
-    """The slot of the side's tuple that expires next, or -1."""
+    """Return the slot of the side's row that expires next, or -1."""
     ints = core.ints
     due, late = core.due[side], core.late[side]
     at, stop = ints[DUE_FROM + side], ints[DUE_TO + side]
@@ -98,9 +98,9 @@ def oldest(core: Core, rules: Rules, side: int) -> int:
 
 @inlined
 def overdue(core: Core, rules: Rules, pool: int) -> int:
-    """The oldest tuple of a pool that only a stream which lags behind could still join, or -1.
+    """Return the oldest row of a pool that only a lagging stream could still join, or -1.
 
-    There are such tuples only of the side that is ahead.
+    Only the side that is ahead has such rows.
     """
     side = 0 if core.stream_clock[0] >= core.stream_clock[1] else 1
     if rules.pools == 2 and side != pool:
@@ -113,7 +113,7 @@ def overdue(core: Core, rules: Rules, pool: int) -> int:
 
 @inlined
 def expire(core: Core, rules: Rules) -> None:
-    """Drop what has left its window."""
+    """Drop rows that have left their window."""
     ints = core.ints
     for side in range(2):
         slot = oldest(core, rules, side)
@@ -125,9 +125,10 @@ def expire(core: Core, rules: Rules) -> None:
 
 @inlined
 def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
-    """Remember when a tuple expires: in that order, with a heap for those that are out of it.
+    """Add a row to the list of rows in order of expiry, or to a heap if it is out of that order.
 
-    Out of order is what came late, and what has a shorter window than others before it.
+    It is out of that order if its time is before that of earlier arrivals, or if its window is
+    shorter.
     """
     ints = core.ints
     seq, end = core.slots[slot].seq, end_of(rules, side, core.slots[slot].time)
@@ -154,19 +155,18 @@ def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
         for i in range(late.shape[0]):
             if core.slots[late[i].item].seq == late[i].seq:
                 late[n] = late[i]
-                sift_up(late, n)
                 n += 1
-    put(late, n, end, seq, slot)
-    sift_up(late, n)
+        heapify(late, n)
+    push(late, n, end, seq, slot)
     ints[LATE_DUE + side] = n + 1
 
 
 @inlined
 def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
-    """Put a filled slot at the end of its group and into the queue.
+    """Append a filled slot to its group, and add it to the queue of victims.
 
-    Where the life left counts, a group's list is in the order in which tuples expire instead, so
-    that its head is still the lowest: a late tuple goes before those that are later.
+    Where the remaining life counts, a group's list is in order of expiry instead, so that its head
+    is the lowest: an out-of-order row goes before rows that expire later.
     """
     ints = core.ints
     group, time = core.slots[slot].group, core.slots[slot].time
@@ -201,7 +201,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
 
 @inlined
 def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
-    """Note an early departure, if the caller wants to know."""
+    """Note a row that was shed or rejected, if the caller asked for them."""
     n = core.ints[SHED]
     if n < out.shed_row.shape[0]:
         out.shed_row[n], out.shed_side[n] = row, side
@@ -211,7 +211,7 @@ def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
 
 @inlined
 def drop(core: Core, rules: Rules, slot: int) -> None:
-    """Take a tuple out of memory, and note that no clock tells of it."""
+    """Remove a row from memory, and log its departure, which the clocks do not imply."""
     ints = core.ints
     seq = core.slots[slot].seq
     if seq < ints[MARK]:
@@ -222,7 +222,7 @@ def drop(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
-    """Drop a held tuple before its time."""
+    """Shed a held row."""
     core.ints[EVICTED] += 1
     if rules.kind == BY_SCORE:
         learn_stay(core, core.slots[slot].time)
@@ -242,10 +242,10 @@ def make_room(
     fixed: float,
     gain: float,
 ) -> bool:
-    """Evict the lowest until a newcomer fits; false if the newcomer itself is the lowest.
+    """Shed the lowest rows until a newcomer fits; return False if the newcomer is the lowest.
 
-    What is overdue goes first, in the order in which windows ended. Of equal ranks the earlier
-    arrival leaves, so the newcomer loses to higher ranks only.
+    Overdue rows go first, in order of expiry. Of equal ranks the earlier arrival leaves, so the
+    newcomer loses to higher ranks only.
     """
     ints = core.ints
     side = group & 1
@@ -278,9 +278,9 @@ def make_room(
 
 @inner
 def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
-    """Take the changes of the memory before the clock, or also at it (`now`), one by one.
+    """Apply the changes of the budget before the clock (with `now`, also at it), one by one.
 
-    What does not fit any more leaves at once, as if it had to make room.
+    Rows that do not fit any more are shed at once.
     """
     ints = core.ints
     while ints[CHANGE] < rules.changes.shape[0]:
@@ -303,7 +303,7 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
 
 @inlined
 def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
-    """Take newcomer i into memory, or not."""
+    """Admit newcomer i, or reject it."""
     ints = core.ints
     side = batch.side[i]
     seq = ints[SEQ]
@@ -348,7 +348,7 @@ def reload(
     last: Array,
     group: Array,
 ) -> None:
-    """Hold tuples given in order of their sequence numbers, on top of what is held."""
+    """Hold rows given in order of their sequence numbers, in addition to the held ones."""
     ints = core.ints
     for i in range(time.shape[0]):
         ints[FREE] -= 1
@@ -362,9 +362,10 @@ def reload(
 
 @entry_point
 def mark_rows(core: Core, slots: Array, due: Array, starts: Array, bits: Array) -> int:
-    """Set the bits of the rows that slots hold, by side, from its start on and if it is due.
+    """Set the bits of the payload rows that slots hold, for each side that is due.
 
-    Moves these slots to the front, each once, and gives how many they are.
+    Bits count from the side's start. Move these slots to the front, each once, and return their
+    number.
     """
     n, count = slots.shape[0], 0
     for i in range(n):
@@ -386,9 +387,9 @@ def mark_rows(core: Core, slots: Array, due: Array, starts: Array, bits: Array) 
 
 @entry_point
 def number_rows(core: Core, slots: Array, starts: Array, bits: Array, ahead: Array) -> None:
-    """Number the rows of slots anew, by how many bits are set before theirs.
+    """Renumber the payload rows of slots, by how many bits are set before theirs.
 
-    `ahead` has how many there are up to the end of each word.
+    `ahead` has the number of set bits up to the end of each word.
     """
     n = slots.shape[0]
     for i in range(n):
@@ -404,7 +405,7 @@ def number_rows(core: Core, slots: Array, starts: Array, bits: Array, ahead: Arr
 
 @entry_point
 def reschedule(core: Core, rules: Rules, side: int, slots: Array) -> None:
-    """Take held tuples of one side, in the order in which they expire, as those that will."""
+    """Set the list of rows in order of expiry to held rows of one side, given in that order."""
     core.ints[LATE_DUE + side] = 0
     core.ints[DUE_FROM + side] = 0
     core.ints[DUE_TO + side] = slots.shape[0]

@@ -1,4 +1,4 @@
-"""Key entries: found by hash, counted, forgotten."""
+"""Key entries: find them by hash, count arrivals, and forget rare keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import numpy as np
 
 from tidegate.joins.window.victims import requeue
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
-from tidegate.kernel.hash_table import UPPER, entry_at, place_of
+from tidegate.kernel.hash_table import (
+    add,
+    entry_at,
+    place_of,
+    prefetch_hash,
+    prefetch_place,
+    set_entry,
+)
 from tidegate.kernel.layout import (
     BY_SCORE,
     ENTRIES,
@@ -33,19 +40,18 @@ from tidegate.learning.rates import note, weigh
 
 @entry_point
 def intern(core: Core, hashes: Array, entries: Array) -> int:
-    """Find or make the entry of each hash; stops, and says where, when there is no room."""
+    """Find or create the entry of each hash; stop if there is no room, and return where."""
     ints = core.ints
     table = core.table
-    mask = np.uint64(table.shape[0] - 1)
     n = hashes.shape[0]
     for i in range(n):
         if i + AHEAD < n:
-            prefetch(table, hashes[i + AHEAD] & mask)
+            prefetch_place(table, hashes[i + AHEAD])
         if i + AHEAD // 2 < n:
-            prefetch(core.hashes, entry_at(core, hashes[i + AHEAD // 2] & mask))
+            prefetch_hash(table, core.hashes, hashes[i + AHEAD // 2])
         h = hashes[i]
-        at = place_of(core, h)
-        entry = entry_at(core, at)
+        at = place_of(table, core.hashes, h)
+        entry = entry_at(table, at)
         if entry < 0:
             if ints[FREE_ENTRIES] > 0:
                 ints[FREE_ENTRIES] -= 1
@@ -55,7 +61,7 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
                 ints[ENTRIES] += 1
             else:
                 return i
-            table[at] = h & UPPER | np.uint64(entry + 1)
+            set_entry(table, at, h, entry)
             core.hashes[entry] = h
         entries[i] = entry
     return int(n)
@@ -63,7 +69,7 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
 
 @inlined
 def only_counted(core: Core, entry: int) -> bool:
-    """Whether a key has been counted and holds no tuple."""
+    """Return True if a key has been counted and holds no row."""
     left, right = core.groups[2 * entry], core.groups[2 * entry + 1]
     return bool(left.count == 0 and right.count == 0 and (left.rate > 0.0 or right.rate > 0.0))
 
@@ -80,7 +86,7 @@ def list_idle(core: Core, entry: int) -> None:
 
 @inlined
 def _reset_rates(core: Core, entry: int) -> None:
-    """Have a key be one that never came."""
+    """Reset a key to one that never came."""
     for group in (2 * entry, 2 * entry + 1):
         core.groups[group].rate = 0.0
         if core.recent.shape[0] > 0:
@@ -90,31 +96,27 @@ def _reset_rates(core: Core, entry: int) -> None:
 
 @entry_point
 def sweep_entries(core: Core, keep_rates: bool) -> None:
-    """Free the entries of keys that hold nothing (and are not counted), and index the rest."""
+    """Free the entries of keys that hold no row (and are not counted), and index the rest."""
     ints = core.ints
     table = core.table
     table[:] = 0
-    mask = np.uint64(table.shape[0] - 1)
     free = 0
     for entry in range(ints[ENTRIES]):
         if entry + AHEAD < ints[ENTRIES]:
-            prefetch(table, core.hashes[entry + AHEAD] & mask)
+            prefetch_place(table, core.hashes[entry + AHEAD])
         empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
         if empty and not (keep_rates and only_counted(core, entry)):
             _reset_rates(core, entry)
             core.free_entries[free] = entry
             free += 1
             continue
-        at = core.hashes[entry] & mask
-        while table[at] != 0:
-            at = (at + np.uint64(1)) & mask
-        table[at] = core.hashes[entry] & UPPER | np.uint64(entry + 1)
+        add(table, core.hashes[entry], entry)
     ints[FREE_ENTRIES] = free
 
 
 @entry_point
 def idle_rates(core: Core, highest: Array) -> int:
-    """Tidy the list of keys that are only counted: how many there are, and their larger rates."""
+    """Compact the list of keys that are only counted; return their number, and fill in rates."""
     n = 0
     for i in range(core.ints[IDLE]):
         if i + AHEAD < core.ints[IDLE]:
@@ -132,7 +134,7 @@ def idle_rates(core: Core, highest: Array) -> int:
 
 @entry_point
 def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
-    """Forget those of the listed keys that are at most (rate, hash) of the edge given."""
+    """Forget the listed keys up to the given (rate, hash)."""
     n = 0
     for i in range(core.ints[IDLE]):
         entry = core.idle[i]
@@ -149,7 +151,7 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
 
 @inlined
 def count(core: Core, entry: int, side: int, weight: float) -> None:
-    """Count something of a key."""
+    """Count something for a key."""
     before = only_counted(core, entry)
     core.groups[2 * entry + side].rate += weight
     if not before and only_counted(core, entry):
@@ -158,9 +160,9 @@ def count(core: Core, entry: int, side: int, weight: float) -> None:
 
 @inner
 def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
-    """Count the arrivals of a tick, and no longer those that came a window ago.
+    """Count the arrivals of a tick, and stop counting those that came a window ago.
 
-    Where more than `rules.cap` would count, no longer the first of them.
+    If more than `rules.cap` arrivals would count, stop counting the oldest.
     """
     ints = core.ints
     first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
@@ -178,7 +180,7 @@ def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int
 
 @inlined
 def _leave_ring(core: Core) -> None:
-    """The first arrival that counts does no longer."""
+    """Stop counting the oldest arrival."""
     ints = core.ints
     group = core.ring[ints[RING_FROM] % core.ring.shape[0]].group
     ints[RING_FROM] += 1
@@ -190,9 +192,9 @@ def _leave_ring(core: Core) -> None:
 
 @inlined
 def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
-    """Count an arrival in the sketch, and have its key's rates as the sketch has them now.
+    """Count an arrival in the sketch, and copy the sketch's counts to its key's rates.
 
-    So ranks only rise here, too: a cell never falls.
+    Ranks only rise this way too, because a cell never falls.
     """
     before = only_counted(core, entry)
     hash_ = core.hashes[entry]
@@ -207,8 +209,8 @@ def observe_in_sketch(core: Core, entry: int, side: int, weight: float) -> None:
 def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick; an arrival one half-life later weighs twice as much.
 
-    Weights grow instead of counts shrinking, so that ranks only rise between rescalings, which
-    is what the queue relies on.
+    Weights grow instead of counts shrinking, so that ranks only rise between rescalings. The queue
+    of victims relies on that.
     """
     ints = core.ints
     if rules.counting == IN_WINDOW:
@@ -222,7 +224,7 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             ints[EPOCH] = epoch
         age = epoch - ints[EPOCH]
         if age > 512:
-            shrink = math.ldexp(1.0, -min(age, 2000))
+            shrink = math.ldexp(1.0, -int(min(age, 2000)))
             ints[STAT_ONLY] = 0
             for entry in range(ints[ENTRIES]):
                 core.groups[2 * entry].rate *= shrink
@@ -238,7 +240,7 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             age = 0
             weigh(core, rules)
             requeue(core, rules)
-        weight = math.ldexp(1.0, age)
+        weight = math.ldexp(1.0, int(age))
     for i in range(start, stop):
         if rules.counting == SKETCHED:
             observe_in_sketch(core, batch.entry[i], batch.side[i], weight)

@@ -1,7 +1,7 @@
-"""The loop of the bounded window join: expire, probe, observe, admit, evict.
+"""The compiled loop of the bounded window join: expire, probe, observe, admit, shed.
 
-`run` takes a batch sorted by (time, side, key hash, tie), tick by tick (see
-`docs/how_it_works.md`), and can stop whenever its output is full and go on later.
+`run` takes a batch sorted by (time, side, key hash, row hash), tick by tick (see
+`docs/how_it_works.md`). It can stop whenever its output is full and continue later.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tidegate.learning.scores import learn_match
 
 @inlined
 def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, limit: int) -> int:
-    """Pairs of newcomer i with held tuples older than `limit`; gives the new length of `out`."""
+    """Write the pairs of newcomer i with held rows older than `limit`; return the new total."""
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
     slot = core.groups[2 * batch.entry[i] + 1 - side].head
     while slot >= 0:
@@ -74,7 +74,7 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
 
 @inlined
 def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
-    """The newcomers in a tick's [start, stop) that have the other side and the key of i."""
+    """Return the range of the tick's newcomers that have the other side and the key of row i."""
     side, h = 1 - batch.side[i], batch.hash[i]
     low, high = start, stop
     while low < high:
@@ -92,7 +92,7 @@ def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
 
 @inlined
 def _was_shed(core: Core, rules: Rules, batch: Batch, i: int, base: int, start: int) -> bool:
-    """Whether newcomer i of the tick that began at `start` should be in memory and is not."""
+    """Return True if newcomer i of the tick that began at `start` was rejected or shed already."""
     side = batch.side[i]
     if expired(core, rules, side, batch.time[i]):
         return False
@@ -116,7 +116,7 @@ def _probe_tick(
     start, stop = ints[TICK_FROM], ints[TICK_TO]
     room = out.left.shape[0]
     base = ints[NEWCOMERS]
-    # Always so, unless a floating point time is too large to tell it from the window's end.
+    # True unless a floating-point time is so large that adding the window does not change it.
     same = joins(rules, batch.time[start], batch.time[start])
     for i in range(ints[AT], stop):
         ints[AT] = i
@@ -137,7 +137,7 @@ def _probe_tick(
         before = n
         n = _probe(core, rules, batch, out, i, n, base)
         for j in range(low, high):
-            # Each pair of newcomers is found from its left one, unless that one probed before.
+            # Each pair of newcomers is found from its left row, unless that row probed before.
             if rules.shed_when == AFTER_PROBE:
                 if side == 1 and not batch.probed[j]:
                     continue
@@ -207,12 +207,11 @@ def _run(
     open_end: int,
     close: bool,
 ) -> tuple[int, int]:
-    """Take the batch from the cursor on: how many pairs there are in `out`, and why it stopped.
+    """Take the batch from the cursor on; return how many pairs are in `out`, and why it stopped.
 
-    `out` has `n` pairs already.
-
-    `opened` and `open_end` say where in the batch the tick stands that was open before (both
-    `len(batch)` if there was none). The last tick is left open unless `close`.
+    `out` has `n` pairs already. `opened` and `open_end` are the bounds in the batch of the tick
+    that was open before (both `len(batch)` if there was none). The last tick is left open unless
+    `close`.
     """
     ints = core.ints
     total = batch.time.shape[0]
@@ -245,7 +244,7 @@ def _run(
 
 
 def _loop_for(kind: int) -> Callable[..., tuple[int, int]]:
-    """The loop compiled for one kind of rank: what the others need is not in it."""
+    """Compile the loop for one kind of rank, without the code of the other kinds."""
 
     @entry_point
     def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
@@ -258,13 +257,13 @@ _LOOPS = tuple(_loop_for(kind) for kind in (NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, 
 
 
 def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:
-    """`_run` for the kind of rank that the rules have."""
+    """Call `_run` for the kind of rank that the rules have."""
     return _LOOPS[rules.kind](core, rules, *rest)
 
 
 @entry_point
 def advance(core: Core, rules: Rules, out: Output, left: Any, right: Any) -> None:
-    """Hear how far the streams have come, and drop what has expired or does not fit by then."""
+    """Advance the stream clocks, and drop rows that have expired or do not fit any more."""
     advance_clock(core, 0, left)
     advance_clock(core, 1, right)
     weigh(core, rules)

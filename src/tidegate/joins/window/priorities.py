@@ -1,9 +1,9 @@
-"""iJoin's priorities where they are not determined at every drop.
+"""The priorities of iJoin where they are not recomputed at every drop.
 
-Each tuple has the priority that it was last given: when it came, or when all were determined anew,
-which is after so many drops, or once the join's quality has fallen by some share. Quality is what
-held tuples earn between two drops, by their importance, as a mean that follows the last drops.
-Whether a tuple is mature is seen at every drop.
+Each row keeps the priority that it was last given: when it came, or when all priorities were
+recomputed. That happens after a number of drops, or once the join's quality has fallen by a share.
+Quality is the importance that held rows earn between two drops, averaged over recent drops. Whether
+a row is mature is checked at every drop.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import DROPS, EARNED, MEAN, PEAK, TIMES, Core, Rules
 from tidegate.learning.scores import SPARED, priority
 
-#: A drop moves the mean of what is earned by this share.
+#: Share by which a drop moves the mean of what is earned.
 _STEP = 1.0 / 16.0
 
 
 @inlined
 def keeps(core: Core) -> bool:
-    """Whether priorities are kept, and not looked up at every drop."""
+    """Return True if priorities are stored, and not recomputed at every drop."""
     return bool(core.priority.shape[0] > 0)
 
 
 @inlined
 def determine(core: Core, rules: Rules, slot: int) -> None:
-    """Determine the priority of a held tuple."""
+    """Compute the priority of a held row."""
     held, now = core.slots[slot], core.clock[0]
     age, since = float(now - held.time), float(now - held.last)
     core.priority[slot] = priority(rules, held.rank, held.gain, age, since)
@@ -32,14 +32,14 @@ def determine(core: Core, rules: Rules, slot: int) -> None:
 
 @inlined
 def as_determined(core: Core, rules: Rules, slot: int) -> float:
-    """What a held tuple is worth by its last priority."""
+    """Return the worth of a held row by its stored priority."""
     immature = float(core.clock[0] - core.slots[slot].time) < rules.params[1]
     return SPARED if immature else float(core.priority[slot])
 
 
 @inner
 def is_due(core: Core, rules: Rules, pool: int) -> bool:
-    """Count a drop; whether priorities are to be determined anew before it."""
+    """Count a drop; return True if priorities must be recomputed before it."""
     quality, every = core.quality[pool], rules.params[5]
     quality[MEAN] += (quality[EARNED] - quality[MEAN]) * _STEP
     quality[EARNED] = 0.0

@@ -1,7 +1,7 @@
-"""The bounded queue before a slow join, on event time; see `engines.queue`.
+"""The compiled loop of the bounded queue before a slow join; see `joins/window/queue.py`.
 
-`run` goes through the newcomers of a feed, tick by tick, and stops where the join's memory has to
-be looked at, where too many keys are counted, and at the end.
+`run` goes through the newcomers of a feed, tick by tick. It stops where the caller must inspect the
+join's memory, where too many keys are counted, and at the end.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array, entry_point, inlined
-from tidegate.kernel.heap import drop_top, put, sift_down, sift_up
+from tidegate.kernel.heap import drop_top, heapify, push, put, sift_down
 
-# What a tuple does.
+# States of a row.
 COMING, WAITING, TAKEN, DROPPED = range(4)
-# What `run` says when it stops.
+# Why `run` stopped.
 DONE, OVERFLOW, TOO_MANY_KEYS = range(3)
-# What comes next: another tick, or the end of this one.
+# What comes next: another tick, or a step at the end of this one.
 _NEXT, _CLOSE, _SURPLUS, _FORGET, _MOVE = range(5)
 
 # Places in `Queue.ints`.
@@ -38,50 +38,50 @@ STARTED, EPOCH, SMALLER = (
 )  # since which epoch arrivals count, and whether that has changed
 TICKS = 12  # whether there was a time yet
 INTS = 13
-#: After so many half-lives counts are made small again, before they outgrow a float.
+#: Half-lives after which counts are rescaled, before they overflow a float.
 _EPOCHS = 512
 
 
 class Queue(NamedTuple):
-    """What waits, in order, and after it the newcomers of a feed, in the order of ticks."""
+    """Waiting rows, in order, followed by the newcomers of a feed in tick order."""
 
     ints: Array
     clock: Array  # [1], of the time's type, as are the next three
-    target: Array  # [1]: the time that the clock moves on to
-    free: Array  # [1]: when the join is done with what it took last
+    target: Array  # [1]: the time to which the clock moves next
+    free: Array  # [1]: when the join is done with the row it took last
     time: Array
-    since: Array  # when it entered
-    part: Array  # [1]: how many `Rules.parts` of a unit after `free` that is
+    since: Array  # when it entered the queue
+    part: Array  # [1]: parts of a unit (see `Rules.parts`) to add to `free`
     side: Array
-    entry: Array  # of its key; -1 for one that never comes
+    entry: Array  # of its key; -1 for a key that never comes
     state: Array
-    heap: Array  # what each promised when that was last looked up; some have left
+    heap: Array  # waiting rows by count when last looked up; some have left
     taken: Array
     dropped: Array
-    when: Array  # by drop
+    when: Array  # by dropped row
     counts: Array  # by entry and side
     known: Array  # by entry: whether it is counted
     changed: Array  # by entry
-    queued: Array  # by entry: how many wait
+    queued: Array  # by entry: how many rows wait
 
 
 class Rules(NamedTuple):
-    """What does not change."""
+    """Settings that do not change."""
 
     size: int
     integrated: bool
     learned: bool
     halflife: Any  # of the time's type; 0: no decay
-    most: int  # keys that are counted and do not wait
-    step: Any  # of the time's type: how long the join takes, and
-    step_part: int  # so many
-    parts: int  # of these parts of a unit more
+    most: int  # most keys that are counted and have no waiting row
+    step: Any  # of the time's type: how long the join takes for a row, plus
+    step_part: int  # this many parts of a unit, of which a unit has
+    parts: int  # this many
     last: Any  # of the time's type: after all times
 
 
 @inlined
 def _promise(queue: Queue, i: int) -> float:
-    """How often a tuple's key arrives on the other stream."""
+    """Return how often a row's key arrives on the other stream."""
     entry = queue.entry[i]
     return float(queue.counts[entry, 1 - queue.side[i]]) if entry >= 0 else 0.0
 
@@ -97,13 +97,13 @@ def _see(queue: Queue, rules: Rules, i: int) -> None:
         ints[STARTED], ints[EPOCH] = 1, epoch
     age = epoch - ints[EPOCH]
     if age > _EPOCHS:
-        shrink = math.ldexp(1.0, -min(age, 2000))
+        shrink = math.ldexp(1.0, -int(min(age, 2000)))
         for at in range(queue.counts.shape[0]):
             queue.counts[at, 0] *= shrink
             queue.counts[at, 1] *= shrink
         ints[EPOCH], ints[SMALLER] = epoch, 1
         age = np.int64(0)
-    queue.counts[entry, queue.side[i]] += math.ldexp(1.0, age)
+    queue.counts[entry, queue.side[i]] += math.ldexp(1.0, int(age))
     queue.changed[entry] = True
     if not queue.known[entry]:
         queue.known[entry] = True
@@ -113,7 +113,7 @@ def _see(queue: Queue, rules: Rules, i: int) -> None:
 
 @inlined
 def _enter(queue: Queue, rules: Rules, i: int) -> None:
-    """Have a tuple wait."""
+    """Add a row to the queue."""
     ints, entry = queue.ints, queue.entry[i]
     queue.since[i], queue.state[i] = queue.clock[0], WAITING
     ints[WAITS] += 1
@@ -122,14 +122,13 @@ def _enter(queue: Queue, rules: Rules, i: int) -> None:
             ints[IDLE] -= 1
         queue.queued[entry] += 1
     if not rules.integrated:
-        put(queue.heap, ints[HEAP], _promise(queue, i), i, i)
-        sift_up(queue.heap, ints[HEAP])
+        push(queue.heap, ints[HEAP], _promise(queue, i), i, i)
         ints[HEAP] += 1
 
 
 @inlined
 def _leave(queue: Queue, i: int, state: int) -> None:
-    """Have a tuple wait no longer."""
+    """Remove a row from the queue."""
     ints, entry = queue.ints, queue.entry[i]
     queue.state[i] = state
     ints[WAITS] -= 1
@@ -149,23 +148,22 @@ def _drop(queue: Queue, i: int) -> None:
 
 @inlined
 def _look_up(queue: Queue, rules: Rules) -> None:
-    """Look up all promises anew."""
+    """Rebuild the heap with current counts."""
     n = 0
     if not rules.integrated:
         for i in range(queue.ints[FRONT], queue.ints[ENTERED]):
             if queue.state[i] == WAITING:
                 put(queue.heap, n, _promise(queue, i), i, i)
                 n += 1
-        for i in range((n - 2) >> 2, -1, -1):
-            sift_down(queue.heap, i, n)
+        heapify(queue.heap, n)
     queue.ints[HEAP] = n
 
 
 @inlined
 def _take_until(queue: Queue, rules: Rules, end: Any, inclusive: bool) -> None:
-    """Take what the join has time for before a time, or at it too.
+    """Take the rows that the join has time for before a time (or, if inclusive, at it).
 
-    Parts of a unit are counted apart, so that nothing is ever rounded.
+    Parts of a unit are counted separately, so that nothing is ever rounded.
     """
     ints = queue.ints
     while ints[WAITS] > 0:
@@ -192,9 +190,9 @@ def _take_until(queue: Queue, rules: Rules, end: Any, inclusive: bool) -> None:
 
 @inlined
 def _drop_least(queue: Queue, count: int) -> None:
-    """Drop the tuples that promise least; of equal ones, those that came first.
+    """Drop the rows whose keys have the lowest counts; of equal ones, those that came first.
 
-    Promises only rise, so the lowest that is still true is the lowest of all.
+    Counts only rise, so the lowest node whose count is current is the lowest of all.
     """
     heap, ints = queue.heap, queue.ints
     while count > 0:
@@ -213,7 +211,7 @@ def _drop_least(queue: Queue, count: int) -> None:
 
 @entry_point
 def begin(queue: Queue, rules: Rules, waiting: int) -> None:
-    """Take up the first tuples as those that have been waiting."""
+    """Start with the first rows as those that are waiting."""
     for i in range(waiting):
         queue.state[i] = WAITING
         if queue.entry[i] >= 0:
@@ -227,16 +225,16 @@ def begin(queue: Queue, rules: Rules, waiting: int) -> None:
 
 @entry_point
 def drop(queue: Queue, tuples: Array) -> None:
-    """Drop these."""
+    """Drop the given rows."""
     for i in range(tuples.shape[0]):
         _drop(queue, tuples[i])
 
 
 @entry_point
 def run(queue: Queue, rules: Rules, told: Any, tells: bool, close: bool) -> int:
-    """Go on to the end of what has come, and to the time `told`, if it `tells` one.
+    """Process all newcomers, and go on to the time `told` if there is one (`tells`).
 
-    The last tick is left open unless `close`, or unless the time told is a later one.
+    The last tick is left open unless `close` is set or `told` is later.
     """
     ints, clock = queue.ints, queue.clock
     while True:

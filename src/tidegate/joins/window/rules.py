@@ -1,4 +1,4 @@
-"""The settings of a window join as the compiled loop takes them."""
+"""The settings of a window join in the form that the compiled loop takes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from tidegate.kernel import layout
 from tidegate.learning import scores
 from tidegate.policies import ByFrequency
 
-#: What a held tuple costs besides its payload: its slot, its places in the queue and the list of
-#: what expires, and its share of the index of keys.
+#: Bytes that a held row takes besides its payload: its slot, its places in the queue of victims and
+#: in the list of rows in order of expiry, and its share of the index of keys.
 TUPLE_OVERHEAD = 384
-#: What a counted key costs that holds no tuple.
+#: Bytes that a counted key takes that holds no row.
 KEY_OVERHEAD = 160
-#: What an arrival costs that counts for a window, with its key; and a column of a sketch.
+#: Bytes that a counted arrival takes with its key; and that a column of a sketch takes.
 ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
-#: What it costs to learn what tuples are worth: by age, or by key too; see `Tables.leave_ghosts`.
+#: Bytes that it takes to learn what rows are worth: by age, or by key too; see
+#: `Tables.leave_ghosts`.
 LEARNED = {"ages": 64 * 1024, "rates": 384 * 1024}
-#: Columns of a sketch.
+#: The default number of columns of a sketch.
 _SKETCH = 16_384
 #: Candidates up to which the queue of a moving rank is exact.
 EXACT_LIMIT = 256
-#: How many numbers a formula has.
+#: Number of parameters of a formula.
 _PARAMS = 6
 
 _KINDS = {
@@ -35,9 +36,9 @@ _KINDS = {
     "life": layout.BY_LIFE,
     "score": layout.BY_SCORE,
 }
-#: Formulas for the other kinds, where the importance of tuples counts too.
+#: Formulas for the other kinds, where the importance of rows counts too.
 _WEIGHED = {"key": scores.RATE, "life": scores.LIFE}
-#: How frequencies that are learned are counted, and what one that is counted may take.
+#: How learned frequencies are counted, and the bytes that each count takes.
 _COUNTINGS = {
     "learned": layout.FADING,
     "window": layout.IN_WINDOW,
@@ -59,7 +60,7 @@ _SHED_WHEN = {
 def rules_of(
     spec: WindowJoin, shards: int, exact_limit: int, shard: int | None = None
 ) -> layout.Rules:
-    """The settings as the loop takes them."""
+    """Return the settings in the form that the loop takes."""
     number = spec.unit.dtype.type
     policy = spec.policy
     learned = not isinstance(policy, ByFrequency) or policy.learned
@@ -78,7 +79,7 @@ def rules_of(
         cap = max(tuples, 2) if wanted is None else wanted
         reserved = cap * each
         if counting == layout.SKETCHED:
-            # It counts all keys, so that there are never too many.
+            # A sketch counts all keys, so that there are never too many.
             cap, columns = 2**62, _columns(wanted, least if spec.in_bytes else None)
             reserved = columns * each
     if policy.learns is not None:
@@ -87,7 +88,7 @@ def rules_of(
         budgets = [max(memory - reserved, 2) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
-    # Counts of a window fall as well as rise, which a queue of keys has no way to see.
+    # Counts of a window fall as well as rise, which a queue of keys cannot detect.
     falls = counting == layout.IN_WINDOW and policy.ranks == "key"
     if (weighed or falls) and policy.ranks in _WEIGHED:
         kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
@@ -116,7 +117,7 @@ def rules_of(
 
 
 def _columns(wanted: int | None, size: int | None) -> int:
-    """How many columns a sketch has: a power of two, as many as are wanted or fit."""
+    """Return the number of columns of a sketch: a power of two, as many as are wanted or fit."""
     most = _SKETCH if size is None else max(size // (10 * SKETCH_OVERHEAD), 1)
     if wanted is not None:
         return 1 << (wanted - 1).bit_length()
@@ -124,7 +125,7 @@ def _columns(wanted: int | None, size: int | None) -> int:
 
 
 def share_of(memory: int | None, spec: WindowJoin, shards: int, shard: int | None = None) -> int:
-    """One shard's share of a memory: with the shard's number, all shares add up to the memory."""
+    """Return one shard's share of a budget; with shard numbers, all shares add up to the budget."""
     if memory is None:
         return 2**62
     share = memory // shards + (shard is not None and shard < memory % shards)
@@ -132,7 +133,7 @@ def share_of(memory: int | None, spec: WindowJoin, shards: int, shard: int | Non
 
 
 def pools_of(memory: int, split: float | None) -> tuple[int, int]:
-    """What each pool may hold; the same twice, where there is one."""
+    """Return what each pool may hold; the same number twice if there is one pool."""
     if split is None:
         return memory, memory
     left = min(max(math.floor(memory * split), 1), memory - 1)
@@ -140,7 +141,7 @@ def pools_of(memory: int, split: float | None) -> tuple[int, int]:
 
 
 def _windows(spec: WindowJoin) -> NDArray[Any]:
-    """Where windows change: since when, and both from then on, 0 for one that never ends.
+    """Return a table of window changes: since when, and both windows from then on, 0 if unbounded.
 
     The first row holds before all changes, whatever its time.
     """

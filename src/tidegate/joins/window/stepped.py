@@ -1,7 +1,7 @@
-"""A window engine that takes the rows of one feed piece by piece.
+"""A window engine that takes the rows of one feed step by step.
 
-A queue that sees the memory has the join take a tuple or two at a time. What a feed costs besides
-the loop (rows into Arrow and out of it, keys hashed into the index) is paid once for all pieces.
+An integrated queue inspects the memory, so the join takes only a row or two at a time. The costs of
+a feed besides the loop (Arrow conversion, key lookup) are paid once for all steps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tidegate.kernel import layout
 
 
 class SteppedWindowEngine(WindowEngine):
-    """A window engine whose memory can be looked at between the pieces of a feed."""
+    """A window engine whose memory can be inspected between the steps of a feed."""
 
     _all: layout.Batch
     _order: NDArray[np.int64]
     _waiting: NDArray[np.int64]
 
     def begin(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> NDArray[np.int64]:
-        """Get to know all rows that may be taken; gives each a name, the left's first."""
+        """Prepare all rows that may be taken; return a number for each, the left's first."""
         waiting = [batch.num_rows for batch in self._open]
         self._given = [[self._open[s], *inputs[s]] for s in range(2)]
         self._first = [
@@ -35,7 +35,7 @@ class SteppedWindowEngine(WindowEngine):
         ]
         self._all, self._order, self._left = self._batch(self._given, waiting, self._first)
         total = len(self._order)
-        # Any of them may come after others that are later.
+        # Any of them may be taken after later ones.
         self._tables.make_room(total, total)
         names = np.empty(total, np.int64)
         names[self._order] = np.arange(total)
@@ -46,7 +46,7 @@ class SteppedWindowEngine(WindowEngine):
         return np.concatenate([left[waiting[0] :], right[waiting[1] :]])
 
     def take(self, names: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Take some of the rows, as a feed of their own would; gives results when they are many."""
+        """Take some of the rows, as a feed of their own would; yield results in large pieces."""
         if len(names) == 0:
             return
         at = np.sort(np.concatenate([self._waiting, names]))
@@ -73,13 +73,13 @@ class SteppedWindowEngine(WindowEngine):
         self._all.probed[self._waiting] = self._rules.shed_when == layout.AFTER_PROBE
 
     def partners_of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
-        """How many tuples of each row's key the memory has on the other side."""
+        """Return how many held rows of the other side have each row's key."""
         groups = 2 * self._all.entry[names] + 1 - self._all.side[names]
         counts: NDArray[np.int32] = self._tables.core.groups["count"][groups]
         return counts
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """No more rows of this feed: give the last results, and drop the rows nobody holds."""
+        """End the feed: yield the last results, and drop the payload of rows that are not held."""
         yield from self._so_far()
         self._note_shed(self._out)
         rows = np.sort(self._order[self._waiting])
@@ -92,7 +92,7 @@ class SteppedWindowEngine(WindowEngine):
         self._trim(np.concatenate(held), self._first)
 
     def _so_far(self) -> Iterator[pa.RecordBatch]:
-        """The results so far."""
+        """Yield the results so far."""
         if self._pairs:
             yield from self._found(self._out.left[: self._pairs], self._out.right[: self._pairs])
         self._pairs = 0

@@ -1,4 +1,4 @@
-"""From tick to tick: what clocks hear, and what has left its window by then."""
+"""Advance from tick to tick: move the clocks, and drop expired rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.kernel.layout import AT, OUT_OF_ORDER, TICK_FROM, TICK_TO, Batch, 
 
 @inlined
 def advance_clock(core: Core, side: int, time: Any) -> None:
-    """Take note of a time of one stream: clocks only move forward."""
+    """Advance the clocks to a time of one stream; clocks only move forward."""
     core.stream_clock[side] = max(core.stream_clock[side], time)
     core.clock[0] = max(core.clock[0], time)
 
 
 @inlined
 def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
-    """Go on to the next tick before row `total`, if there is one: hear it, and drop the expired."""
+    """Start the next tick before row `total`, if any: advance clocks, drop expired rows."""
     ints = core.ints
     start = ints[TICK_TO]
     if start >= total:
@@ -32,7 +32,7 @@ def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
     for i in range(start + AHEAD, min(stop + AHEAD, total)):
         fetch_group(core, 2 * batch.entry[i])
     for i in range(start + AHEAD // 2, min(stop + AHEAD // 2, total)):
-        # The first that it may join, and the one after which it may stand.
+        # The first row that it may join, and the one that it may be appended to.
         group = 2 * batch.entry[i] + batch.side[i]
         prefetch(core.slots, core.groups[group ^ 1].head)
         prefetch(core.slots, core.groups[group].tail)

@@ -1,12 +1,12 @@
-"""Which tuple leaves next.
+"""The queue of victims: which row is shed next.
 
-The queue of candidates has parts, so that the cost stays flat as the memory grows: `near` has the
-lowest ranks in order, `joiners` those that came to be as low later: a heap, and from its other end
-a line of those that came in order. `far` is an unsorted rest that is read, in sequence, only when
-these run dry. Ranks that can only rise are looked up again when they surface; for ranks that move
-otherwise the queue is exact up to `Rules.exact_limit` candidates (by reading them all). Above, all
-are looked up again after half as many choices as there are tuples, and the first that is near is
-taken though it has risen a little.
+The queue has parts, so that its cost stays flat as the memory grows. `near` holds the lowest ranks,
+sorted. `joiners` holds candidates that became as low later: a heap and, from its other end, a run
+of those that came in order (the line). `far` is unsorted, and is read, in sequence, only when the
+other parts are empty. Ranks that can only rise are updated when they reach the front. For ranks
+that move either way the queue is exact up to `Rules.exact_limit` candidates, by reading them all.
+Above that, all ranks are updated after half as many choices as there are rows, and the first near
+candidate is taken even if it has risen a little.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from tidegate.kernel.sorting import lowest, sort
 from tidegate.kernel.windows import window_of
 from tidegate.learning.scores import score
 
-#: Candidates that are sorted at once, at the least, where ranks move.
+#: The smallest number of candidates that are sorted at once, where ranks move.
 _FEW = 32
-#: Where a candidate is that is near: nowhere, in `near`, in the heap or in the line of joiners.
+#: Parts of the queue: none, `near`, the heap of joiners, the line of joiners.
 _NOWHERE, _IN_ORDER, _IN_HEAP, _IN_LINE = range(4)
-#: How much is a little: this part of how far ranks that are near lie apart.
+#: How much a rank may rise: this part of the spread of near ranks.
 _SLACK = 0.125
 
 
 @inlined
 def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
-    """What a tuple of a group is worth now, for the kinds that rank groups."""
+    """Return what a row of a group is worth now, for the kinds that rank groups."""
     rate = core.groups[group ^ 1].rate
     if rules.kind == BY_LIFE:
         window = window_of(rules, group & 1, time)
@@ -62,25 +62,25 @@ def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
 
 @inlined
 def of_tuples(rules: Rules) -> bool:
-    """Whether the queue is one of tuples, not of groups."""
+    """Return True if the queue holds rows, not groups."""
     return rules.kind == BY_TUPLE or rules.kind == BY_SCORE
 
 
 @inlined
 def moves(rules: Rules) -> bool:
-    """Whether ranks fall as well as rise."""
+    """Return True if ranks fall as well as rise."""
     return rules.kind == BY_LIFE or rules.kind == BY_SCORE
 
 
 @inlined
 def slot_of(core: Core, rules: Rules, item: int) -> int:
-    """The slot of the tuple that a candidate stands for."""
+    """Return the slot of the row that a candidate stands for."""
     return int(item) if of_tuples(rules) else int(core.groups[item].head)
 
 
 @inlined
 def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
-    """The rank of a candidate now and the sequence number of the tuple that it stands for."""
+    """Return the current rank of a candidate, and the sequence number of its row."""
     if rules.kind == BY_TUPLE:
         return core.slots[item].rank, core.slots[item].seq
     if rules.kind == BY_SCORE:
@@ -99,7 +99,7 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
 
 @inlined
 def alive(core: Core, rules: Rules, queued: Any) -> bool:
-    """Whether a candidate still stands for what it was queued for."""
+    """Return True if a candidate is still the row or group that was queued."""
     if of_tuples(rules):
         return bool(core.slots[queued.item].seq == queued.seq)
     group = core.groups[queued.item]
@@ -108,7 +108,7 @@ def alive(core: Core, rules: Rules, queued: Any) -> bool:
 
 @inlined
 def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
-    """Have what candidate i of n stands for fetched from memory."""
+    """Prefetch the slot or group of candidate i of n."""
     if i < n:
         if of_tuples(rules):
             prefetch(core.slots, queue[i].item)
@@ -118,7 +118,7 @@ def fetch(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
 
 @inlined
 def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
-    """Have fetched what that leads to: of a tuple its group and the next, of a group its head."""
+    """Prefetch what that refers to: of a row its group and the next row, of a group its head."""
     if i < n:
         if of_tuples(rules):
             fetch_group(core, core.slots[queue[i].item].group)
@@ -129,14 +129,14 @@ def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None
 
 @inlined
 def fetch_after(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None:
-    """Have fetched, of a group, the tuple after its head."""
+    """Prefetch, of a group, the row after its head."""
     if i < n and not of_tuples(rules):
         prefetch(core.slots, core.slots[core.groups[queue[i].item].head].next)
 
 
 @inlined
 def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None:
-    """Have fetched what candidates after `at` need, which are taken in order."""
+    """Prefetch what the candidates after `at` need, which are taken in order."""
     fetch(core, rules, queue, at + AHEAD, n)
     fetch_behind(core, rules, queue, at + AHEAD // 2, n)
     fetch_after(core, rules, queue, at + AHEAD // 4, n)
@@ -144,7 +144,7 @@ def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None
 
 @inlined
 def fetch_group(core: Core, group: int) -> None:
-    """Have what is known of a group's key fetched from memory."""
+    """Prefetch a group and the recent arrivals of its key."""
     prefetch(core.groups, group)
     if core.recent.shape[0] > 0:
         prefetch(core.recent, group)
@@ -152,7 +152,7 @@ def fetch_group(core: Core, group: int) -> None:
 
 @inlined
 def held_in(core: Core, rules: Rules, pool: int) -> int:
-    """How many tuples a pool holds."""
+    """Return how many rows a pool holds."""
     left, right = core.ints[HELD], core.ints[HELD + 1]
     if rules.pools == 2:
         return int(right if pool == 1 else left)
@@ -161,7 +161,7 @@ def held_in(core: Core, rules: Rules, pool: int) -> int:
 
 @inner
 def spread(core: Core, pool: int) -> None:
-    """Move all that is near to `far`."""
+    """Move all near candidates to `far`."""
     ints = core.ints
     n, far = ints[FAR + pool], core.far[pool]
     for i in range(ints[NEAR_FROM + pool], ints[NEAR_TO + pool]):
@@ -182,7 +182,7 @@ def spread(core: Core, pool: int) -> None:
 
 @inlined
 def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> int:
-    """Drop the dead from a list's [start, stop): where it stops then."""
+    """Remove dead candidates from a list's [start, stop); return where it stops then."""
     kept = start
     for i in range(start, stop):
         fetch(core, rules, queue, i + AHEAD, stop)
@@ -194,7 +194,7 @@ def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> in
 
 @inner
 def prune(core: Core, rules: Rules, pool: int) -> None:
-    """Drop the dead: which of the others is next stays as it is, so any time will do."""
+    """Remove dead candidates; the order of the others stays, so this can happen at any time."""
     ints = core.ints
     start, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
     ints[NEAR_TO + pool] = _living(core, rules, core.near[pool], start, stop)
@@ -208,7 +208,7 @@ def prune(core: Core, rules: Rules, pool: int) -> None:
 
 @inner
 def renew(core: Core, rules: Rules, pool: int) -> None:
-    """Drop the dead from `far` and look up the ranks of the others."""
+    """Remove dead candidates from `far` and update the ranks of the others."""
     n = 0
     far = core.far[pool]
     total = core.ints[FAR + pool]
@@ -228,8 +228,8 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
 def refill(core: Core, rules: Rules, pool: int) -> None:
     """Move the lowest part of `far` to `near`.
 
-    By the ranks that they had when last seen: those that have risen since are found out when
-    they surface. Only where ranks also fall are they looked up here.
+    Candidates are compared by their last known ranks: a rank that has risen since is updated when
+    it reaches the front. Only ranks that can also fall are updated here.
     """
     ints = core.ints
     near, far = core.near[pool], core.far[pool]
@@ -250,7 +250,7 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
 def _join(
     ints: Array, joiners: Array, pool: int, rank: float, seq: int, item: int, life: int
 ) -> None:
-    """Take a candidate among the joiners: in line, if it comes after all there but the last."""
+    """Add a candidate to the joiners: to the line, if it comes after all there but the last."""
     line = joiners[::-1]
     start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
     if n + stop == joiners.shape[0]:
@@ -273,7 +273,7 @@ def _join(
 
 @inner
 def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int) -> None:
-    """Have those in the heap stand in line."""
+    """Merge the heap of joiners into the line."""
     line = joiners[::-1]
     start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
     sort(joiners, spare, 0, n, tally)
@@ -296,7 +296,7 @@ def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int)
 
 @inlined
 def _is_long(core: Core, pool: int) -> bool:
-    """Whether the heap is one that costs more than to have all of it stand in line."""
+    """Return True if the heap is so long that merging it into the line is cheaper."""
     ints = core.ints
     length = ints[LINE_TO + pool] - ints[LINE_FROM + pool]
     return bool(ints[JOINERS + pool] > max(2 * SMALL_HEAP, length >> 2))
@@ -304,10 +304,10 @@ def _is_long(core: Core, pool: int) -> bool:
 
 @inlined
 def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
-    """Make a candidate known to the queue.
+    """Add a candidate to the queue.
 
-    Where it goes must not depend on how many dead are still in the queue: they are dropped at
-    other times after a restart.
+    Its place must not depend on how many dead candidates are still in the queue, because these are
+    removed at other times after a restart.
     """
     ints = core.ints
     near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool]
@@ -330,7 +330,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
 
 @inner
 def determine_all(core: Core, rules: Rules, pool: int) -> None:
-    """Determine the priority of all candidates anew."""
+    """Recompute the priority of all candidates."""
     spread(core, pool)
     for i in range(core.ints[FAR + pool]):
         if alive(core, rules, core.far[pool, i]):
@@ -341,7 +341,7 @@ def determine_all(core: Core, rules: Rules, pool: int) -> None:
 
 @inner
 def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
-    """The lowest candidate of a small queue whose ranks all move, and its rank."""
+    """Return the lowest candidate of a small queue whose ranks all move, and its rank."""
     spread(core, pool)
     prune(core, rules, pool)
     best, best_rank, best_seq = -1, np.inf, 0
@@ -355,14 +355,14 @@ def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 @inlined
 def _slack(core: Core, pool: int, lowest: float) -> float:
-    """By how much the first that is near may have risen and still be taken, where ranks move."""
+    """Return by how much the first near candidate may have risen and still be taken."""
     span = core.edge[pool].rank - lowest
     return _SLACK * span if np.isfinite(span) else 0.0
 
 
 @inlined
 def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
-    """The slot with the lowest (rank, sequence number) in a pool that holds something; its rank."""
+    """Return the slot with the lowest (rank, sequence number) of a nonempty pool, and its rank."""
     ints = core.ints
     near, joiners = core.near[pool], core.joiners[pool]
     if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
@@ -408,7 +408,7 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 @inlined
 def _lowest_place(core: Core, pool: int) -> int:
-    """Where the first of all that are near is."""
+    """Return the part of the queue that has the first near candidate."""
     ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
     place, rank, seq = _NOWHERE, np.inf, np.iinfo(np.int64).max
     if ints[NEAR_FROM + pool] < ints[NEAR_TO + pool]:
@@ -427,7 +427,7 @@ def _lowest_place(core: Core, pool: int) -> int:
 
 @inlined
 def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
-    """Take the first from where it is, and have fetched what will be first there soon."""
+    """Remove the first candidate of a part, and prefetch the next ones."""
     ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
     if place == _IN_ORDER:
         at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
@@ -449,7 +449,7 @@ def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
 
 @entry_point
 def requeue(core: Core, rules: Rules) -> None:
-    """Look up all ranks: wherever those may have fallen that otherwise only rise."""
+    """Update all ranks; needed when ranks that otherwise only rise may have fallen."""
     if rules.kind == BY_KEY or moves(rules):
         for pool in range(rules.pools):
             spread(core, pool)
