@@ -1,7 +1,12 @@
-"""Decorators that compile the kernel's functions with numba, and the cache of compiled code."""
+"""Decorators that compile the kernel's functions with numba, and the cache of compiled code.
+
+With `NUMBA_DISABLE_JIT=1` in the environment nothing is compiled: every loop runs as plain Python,
+for a debugger or a measure of line coverage.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -12,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba._dynfunc import make_function
 from numba.core import cgutils, config, types
@@ -26,6 +32,8 @@ from tidegate.kernel.user_folders import cache_folders, make_private
 Array = NDArray[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Whether functions are compiled at all.
+_COMPILES = not config.DISABLE_JIT  # type: ignore[attr-defined]
 #: How many items ahead of their use a loop prefetches memory.
 AHEAD = 16
 
@@ -162,11 +170,24 @@ def allocating(function: Function) -> Function:
 
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
+    if not _COMPILES:
+        return _with_wrapping_integers(function)
     compiled: Any = numba.njit(**options)(function)
     # Where no folder is writable, every process compiles for itself.
     with suppress(RuntimeError):
         compiled._cache = _DiskCache(function)
     return cast(Function, compiled)
+
+
+def _with_wrapping_integers(function: Function) -> Function:
+    """Let integers overflow silently in a function that is not compiled, as in compiled code."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return function(*arguments)
+
+    return cast(Function, wrapped)
 
 
 def inner(function: Function) -> Function:
@@ -210,5 +231,14 @@ def _ones(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
-ones = cast(Callable[[Any], int], intrinsic(_ones))
-prefetch = cast(Callable[[Array, Any], None], intrinsic(_prefetch))
+def _plain_prefetch(array: Array, at: Any) -> None:
+    """Do nothing, where code is not compiled."""
+
+
+def _plain_ones(word: Any) -> int:
+    """Return the number of set bits of a word, where code is not compiled."""
+    return int(word).bit_count()
+
+
+ones: Callable[[Any], int] = intrinsic(_ones) if _COMPILES else _plain_ones
+prefetch: Callable[[Array, Any], None] = intrinsic(_prefetch) if _COMPILES else _plain_prefetch

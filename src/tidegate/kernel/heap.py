@@ -1,4 +1,12 @@
-"""Heaps of (rank, seq, item) with four children a node; ties go by sequence number."""
+"""Heaps with four children a node: of values, and of items that can move.
+
+A *heap* here is an array of nodes (rank, seq, item, life), see `layout.ranked_type`. The top is the
+node with the lowest rank, and among equal ranks the lowest sequence number. The caller keeps the
+number of nodes.
+
+An *indexed heap* is an array of item numbers. `items[item].place` is where in the heap an item is,
+so that it can be moved or removed when its rank changes. A function of the caller compares items.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +28,13 @@ def put(heap: Array, at: int, rank: Any, seq: int, item: int, life: int = 0) -> 
     heap[at].seq = seq
     heap[at].item = item
     heap[at].life = life
+
+
+@inlined
+def push(heap: Array, n: int, rank: Any, seq: int, item: int, life: int = 0) -> None:
+    """Add a node to a heap of n nodes, which makes n + 1."""
+    put(heap, n, rank, seq, item, life)
+    sift_up(heap, n)
 
 
 @inlined
@@ -66,3 +81,53 @@ def heapify(heap: Array, n: int) -> None:
     """Arrange n nodes as a heap."""
     for i in range((n - 2) >> 2, -1, -1):
         sift_down(heap, i, n)
+
+
+# ---- indexed heaps ------------------------------------------------------------------------------
+
+
+@inlined
+def push_item(heap: Array, n: int, items: Array, item: int, lower: Any, context: Any) -> None:
+    """Add an item to an indexed heap of n items, which makes n + 1.
+
+    `lower(context, a, b)` is True if item a comes before item b.
+    """
+    items[item].place = n
+    settle_item(heap, n + 1, items, item, lower, context)
+
+
+@inlined
+def remove_item(heap: Array, n: int, items: Array, item: int, lower: Any, context: Any) -> None:
+    """Remove an item from an indexed heap of n items, which leaves n - 1."""
+    last = heap[n - 1]
+    if last != item:
+        items[last].place = items[item].place
+        settle_item(heap, n - 1, items, last, lower, context)
+
+
+@inlined
+def settle_item(heap: Array, n: int, items: Array, item: int, lower: Any, context: Any) -> None:
+    """Move an item of an indexed heap of n items to where it belongs."""
+    at = items[item].place
+    while at > 0:
+        up = (at - 1) >> 2
+        if not lower(context, item, heap[up]):
+            break
+        heap[at] = heap[up]
+        items[heap[at]].place = at
+        at = up
+    while True:
+        first = 4 * at + 1
+        if first >= n:
+            break
+        least = first
+        for child in range(first + 1, min(first + 4, n)):
+            if lower(context, heap[child], heap[least]):
+                least = child
+        if not lower(context, heap[least], item):
+            break
+        heap[at] = heap[least]
+        items[heap[at]].place = at
+        at = least
+    heap[at] = item
+    items[item].place = at

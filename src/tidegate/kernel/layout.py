@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array
+from tidegate.kernel.records import record_type
 
 #: What the queue of victims ranks: nothing, a group by its key's rate, a row by a number fixed at
 #: admission, a group by its key's rate times the remaining life of its oldest row, or a row by a
@@ -86,7 +87,7 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
     `rank` is fixed at admission: the rank itself, or the row's importance where a formula ranks.
     `gain` is what the formula has learned of the row, and `last` is when it learned it.
     """
-    return np.dtype(
+    return record_type(
         [
             ("time", time),
             ("seq", "i8"),
@@ -98,12 +99,11 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("prev", "i4"),
             ("group", "i4"),
             ("size", "i4"),
-        ],
-        align=True,
+        ]
     )
 
 
-GROUP = np.dtype(
+GROUP = record_type(
     [
         ("rate", "f8"),
         ("first", "i8"),  # the sequence number of its head
@@ -112,8 +112,7 @@ GROUP = np.dtype(
         ("count", "i4"),
         ("life", "u2"),  # how many times it went from empty to holding rows, modulo 2^16
         ("listed", "i2"),  # whether its entry is in `idle`; used in the left group only
-    ],
-    align=True,
+    ]
 )
 
 
@@ -123,11 +122,11 @@ def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
     `rank` and `seq` order the nodes. `item` is the slot or the group. `life` says of a group which
     of its lives the node belongs to (see `GROUP`).
     """
-    return np.dtype([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")], align=True)
+    return record_type([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")])
 
 
 #: A place in the list of rows in order of expiry.
-DUE = np.dtype([("seq", "i8"), ("item", "i4")])
+DUE = record_type([("seq", "i8"), ("item", "i4")], align=False)
 
 
 def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -138,17 +137,17 @@ def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
     `Core.trails`).
     """
     fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("until", time), ("found", "i8")]
-    return np.dtype([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")], align=True)
+    return record_type([*fields, ("next", "i4"), ("side", "i2"), ("marks", "i2")])
 
 
 def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a key's last arrival: its time, and the fast-fading count as of then."""
-    return np.dtype([("time", time), ("count", "f8")])
+    return record_type([("time", time), ("count", "f8")])
 
 
 def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a counted arrival: the clock when it came, and its group."""
-    return np.dtype([("time", time), ("group", "i4")], align=True)
+    return record_type([("time", time), ("group", "i4")])
 
 
 class Core(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner, prefetch
-from tidegate.kernel.hash_table import entry_at, place_of
+from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner
+from tidegate.kernel.hash_table import find, prefetch_place
 from tidegate.kernel.layout import (
     CENSUS_SEQ,
     GHOSTS,
@@ -63,12 +63,6 @@ _APART, _FITS = 16, 512
 _CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
 #: Windows after which a count weighs half.
 _HALFLIFE = 8.0
-
-
-@inlined
-def entry_of(core: Core, hash_: Any) -> int:
-    """Return the entry of a key, or -1."""
-    return entry_at(core, place_of(core, np.uint64(hash_)))
 
 
 @inlined
@@ -307,9 +301,8 @@ def refit(core: Core, rules: Rules) -> bool:
         entry = -1
         if knows_keys(core):
             if i + AHEAD < ints[GHOSTS]:
-                mask = np.uint64(core.table.shape[0] - 1)
-                prefetch(core.table, core.ghosts[i + AHEAD].hash & mask)
-            entry = entry_of(core, ghost.hash)
+                prefetch_place(core.table, core.ghosts[i + AHEAD].hash)
+            entry = find(core.table, core.hashes, ghost.hash)
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))

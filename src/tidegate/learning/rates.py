@@ -47,7 +47,7 @@ def weigh(core: Core, rules: Rules) -> None:
     """Update the weight of one count at the current clock: it halves with each half-life."""
     if rules.halflife > 0 and core.ints[STARTED]:
         age = int(core.clock[0] // rules.halflife) - core.ints[EPOCH]
-        core.model[WEIGHT] = math.ldexp(1.0, -min(max(age, 0), 1000))
+        core.model[WEIGHT] = math.ldexp(1.0, -int(min(max(age, 0), 1000)))
 
 
 @inlined

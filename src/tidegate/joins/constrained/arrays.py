@@ -15,6 +15,21 @@ from tidegate.joins.constrained.spec import ConstrainedJoin, Known
 _FIRST_ROOM = 64
 #: Arrays with one place per slot.
 _BY_SLOT = ("slots", "links", "free", "stack", "changed", "recheck", "departed")
+#: The values that a record stores: their names in the record, and where they are in `Core`.
+_STORED = {
+    **{
+        name: ("constraints", name)
+        for name in ("k", "used", "seen", "since", "opened", "begun", "low")
+    },
+    "keep": ("streams", "keep"),
+    "cost": ("streams", "cost_keeping", "cost_dropping"),
+    "judged": ("streams", "judged"),
+    "counts": ("streams", "count"),
+    "clock": ("streams", "clock"),
+    "idle": ("savings", "idle"),
+    "worth": ("savings", "cleared", "remembered"),
+    "noted": ("savings", "added_at", "compared_at", "parents"),
+}
 
 
 def plan_of(spec: ConstrainedJoin) -> layout.Plan:
@@ -240,7 +255,7 @@ class Tables:
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.plan = plan_of(spec)
-        plan, n, constraints = self.plan, len(spec.streams), len(spec.constraints)
+        plan, n = self.plan, len(spec.streams)
         self._of_groups = {int(t) for t in plan.ca_timer if t >= 0}
         every = (plan.window_timer, plan.rids_timer, plan.ca_timer, plan.oap_timer, plan.oac_timer)
         timers = sum(int((each >= 0).sum()) for each in every)
@@ -249,10 +264,10 @@ class Tables:
         ]
         edges = len(spec.graph.edges)
         self.core = layout.Core(
-            ints=np.zeros(layout.INTS, np.int64),
-            counts=np.zeros(n, np.int64),
-            clock=np.full(n, -layout.NEVER, np.int64),
-            horizon=np.full(n, -layout.NEVER, np.int64),
+            scalars=np.zeros(1, layout.SCALARS),
+            streams=np.zeros(n, layout.STREAM),
+            constraints=np.zeros(len(known), layout.CONSTRAINT),
+            savings=np.zeros((2, edges), layout.SAVING),
             held=np.zeros((n, 6), np.int64),
             slots=np.zeros(0, layout.SLOT),
             links=np.zeros((0, plan.link_edge.shape[1]), layout.LINK),
@@ -264,34 +279,21 @@ class Tables:
             changed=np.zeros(0, np.int32),
             recheck=np.zeros(0, np.int32),
             departed=np.zeros(0, np.int64),
-            departed_groups=np.zeros((0, 2), np.uint64),
-            shed=np.zeros(0, layout.SHED_TUPLE),
+            departed_groups=np.zeros(0, layout.DEPARTED_GROUP),
+            shed=np.zeros(0, layout.SHED_ROW),
             timers=np.zeros(0, layout.TIMER),
-            timer_at=np.zeros(timers, np.int64),
-            timer_room=np.zeros(timers, np.int64),
-            timer_size=np.zeros(timers, np.int64),
+            heaps=np.zeros(timers, layout.HEAP),
             records=np.zeros(0, layout.RECORD),
-            record_at=np.zeros(constraints, np.int64),
-            record_first=np.zeros(constraints, np.int64),
-            record_size=np.zeros(constraints, np.int64),
-            low=np.full(constraints, -layout.NEVER, np.int64),
-            k=np.array(known, np.int64),
-            used=np.array(known, np.int64),
-            seen=np.zeros(constraints, np.int64),
-            since=np.zeros(constraints, np.int64),
-            opened=np.zeros(constraints, np.int64),
-            begun=np.zeros(constraints, np.int64),
-            keep=np.zeros(n, np.int8),
-            trial=np.zeros((n, 2), np.int64),
-            cost=np.zeros((n, 2), np.int64),
-            judged=np.zeros(n, np.int64),
             entries=np.zeros(edges + n, np.int64),
-            idle=np.zeros(2 * edges, np.int8),
-            worth=np.zeros((2 * edges, 2), np.float64),
-            noted=np.full((2 * edges, 3), -layout.NEVER, np.int64),
             assign=np.zeros(n, np.int32),
             cursor=np.zeros(max(1, edges), np.int8),
         )
+        core = self.core
+        core.streams["clock"] = core.streams["horizon"] = -layout.NEVER
+        core.constraints["low"] = -layout.NEVER
+        core.constraints["k"] = core.constraints["used"] = known
+        for name in ("added_at", "compared_at", "parents"):
+            core.savings[name] = -layout.NEVER
 
     @property
     def held(self) -> int:
@@ -300,13 +302,13 @@ class Tables:
 
     def used_slots(self) -> NDArray[np.int64]:
         """Return the slots that contain rows."""
-        slots = self.core.slots[: self.core.ints[layout.SLOTS]]
+        slots = self.core.slots[: self.core.scalars["slots"][0]]
         found: NDArray[np.int64] = np.flatnonzero(slots["status"] != layout.EMPTY)
         return found
 
     def lone_groups(self) -> int:
         """Return the number of keys that CA remembers and of which no row is held."""
-        groups = self.core.groups[: self.core.ints[layout.GROUPS]]
+        groups = self.core.groups[: self.core.scalars["groups"][0]]
         lone = (groups["child"] == -1) & (groups["parents"] == -1) & (groups["stamp"] >= 0)
         return int(np.count_nonzero(lone))
 
@@ -314,12 +316,12 @@ class Tables:
 
     def make_room(self, rows: int) -> None:
         """Make room for this many newcomers."""
-        core, ints = self.core, self.core.ints
-        lacking = rows - int(ints[layout.FREE]) - (len(core.slots) - int(ints[layout.SLOTS]))
+        core, scalars = self.core, self.core.scalars[0]
+        lacking = rows - int(scalars["free"]) - (len(core.slots) - int(scalars["slots"]))
         if lacking > 0:
             self._grow_slots(_power(len(core.slots) + lacking))
         wanted = rows * core.links.shape[1]
-        free = int(ints[layout.FREE_GROUPS]) + len(core.groups) - int(ints[layout.GROUPS])
+        free = int(scalars["free_groups"]) + len(core.groups) - int(scalars["groups"])
         if wanted > free:
             self._grow_groups(_power(len(core.groups) + wanted - free))
         self._room_for_timers(rows)
@@ -345,77 +347,94 @@ class Tables:
 
     def _room_for_timers(self, rows: int) -> None:
         core = self.core
-        short = np.flatnonzero(core.timer_size + rows > core.timer_room)
+        short = np.flatnonzero(core.heaps["length"] + rows > core.heaps["room"])
         if len(short) == 0:
             return
         for each in short.tolist():
             tidy_timer(core, self.plan, each, each in self._of_groups)
-        room = core.timer_room.copy()
+        room = core.heaps["room"].copy()
         for short_one in short:
-            size = int(core.timer_size[short_one])
+            size = int(core.heaps["length"][short_one])
             room[short_one] = _power(max(2 * size, size + rows))
         starts = np.concatenate([[0], np.cumsum(room)])
         timers = np.zeros(int(starts[-1]), layout.TIMER)
-        for timer, many in enumerate(core.timer_size):
-            old = core.timer_at[timer]
-            timers[starts[timer] : starts[timer] + many] = core.timers[old : old + many]
-        self.core = core._replace(
-            timers=timers, timer_at=starts[:-1].astype(np.int64), timer_room=room
-        )
+        for new, own in zip(starts, core.heaps, strict=False):
+            old, length = own["start"], own["length"]
+            timers[new : new + length] = core.timers[old : old + length]
+        core.heaps["start"], core.heaps["room"] = starts[:-1], room
+        self.core = core._replace(timers=timers)
 
     def _room_for_records(self, rows: int) -> None:
         core = self.core
-        if len(core.record_at) == 0:
+        known = core.constraints
+        if len(known) == 0:
             return
-        ends = np.append(core.record_at[1:], len(core.records))
-        if (core.record_at + core.record_first + core.record_size + rows <= ends).all():
+        ends = np.append(known["record_start"][1:], len(core.records))
+        first = known["record_start"] + known["record_first"]
+        if (first + known["record_count"] + rows <= ends).all():
             return
-        room = [_power(int(size) + 2 * rows) for size in core.record_size]
+        room = [_power(int(count) + 2 * rows) for count in known["record_count"]]
         starts = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
         records = np.zeros(int(starts[-1]), layout.RECORD)
-        for c, size in enumerate(core.record_size):
-            first = core.record_at[c] + core.record_first[c]
-            records[starts[c] : starts[c] + size] = core.records[first : first + size]
-        core.record_first[:] = 0
-        self.core = core._replace(records=records, record_at=starts[:-1])
+        for new, old, count in zip(starts, first, known["record_count"], strict=False):
+            records[new : new + count] = core.records[old : old + count]
+        known["record_start"], known["record_first"] = starts[:-1], 0
+        self.core = core._replace(records=records)
 
     def take_shed(self) -> NDArray[Any]:
         """Return the rows noted as shed since the last call."""
-        noted: NDArray[Any] = self.core.shed[: self.core.ints[layout.SHED]].copy()
-        self.core.ints[layout.SHED] = 0
+        noted: NDArray[Any] = self.core.shed[: self.core.scalars["noted"][0]].copy()
+        self.core.scalars["noted"] = 0
         return noted
 
     # ---- what has changed ---------------------------------------------------------------------
 
     def mark(self) -> None:
         """Set the mark: changes are recorded relative to it."""
-        core, ints = self.core, self.core.ints
-        ints[layout.MARK] = ints[layout.SEQ]
-        ints[[layout.DEPARTED, layout.DEPARTED_GROUPS]] = 0
+        core = self.core
+        core.scalars["mark"] = core.scalars["seq"]
+        core.scalars["departed"] = core.scalars["departed_groups"] = 0
         core.slots["dirty"] = 0
         core.groups["dirty"] = 0
 
+    def values(self) -> dict[str, Any]:
+        """Return the values by stream, constraint and edge that a record stores."""
+        found = {}
+        for name, (table, *fields) in _STORED.items():
+            columns = [getattr(self.core, table)[field].reshape(-1) for field in fields]
+            found[name] = (np.stack(columns, axis=1) if len(fields) > 1 else columns[0]).tolist()
+        return found
+
+    def load_values(self, values: dict[str, Any]) -> None:
+        """Set the values that a record stores."""
+        for name, (table, *fields) in _STORED.items():
+            given = np.array(values[name]).reshape(-1, len(fields))
+            for i, field in enumerate(fields):
+                column = getattr(self.core, table)[field]
+                column[...] = given[:, i].reshape(column.shape)
+
     def groups_to_log(self, changed: bool) -> NDArray[Any]:
         """Return the groups with CA state; others follow from the held rows."""
-        groups = self.core.groups[: self.core.ints[layout.GROUPS]]
+        groups = self.core.groups[: self.core.scalars["groups"][0]]
         told = (groups["stamp"] >= 0) & ((groups["clustered"] == 1) | (groups["closed"] == 1))
         if changed:
-            told &= (groups["dirty"] == 1) | (groups["stamp"] > self.core.ints[layout.MARK])
+            told &= (groups["dirty"] == 1) | (groups["stamp"] > self.core.scalars["mark"])
         found: NDArray[Any] = groups[told]
         return found
 
     def records_of(self, c: int) -> NDArray[Any]:
         """Return the running maxima of an ordered attribute."""
-        first = self.core.record_at[c] + self.core.record_first[c]
-        found: NDArray[Any] = self.core.records[first : first + self.core.record_size[c]]
+        own = self.core.constraints[c]
+        first = own["record_start"] + own["record_first"]
+        found: NDArray[Any] = self.core.records[first : first + own["record_count"]]
         return found
 
     def load_records(self, c: int, records: NDArray[Any]) -> None:
         """Set the running maxima of an ordered attribute."""
         self._room_for_records(len(records))
-        at = self.core.record_at[c]
+        at = self.core.constraints["record_start"][c]
         self.core.records[at : at + len(records)] = records
-        self.core.record_size[c] = len(records)
+        self.core.constraints["record_count"][c] = len(records)
 
 
 def _power(size: int) -> int:

@@ -5,7 +5,16 @@ Babu, Srivastava, Widom: sections 4.2, 5.2, 6.2 and F.2.
 
 from __future__ import annotations
 
-from tidegate.joins.constrained.layout import GONE, NEVER, NO, RECHECK, STACK, UNKNOWN, Core, Plan
+from tidegate.joins.constrained.layout import (
+    BY_CA,
+    BY_OAP,
+    GONE,
+    NEVER,
+    NO,
+    UNKNOWN,
+    Core,
+    Plan,
+)
 from tidegate.joins.constrained.monitor import asleep, observe
 from tidegate.joins.constrained.synopses import (
     add_timer,
@@ -45,6 +54,7 @@ def wait(core: Core, plan: Plan, slot: int) -> None:
 @inlined
 def deadlines(core: Core, plan: Plan) -> bool:
     """Process all deadlines that have passed. Return True if there were any."""
+    scalars = core.scalars[0]
     for c in range(plan.axis.shape[0]):
         if plan.ordered[c] >= 0:
             _raise_low(core, plan, c)
@@ -57,17 +67,17 @@ def deadlines(core: Core, plan: Plan) -> bool:
             _end_of_cluster(core, plan, edge)
         if plan.oap_timer[edge] >= 0:
             _passed_parents(core, plan, edge)
-    return bool(core.ints[STACK] > 0 or core.ints[RECHECK] > 0)
+    return bool(scalars.stack > 0 or scalars.recheck > 0)
 
 
 @inlined
 def _over(core: Core, plan: Plan, c: int, since: int) -> bool:
     """Return True if k rows have come, or more than the time k has passed."""
-    if core.k[c] == NEVER:
+    if core.constraints[c].k == NEVER:
         return False
     if plan.timed[c]:
-        return bool(since + core.k[c] < core.horizon[plan.axis[c]])
-    return bool(since + core.k[c] <= core.counts[plan.axis[c]])
+        return bool(since + core.constraints[c].k < core.streams[plan.axis[c]].horizon)
+    return bool(since + core.constraints[c].k <= core.streams[plan.axis[c]].count)
 
 
 @inlined
@@ -87,8 +97,8 @@ def _give_up(core: Core, plan: Plan, slot: int, edge: int, c: int) -> None:
 def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
     """RIDS: give up on rows after k rows of the child stream."""
     timer, c = plan.rids_timer[edge], plan.rids[edge]
-    while core.timer_size[timer] > 0:
-        top = core.timers[core.timer_at[timer]]
+    while core.heaps[timer].length > 0:
+        top = core.timers[core.heaps[timer].start]
         slot = top.item
         if core.slots[slot].seq == top.seq and core.slots[slot].status == UNKNOWN:
             if not _over(core, plan, c, top.rank):
@@ -101,13 +111,13 @@ def _end_of_wait(core: Core, plan: Plan, edge: int) -> None:
 def _passed_children(core: Core, plan: Plan, edge: int) -> None:
     """OAC: give up on rows whose value the child stream has passed."""
     timer, c = plan.oac_timer[edge], plan.oac[edge]
-    if core.k[c] == NEVER:
+    if core.constraints[c].k == NEVER:
         return
-    while core.timer_size[timer] > 0:
-        top = core.timers[core.timer_at[timer]]
+    while core.heaps[timer].length > 0:
+        top = core.timers[core.heaps[timer].start]
         slot = top.item
         if core.slots[slot].seq == top.seq and core.slots[slot].status == UNKNOWN:
-            if top.rank >= core.low[c]:
+            if top.rank >= core.constraints[c].low:
                 break
             _give_up(core, plan, slot, edge, c)
         drop_timer(core, timer)
@@ -117,8 +127,8 @@ def _passed_children(core: Core, plan: Plan, edge: int) -> None:
 def _end_of_cluster(core: Core, plan: Plan, edge: int) -> None:
     """CA: close keys once more than k rows of other keys have come since their first row."""
     timer, c = plan.ca_timer[edge], plan.ca[edge]
-    while core.timer_size[timer] > 0:
-        top = core.timers[core.timer_at[timer]]
+    while core.heaps[timer].length > 0:
+        top = core.timers[core.heaps[timer].start]
         group, rank = top.item, top.rank
         if core.groups[group].stamp == top.seq:
             since = core.groups[group].ca
@@ -156,13 +166,13 @@ def _keep_group(core: Core, plan: Plan, group: int) -> None:
 def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
     """OAP: close keys that the parent stream has passed."""
     timer, c = plan.oap_timer[edge], plan.oap[edge]
-    if core.k[c] == NEVER or core.idle[plan.parent.shape[0] + edge] > 0:
+    if core.constraints[c].k == NEVER or core.savings[BY_OAP, edge].idle > 0:
         return
-    while core.timer_size[timer] > 0:
-        top = core.timers[core.timer_at[timer]]
+    while core.heaps[timer].length > 0:
+        top = core.timers[core.heaps[timer].start]
         slot = top.item
         if core.slots[slot].seq == top.seq and core.slots[slot].status != GONE:
-            if top.rank >= core.low[c]:
+            if top.rank >= core.constraints[c].low:
                 break
             group = core.links[slot, plan.at_child[edge]].group
             if core.groups[group].hash < plan.threshold:
@@ -179,12 +189,12 @@ def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     """CA: count a row of a key (section 5.2)."""
     c = plan.ca[edge]
     hashed = mixed(key, edge)
-    if core.idle[edge] == 1 and not on_scales(hashed):
+    if core.savings[BY_CA, edge].idle == 1 and not on_scales(hashed):
         known = find_group(core, hashed)
         if known == -1 or core.groups[known].clustered == 0:
             return
     group = need_group(core, hashed, edge)
-    count = core.counts[plan.axis[c]]
+    count = core.streams[plan.axis[c]].count
     core.groups[group].dirty = 1
     if core.groups[group].clustered == 0:
         core.groups[group].clustered = 1
@@ -202,24 +212,26 @@ def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
 @inlined
 def record(core: Core, plan: Plan, c: int, value: int) -> None:
     """OA: update the running maximum (section 6.2), and measure how far out of order a value is."""
+    constraint = core.constraints[c]
     if asleep(core, plan, c):
         return
-    first, size = core.record_at[c] + core.record_first[c], core.record_size[c]
-    now = core.clock[plan.axis[c]] if plan.timed[c] else core.counts[plan.axis[c]]
-    largest = core.records[first + size - 1].value if size > 0 else core.low[c]
-    if value > largest or (size == 0 and core.low[c] == -NEVER):
+    first = constraint.record_start + constraint.record_first
+    size = constraint.record_count
+    now = core.streams[plan.axis[c]].clock if plan.timed[c] else core.streams[plan.axis[c]].count
+    largest = core.records[first + size - 1].value if size > 0 else constraint.low
+    if value > largest or (size == 0 and constraint.low == -NEVER):
         # A given k needs few maxima: with steps, the bound rises slightly later.
-        step = 1 if plan.detected[c] or core.k[c] == NEVER else core.k[c] // _RECORDS + 1
+        step = 1 if plan.detected[c] or constraint.k == NEVER else constraint.k // _RECORDS + 1
         if size == 0 or core.records[first + size - 1].at // step != now // step:
             size += 1
         core.records[first + size - 1].at = now
         core.records[first + size - 1].value = value
-        core.record_size[c] = size
+        constraint.record_count = size
         return
     if not plan.detected[c] or value == largest:
         return
-    if value < core.low[c]:
-        observe(core, plan, c, core.k[c] + 1)
+    if value < constraint.low:
+        observe(core, plan, c, constraint.k + 1)
         return
     low, high = 0, size - 1
     while low < high:
@@ -234,10 +246,11 @@ def record(core: Core, plan: Plan, c: int, value: int) -> None:
 @inlined
 def _raise_low(core: Core, plan: Plan, c: int) -> None:
     """OA: raise the lower bound on future values to the maximum k rows back."""
-    while core.record_size[c] > 0:
-        record = core.records[core.record_at[c] + core.record_first[c]]
+    constraint = core.constraints[c]
+    while constraint.record_count > 0:
+        record = core.records[constraint.record_start + constraint.record_first]
         if not _over(core, plan, c, record.at):
             break
-        core.low[c] = record.value
-        core.record_first[c] += 1
-        core.record_size[c] -= 1
+        constraint.low = record.value
+        constraint.record_first += 1
+        constraint.record_count -= 1

@@ -34,13 +34,8 @@ TUPLE_OVERHEAD = 256
 #: Bytes per key that is remembered without a row.
 KEY_OVERHEAD = 96
 
-_COUNTED = {
-    "out_of_order": layout.OUT_OF_ORDER,
-    "null_keys": layout.NULL_KEYS,
-    "expired": layout.EXPIRED,
-    "eliminated": layout.ELIMINATED,
-    "violations": layout.VIOLATIONS,
-}
+#: Counters of the loop.
+_COUNTED = ("out_of_order", "null_keys", "expired", "eliminated", "violations")
 
 
 class JoinFrame:
@@ -100,7 +95,7 @@ class ConstrainedEngine:
         if told and clocks is not None:
             never = -layout.NEVER
             stream_clock = np.array([never if c is None else int(c) for c in clocks], np.int64)
-            if (stream_clock > self._tables.core.clock).any():
+            if (stream_clock > self._tables.core.streams["clock"]).any():
                 self._tables.make_room(1)
                 loop.advance_clock(self._tables.core, self._tables.plan, stream_clock)
                 yield from self._loop(self._no_batch(), np.zeros(0, np.uint64))
@@ -123,7 +118,7 @@ class ConstrainedEngine:
         order = tick_order(time, lengths[0], stream, row_hash, row_hash)
         latest = time[order[-1]]
         ready = len(order)
-        if (told is None or told <= latest) and latest >= self._tables.core.clock.max():
+        if (told is None or told <= latest) and latest >= self.latest:
             ready = int(np.searchsorted(time[order], latest))
         starts = np.concatenate([[0], np.cumsum(lengths)])
         waiting = np.sort(order[ready:])
@@ -191,7 +186,7 @@ class ConstrainedEngine:
         """Run the compiled loop over newcomers."""
         tables = self._tables
         tables.make_room(len(newcomers.time))
-        tables.core.ints[layout.AT] = 0
+        tables.core.scalars["at"] = 0
         out = np.empty((_ROOM, len(self._sides)), np.int64)
         stopped = loop.FULL
         while stopped != loop.DONE:
@@ -256,34 +251,35 @@ class ConstrainedEngine:
     @property
     def settled(self) -> int:
         """A time before which no further result will come."""
-        return int(self._tables.core.horizon.min())
+        return int(self._tables.core.streams["horizon"].min())
 
     @property
     def latest(self) -> int:
         """The largest time processed."""
-        return int(self._tables.core.clock.max())
+        return int(self._tables.core.streams["clock"].max())
 
     @property
     def adherence(self) -> dict[str, int | None]:
         """The k of each constraint that is used now; None for one that is not."""
         core = self._tables.core
         found: dict[str, int | None] = {}
-        for known, k in zip(self.spec.constraints, core.used.tolist(), strict=True):
-            places = {"CA": 0, "OAP": len(self.spec.graph.edges)}
-            at = [places[known.kind] + e for e in known.edges] if known.kind in places else []
-            idle = bool(at) and core.idle[at].all()
+        for known, k in zip(self.spec.constraints, core.constraints["used"].tolist(), strict=True):
+            rows = {"CA": layout.BY_CA, "OAP": layout.BY_OAP}
+            idle = False
+            if known.kind in rows and known.edges:
+                idle = bool(core.savings["idle"][rows[known.kind], list(known.edges)].all())
             found[known.text] = None if k == layout.NEVER or idle else k
         return found
 
     def take_counters(self) -> dict[str, int | float]:
         """Return flows since the last call, and current gauges."""
-        core, ints = self._tables.core, self._tables.core.ints
-        for name, at in _COUNTED.items():
-            self._flows[name] += int(ints[at])
-            ints[at] = 0
+        core, scalars = self._tables.core, self._tables.core.scalars
+        for name in _COUNTED:
+            self._flows[name] += int(scalars[name][0])
+            scalars[name] = 0
         share = self.spec.monitor.p
-        missed = int(ints[layout.KEPT_RESULTS]) * (1 - share) / share if share else 0.0
-        ints[layout.KEPT_RESULTS] = 0
+        missed = int(scalars["kept_results"][0]) * (1 - share) / share if share else 0.0
+        scalars["kept_results"] = 0
         taken: dict[str, int | float] = dict(self._flows)
         taken["importance"] = float(self._flows["results"])
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -309,7 +305,7 @@ class ConstrainedEngine:
     def _bytes(self) -> int:
         """Return the bytes held: payload (with rows not yet dropped), and indexes."""
         indexes = self._tables.held * TUPLE_OVERHEAD + self._tables.lone_groups() * KEY_OVERHEAD
-        records = int(self._tables.core.record_size.sum()) * layout.RECORD.itemsize
+        records = int(self._tables.core.constraints["record_count"].sum()) * layout.RECORD.itemsize
         return indexes + records + sum(p.nbytes for p in self._payload)
 
     # ---- state --------------------------------------------------------------------------------

@@ -17,32 +17,6 @@ import numpy as np
 from tidegate.kernel.compiling import Array
 from tidegate.kernel.layout import ranked_type
 
-#: Where in `Core.ints` what is found.
-(
-    AT,  # the next row of the batch
-    STACK,
-    CHANGED,
-    RECHECK,
-    SLOTS,  # how many slots were ever in use
-    FREE,
-    GROUPS,
-    FREE_GROUPS,
-    SEQ,  # the number of the last tuple or group
-    MARK,  # what has a number up to this was in the last record
-    DEPARTED,
-    DEPARTED_GROUPS,
-    HELD_ROWS,  # tuples with a payload
-    OUT_OF_ORDER,
-    EXPIRED,
-    ELIMINATED,
-    VIOLATIONS,
-    NULL_KEYS,
-    KEPT_RESULTS,  # results that only sampling has saved
-    SHED,  # tuples noted in `Core.shed`
-    PAUSED,  # whether the results of the topmost tuple stopped at a full output
-    INTS,
-) = range(22)
-
 #: Status of a slot. RISING means Yes, but its results have not been given yet. GONE means that its
 #: window has ended, and that it is removed as soon as its parents know.
 EMPTY, UNKNOWN, YES, NO, RISING, GONE = range(6)
@@ -57,26 +31,102 @@ CLEARED = -1
 #: Bits of a newcomer: it passes its filter; no join attribute is null; it is sampled.
 PASSES, KEYED, SAMPLED = 1, 2, 4
 
+#: Rows of `Core.savings`: by clustered arrival, and by ordered arrival of parents.
+BY_CA, BY_OAP = range(2)
+
+#: The single values of a join.
+SCALARS = np.dtype(
+    [
+        ("at", "i8"),  # the next row of the batch
+        ("seq", "i8"),  # the number of the last row or group
+        ("slots", "i8"),  # number of slots ever used
+        ("groups", "i8"),  # number of groups ever used
+        ("held_rows", "i8"),  # number of held rows with a payload
+        ("paused", "i8"),  # 1 if the results of the topmost row stopped at a full output
+        # Lengths of arrays of `Core`:
+        ("free", "i8"),
+        ("free_groups", "i8"),
+        ("stack", "i8"),
+        ("changed", "i8"),
+        ("recheck", "i8"),
+        ("noted", "i8"),  # length of `Core.shed`
+        # Since the mark, which is set when the state is recorded:
+        ("mark", "i8"),  # the number of the last row or group at the mark
+        ("departed", "i8"),  # length of `Core.departed`
+        ("departed_groups", "i8"),  # length of `Core.departed_groups`
+        # Counters:
+        ("out_of_order", "i8"),
+        ("null_keys", "i8"),
+        ("expired", "i8"),
+        ("eliminated", "i8"),
+        ("violations", "i8"),
+        ("kept_results", "i8"),  # results found only because their rows are sampled
+    ]
+)
+#: The values of each stream. Some keys are on trial: one part of them always keeps No, and another
+#: part always drops it (see `monitor.judge`).
+STREAM = np.dtype(
+    [
+        ("count", "i8"),  # number of rows so far
+        ("clock", "i8"),  # the largest time so far
+        ("horizon", "i8"),  # no future row is earlier
+        ("keep", "i8"),  # 1 if its No is kept although that is optional
+        ("judged", "i8"),  # the number of rows when `keep` was last decided
+        ("trial_keeping", "i8"),  # held rows of the keys on trial that keep No
+        ("trial_dropping", "i8"),  # held rows of the keys on trial that drop No
+        ("cost_keeping", "i8"),  # sum of `trial_keeping` over arrivals
+        ("cost_dropping", "i8"),  # sum of `trial_dropping` over arrivals
+    ]
+)
+#: The values of each constraint.
+CONSTRAINT = np.dtype(
+    [
+        ("k", "i8"),  # the k that is applied; NEVER if the constraint is not used
+        ("used", "i8"),  # k_u: the k that was given or observed, without slack
+        ("low", "i8"),  # no future value is smaller
+        ("seen", "i8"),  # the largest distance in this observation window
+        ("since", "i8"),  # the number of rows when the observation window began
+        ("opened", "i8"),  # the same in the constraint's own measure, rows or time
+        ("begun", "i8"),  # since when no row is dropped that would show its k
+        ("record_start", "i8"),  # where its part of `Core.records` begins
+        ("record_first", "i8"),  # the first record in use, relative to `record_start`
+        ("record_count", "i8"),  # number of records in use
+    ]
+)
+#: Whether CA or OAP saves memory on one join.
+SAVING = np.dtype(
+    [
+        ("idle", "i8"),  # above 0: not used because it needs more memory than it frees
+        ("cleared", "f8"),  # memory freed, times how long it would have been in use
+        ("remembered", "f8"),  # memory needed, times how long
+        ("added_at", "i8"),  # when `remembered` was last increased
+        ("compared_at", "i8"),  # when the two were last compared
+        ("parents", "i8"),  # number of rows of the parent stream at that time
+    ]
+)
+#: The part of `Core.timers` that is the heap of one timer.
+HEAP = np.dtype([("start", "i8"), ("room", "i8"), ("length", "i8")])
+
 SLOT = np.dtype(
     [
-        ("seq", "i8"),
-        ("row", "i8"),
-        ("num", "i8"),  # its number in its stream
+        ("seq", "i8"),  # unique over all rows and groups
+        ("row", "i8"),  # place in the payload, -1 if it has none
+        ("num", "i8"),  # its number among the rows of its stream
         ("time", "i8"),
         ("end", "i8"),  # when its window ends
         ("stream", "i2"),
         ("status", "i1"),
-        ("pending", "i1"),  # on the stack or among `changed`
-        ("listed", "i1"),  # among `recheck`
+        ("pending", "i1"),  # on the stack or in `changed`
+        ("listed", "i1"),  # in `recheck`
         ("sampled", "i1"),
-        ("kept", "i1"),  # only because it is sampled
+        ("kept", "i1"),  # held only because it is sampled
         ("dirty", "i1"),  # its status changed since the mark
     ],
     align=True,
 )
 LINK = np.dtype(
     [
-        ("base", "i8"),  # what RIDS counts from; for BY: how many came later
+        ("base", "i8"),  # RIDS: the count or time of its arrival; BY: how many came later
         ("value", "i8"),  # the attribute whose order matters
         ("next", "i4"),
         ("prev", "i4"),
@@ -88,131 +138,119 @@ GROUP = np.dtype(
     [
         ("hash", "u8"),
         ("stamp", "i8"),
-        ("ca", "i8"),  # C_v of section 5.2, or the time of the first
+        ("ca", "i8"),  # C_v of section 5.2, or the time of its first row
         ("edge", "i4"),
         ("child", "i4"),
         ("parents", "i4"),
-        ("unknowns", "i4"),  # how many of the parents are Unknown
-        ("clustered", "i1"),  # whether `ca` says something
+        ("unknowns", "i4"),  # number of Unknown parents
+        ("clustered", "i1"),  # `ca` is set
         ("closed", "i1"),  # no future parent has this key (condition C3 of theorem 5.1)
         ("dirty", "i1"),
         ("kept", "i1"),  # not closed only because it is sampled
     ],
     align=True,
 )
-SHED_TUPLE = np.dtype(
+#: A row that a constraint dropped.
+SHED_ROW = np.dtype(
     [
         ("row", "i8"),
         ("time", "i8"),
-        ("at", "i8"),  # how many newcomers of the batch had been taken
+        ("at", "i8"),  # how many newcomers of the batch had been processed
         ("stream", "i2"),
         ("why", "i2"),  # the constraint, or CLEARED
     ],
     align=True,
 )
+DEPARTED_GROUP = np.dtype([("edge", "u8"), ("hash", "u8")])
+#: A heap node. `rank` is the value to pass; `item` is a slot or a group, and `seq` its number.
 TIMER = ranked_type(np.dtype(np.int64))
+#: A running maximum: when it was reached, in rows or time, and its value.
 RECORD = np.dtype([("at", "i8"), ("value", "i8")])
 
 
 class Plan(NamedTuple):
-    """The join graph and what follows from it. It does not change."""
+    """The join graph and what follows from it. It does not change.
 
-    degree: Array  # by stream: how many links a tuple has
-    link_edge: Array  # by stream and link
-    link_role: Array
-    link_value: Array  # which ordered attribute goes with a link; -1: none
-    parent: Array  # by edge: the streams
-    child: Array
-    at_parent: Array  # by edge: the place of its link in a parent tuple
-    at_child: Array
-    ups: Array  # by stream: how many edges lead to parents, and which
-    up: Array
-    downs: Array
-    down: Array
-    deep: Array  # by stream: whether what is below is no tree
-    walks: Array  # by stream: how many edges are below, and which, in order
-    walk: Array
-    covering: Array  # by stream: whether it is in the cover that gives results
-    single: Array  # by stream: whether it alone is a minimal cover
-    steps: Array  # by stream: how results are put together; up (1) or down, and the edge
-    step_up: Array
-    step_edge: Array
-    covers: Array  # by stream: how many covers there are among its parents, each as bits of `up`
-    cover: Array
+    An edge is a join of a parent stream to a child stream. Arrays are by stream, by edge or by
+    constraint.
+    """
+
+    degree: Array  # by stream: number of links of a row
+    link_edge: Array  # by stream and link: the edge, or (for BY) the number of edges + the stream
+    link_role: Array  # by stream and link
+    link_value: Array  # by stream and link: the ordered attribute stored with it, or -1
+    parent: Array  # by edge: the parent stream
+    child: Array  # by edge: the child stream
+    at_parent: Array  # by edge: the place of its link in a parent row
+    at_child: Array  # by edge: the place of its link in a child row
+    ups: Array  # by stream: number of edges to parents
+    up: Array  # by stream: these edges
+    downs: Array  # by stream: number of edges to children
+    down: Array  # by stream: these edges
+    deep: Array  # by stream: several paths lead to a stream below
+    walks: Array  # by stream: number of edges below
+    walk: Array  # by stream: these edges, parents first
+    covering: Array  # by stream: it is in the cover that gives results
+    single: Array  # by stream: it alone is a minimal cover
+    steps: Array  # by stream: number of steps that complete a result
+    step_up: Array  # by stream and step: 1 if it leads to the parent of the edge
+    step_edge: Array  # by stream and step: the edge
+    covers: Array  # by stream: number of minimal covers among its parents
+    cover: Array  # by stream and cover: the parents, as bits by their place in `up`
     rows: Array  # by stream: the window in rows, 0 if there is none
     length: Array  # by stream: the window in time, 0 if there is none
     by: Array  # by stream: the link of a window by value, -1 if there is none
-    rids: Array  # by edge: which constraint, -1 if there is none
+    rids: Array  # by edge: the constraint, -1 if there is none
     ca: Array
     oap: Array
     oac: Array
-    axis: Array  # by constraint: the stream whose count or time it is measured in
-    timed: Array  # by constraint: whether it is in time
-    detected: Array  # by constraint: whether its k is found by watching
-    ordered: Array  # by constraint: its ordered attribute; -1 if it is about another thing
-    window_timer: Array  # by stream: which timer, -1 if there is none
+    axis: Array  # by constraint: the stream in whose rows or time it is measured
+    timed: Array  # by constraint: it is measured in time
+    detected: Array  # by constraint: its k is found by monitoring
+    ordered: Array  # by constraint: its ordered attribute, -1 if it has none
+    window_timer: Array  # by stream: the timer of its window, -1 if there is none
     rids_timer: Array  # by edge
     ca_timer: Array
     oap_timer: Array
     oac_timer: Array
     lateness: int
-    lag: int  # -1: any
-    threshold: np.uint64  # keys whose hash is below are sampled
-    watch: int  # tuples after which a smaller k is adopted
+    lag: int  # -1: unlimited
+    threshold: np.uint64  # keys with a smaller hash are sampled
+    watch: int  # rows in an observation window
     slack: float  # k_e over k_u
-    archived: bool  # what constraints drop is noted in `Core.shed`
-    whole: bool  # every tuple is held for its window: SWJ
-    choosable: Array  # by stream: whether to keep its No is decided by what it costs
-    weighed: Array  # by edge: whether to use CA is decided by what it clears
-    ordering: Array  # by edge: the same of OAP
+    archived: bool  # rows that constraints drop are noted in `Core.shed`
+    whole: bool  # every row is held for its window: SWJ
+    choosable: Array  # by stream: the memory it takes decides whether its No is kept
+    weighed: Array  # by edge: the memory it saves decides whether CA is used
+    ordering: Array  # by edge: the memory it saves decides whether OAP is used
 
 
 class Core(NamedTuple):
     """All state of one join."""
 
-    ints: Array
-    counts: Array  # by stream: tuples so far
-    clock: Array  # by stream: the largest time so far
-    horizon: Array  # by stream: no tuple to come is earlier
-    held: Array  # by stream and status
+    scalars: Array  # [1]
+    streams: Array  # by stream
+    constraints: Array  # by constraint
+    savings: Array  # by BY_CA or BY_OAP, and edge
+    held: Array  # by stream and status: number of rows
     slots: Array
     links: Array  # by slot and link
     groups: Array
-    table: Array  # open addressing: group + 1
-    free: Array
-    free_groups: Array
-    stack: Array
-    changed: Array
-    recheck: Array
-    departed: Array  # since the mark: numbers of tuples that were in the last record
-    departed_groups: Array  # (edge, hash)
-    shed: Array  # what constraints dropped, if that is noted
-    timers: Array  # all heaps in one
-    timer_at: Array  # by timer: where its heap begins, how long it may be, and is
-    timer_room: Array
-    timer_size: Array
-    records: Array  # all ordered attributes in one
-    record_at: Array  # by constraint: where its records begin, which is the first, how many
-    record_first: Array
-    record_size: Array
-    low: Array  # by constraint: no value to come is smaller
-    k: Array  # by constraint: what is reckoned with; NEVER if it is not used
-    used: Array  # by constraint: k_u
-    seen: Array  # by constraint: the largest distance in this window of watching
-    since: Array  # by constraint: the tuple with which that began
-    opened: Array  # by constraint: the same in its own measure, tuples or time
-    begun: Array  # by constraint: since when everything is kept that shows its k
-    keep: Array  # by stream: whether its No is kept though it need not be
-    trial: Array  # by stream: tuples of the keys on trial, that keep No and that do not
-    cost: Array  # by stream: the same, added up over arrivals
-    judged: Array  # by stream: when these were last compared
-    entries: Array  # by edge (and window by value): values on trial that CA has in mind
-    # By edge for CA, and then by edge for OAP:
-    idle: Array  # whether it is not used, because it costs more than it clears
-    worth: Array  # what was cleared and what was kept in mind, both over time
-    noted: Array  # when that was last added up, when compared, and the parents so far
-    assign: Array  # by stream, for walks
-    cursor: Array
+    table: Array  # hash table with open addressing: group + 1
+    free: Array  # unused slots
+    free_groups: Array  # unused groups
+    stack: Array  # slots whose new status is to be propagated
+    changed: Array  # slots to settle after that
+    recheck: Array  # slots that may have become useless
+    departed: Array  # since the mark: numbers of rows that were in the last record
+    departed_groups: Array  # since the mark: groups that were in the last record
+    shed: Array  # rows that constraints dropped, if these are noted
+    timers: Array  # the heaps of all timers
+    heaps: Array  # by timer: its part of `timers`
+    records: Array  # the running maxima of all ordered attributes
+    entries: Array  # by edge or window by value: keys of the measured part that CA remembers
+    assign: Array  # by stream: the slot of a result that is being completed
+    cursor: Array  # by step: 1 if the step has chosen a child
 
 
 class Batch(NamedTuple):
@@ -220,7 +258,7 @@ class Batch(NamedTuple):
 
     stream: Array
     time: Array
-    end: Array
+    end: Array  # when the window ends
     row: Array
     bits: Array
     hashes: Array  # by link

@@ -7,11 +7,8 @@ import numpy as np
 from tidegate.joins.constrained.deadlines import wait
 from tidegate.joins.constrained.layout import (
     CHILD,
-    GROUPS,
-    HELD_ROWS,
     NO,
     PARENT,
-    SLOTS,
     UNKNOWN,
     Core,
     Plan,
@@ -33,7 +30,7 @@ from tidegate.kernel.heap import put, sift_up
 def rehash(core: Core) -> None:
     """Insert all groups into a new table."""
     mask = np.uint64(core.table.shape[0] - 1)
-    for group in range(core.ints[GROUPS]):
+    for group in range(core.scalars[0].groups):
         if core.groups[group].stamp >= 0:
             at = core.groups[group].hash & mask
             while core.table[at] != 0:
@@ -44,17 +41,17 @@ def rehash(core: Core) -> None:
 @entry_point
 def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
     """Drop timer entries of rows and groups that are gone."""
-    start = core.timer_at[timer]
-    heap = core.timers[start : start + core.timer_room[timer]]
+    own = core.heaps[timer]
+    heap = core.timers[own.start : own.start + own.room]
     size = 0
-    for i in range(core.timer_size[timer]):
+    for i in range(own.length):
         item = heap[i].item
         alive = core.groups[item].stamp if of_groups else core.slots[item].seq
         if alive == heap[i].seq:
             put(heap, size, heap[i].rank, heap[i].seq, item)
             sift_up(heap, size)
             size += 1
-    core.timer_size[timer] = size
+    own.length = size
 
 
 @entry_point
@@ -75,6 +72,7 @@ def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bi
 @entry_point
 def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Array) -> None:
     """Load rows in the order of their sequence numbers; a link without a group has -1 there."""
+    scalars = core.scalars[0]
     for i in range(loaded.shape[0]):
         slot = new_slot(core)
         core.slots[slot] = loaded[i]
@@ -83,7 +81,7 @@ def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Arra
         core.slots[slot].dirty = 0
         stream, status = loaded[i].stream, loaded[i].status
         core.held[stream, status] += 1
-        core.ints[HELD_ROWS] += 1 if loaded[i].row >= 0 else 0
+        scalars.held_rows += 1 if loaded[i].row >= 0 else 0
         for j in range(plan.degree[stream]):
             if links[i, j].group == -1:
                 continue
@@ -102,6 +100,6 @@ def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Arra
         if plan.window_timer[stream] >= 0:
             rank = loaded[i].num if plan.rows[stream] > 0 else loaded[i].end
             add_timer(core, plan.window_timer[stream], rank, loaded[i].seq, slot)
-    for slot in range(core.ints[SLOTS]):
+    for slot in range(scalars.slots):
         if core.slots[slot].status == UNKNOWN:
             wait(core, plan, slot)

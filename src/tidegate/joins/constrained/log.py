@@ -25,9 +25,6 @@ _RECORD_BYTES = 16 << 20
 #: Columns of a held row that a record stores besides its links and payload.
 _SLOT = ("seq", "num", "time", "end", "status", "sampled", "kept")
 _MOVED = ("seq", "status", "kept", "bare", "base")
-_WATCHED = ("k", "used", "seen", "since", "opened", "begun")
-_CHOSEN = ("keep", "cost", "judged", "idle", "worth", "noted")
-_STATE = (*_WATCHED, *_CHOSEN, "counts", "clock", "low")
 
 
 class Log:
@@ -51,17 +48,18 @@ class Log:
 
     def changes(self) -> bytes:
         """Return a record of all changes since the last record."""
-        core, ints = self._tables.core, self._tables.core.ints
+        core, mark = self._tables.core, self._tables.core.scalars["mark"]
         used = self._tables.used_slots()
         seq = core.slots["seq"][used]
-        new = used[seq > ints[layout.MARK]]
-        old = used[(seq <= ints[layout.MARK]) & (core.slots["dirty"][used] == 1)]
-        gone = core.departed[: ints[layout.DEPARTED]].copy()
-        lost = core.departed_groups[: ints[layout.DEPARTED_GROUPS]]
+        new = used[seq > mark]
+        old = used[(seq <= mark) & (core.slots["dirty"][used] == 1)]
+        gone = core.departed[: core.scalars["departed"][0]].copy()
+        lost = core.departed_groups[: core.scalars["departed_groups"][0]]
         parts = {
             "gone": pa.record_batch([pa.array(gone)], ["seq"]),
             "lost": pa.record_batch(
-                [pa.array(np.ascontiguousarray(lost[:, i])) for i in range(2)], ["edge", "hash"]
+                [pa.array(np.ascontiguousarray(lost[name])) for name in ("edge", "hash")],
+                ["edge", "hash"],
             ),
             "moved": self._moved(old),
             **self._common(self._tables.groups_to_log(changed=True)),
@@ -95,9 +93,8 @@ class Log:
         )
 
     def _head(self) -> dict[str, Any]:
-        core = self._tables.core
-        state = {name: getattr(core, name).tolist() for name in _STATE}
-        return state | self._shed_log.marks() | {"seq": int(core.ints[layout.SEQ])}
+        seq = int(self._tables.core.scalars["seq"][0])
+        return self._tables.values() | self._shed_log.marks() | {"seq": seq}
 
     def _common(self, groups: NDArray[Any]) -> dict[str, pa.RecordBatch]:
         """Return the parts that belong to no single row: keys, ordered columns, the open tick."""
@@ -108,7 +105,7 @@ class Log:
                 [pa.array(np.ascontiguousarray(c)) for c in columns], ["edge", "hash", "ca", "bits"]
             )
         }
-        for c in range(len(self._tables.core.k)):
+        for c in range(len(self._tables.core.constraints)):
             records = self._tables.records_of(c)
             parts[f"records{c}"] = pa.record_batch(
                 [pa.array(np.ascontiguousarray(records[name])) for name in ("at", "value")],
@@ -162,10 +159,9 @@ class Log:
             for s in range(len(self._sides)):
                 self._open[s] = parts.get(f"open{s}", self._open[s])
         tables = self._tables
-        for name in _STATE:
-            getattr(tables.core, name)[:] = head[name]
+        tables.load_values(head)
         self._shed_log.load(head)
-        tables.core.ints[layout.SEQ] = head["seq"]
+        tables.core.scalars["seq"] = head["seq"]
         loaded = [self._survivors(s, kept) for s in range(len(self._sides))]
         slots, links, hashes = (np.concatenate([part[i] for part in loaded]) for i in range(3))
         order = np.argsort(slots["seq"], kind="stable")
@@ -182,7 +178,7 @@ class Log:
         hashed = np.array([h for _, h in keys], np.uint64)
         load_group(tables.core, tables.plan, edges, hashed, table[:, 0].copy(), table[:, 1].copy())
         load_slots(tables.core, tables.plan, slots[order], links[order], hashes[order])
-        tables.core.ints[layout.SEQ] = max(int(tables.core.ints[layout.SEQ]), head["seq"])
+        tables.core.scalars["seq"] = np.maximum(tables.core.scalars["seq"], head["seq"])
         self._logged_rows = kept.rows
         tables.mark()
 

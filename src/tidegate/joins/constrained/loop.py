@@ -9,29 +9,18 @@ from __future__ import annotations
 
 from tidegate.joins.constrained.deadlines import cluster, deadlines, record, wait
 from tidegate.joins.constrained.layout import (
-    AT,
-    CHANGED,
     CHILD,
     CLEARED,
-    ELIMINATED,
     EMPTY,
-    EXPIRED,
     GONE,
-    HELD_ROWS,
     KEYED,
     NEVER,
     NO,
-    NULL_KEYS,
-    OUT_OF_ORDER,
     PARENT,
     PASSES,
-    PAUSED,
-    RECHECK,
     RISING,
     SAMPLED,
-    STACK,
     UNKNOWN,
-    VIOLATIONS,
     YES,
     Batch,
     Core,
@@ -73,34 +62,34 @@ DONE, FULL = 0, 1
 @entry_point
 def run(core: Core, plan: Plan, batch: Batch, out: Array, found: int) -> tuple[int, int]:
     """Process a batch. Stop with FULL when the next result does not fit into `out`."""
-    ints = core.ints
+    scalars = core.scalars[0]
     while True:
-        while ints[STACK] > 0:
-            slot = core.stack[ints[STACK] - 1]
+        while scalars.stack > 0:
+            slot = core.stack[scalars.stack - 1]
             if core.slots[slot].status == RISING and plan.covering[core.slots[slot].stream]:
                 core.slots[slot].status = YES
                 found = generate(core, plan, slot, out, found)
-                if ints[PAUSED]:
+                if scalars.paused:
                     core.slots[slot].status = RISING
                     return found, FULL
                 _count_status(core, slot)
-            ints[STACK] -= 1
+            scalars.stack -= 1
             _spread(core, plan, slot)
             note_changed(core, slot)
         _settle(core, plan)
         if deadlines(core, plan):
             continue
-        if ints[AT] == batch.time.shape[0]:
+        if scalars.at == batch.time.shape[0]:
             return found, DONE
-        _take(core, plan, batch, ints[AT])
-        ints[AT] += 1
+        _take(core, plan, batch, scalars.at)
+        scalars.at += 1
 
 
 @entry_point
 def advance_clock(core: Core, plan: Plan, told: Array) -> None:
     """Advance the stream clocks to times seen elsewhere, and expire rows."""
     for s in range(told.shape[0]):
-        core.clock[s] = max(core.clock[s], told[s])
+        core.streams[s].clock = max(core.streams[s].clock, told[s])
     _look_ahead(core, plan)
     _expire(core, plan)
 
@@ -136,8 +125,8 @@ def _spread(core: Core, plan: Plan, slot: int) -> None:
 @inlined
 def _settle(core: Core, plan: Plan) -> None:
     """Drop rows whose fate is decided: theorem 3.5, section 3.3.1, and theorem 5.1."""
-    ints = core.ints
-    for i in range(ints[CHANGED]):
+    scalars = core.scalars[0]
+    for i in range(scalars.changed):
         slot = core.changed[i]
         core.slots[slot].pending = 0
         stream, status = core.slots[slot].stream, core.slots[slot].status
@@ -149,16 +138,16 @@ def _settle(core: Core, plan: Plan) -> None:
                 keep_as_no(core, plan, slot)
                 list_one(core, slot)
             else:
-                ints[ELIMINATED] += core.slots[slot].row >= 0
+                scalars.eliminated += core.slots[slot].row >= 0
                 remove(core, plan, slot)
-    ints[CHANGED] = 0
-    while ints[RECHECK] > 0:
-        ints[RECHECK] -= 1
-        slot = core.recheck[ints[RECHECK]]
+    scalars.changed = 0
+    while scalars.recheck > 0:
+        scalars.recheck -= 1
+        slot = core.recheck[scalars.recheck]
         core.slots[slot].listed = 0
         if core.slots[slot].status != EMPTY and useless(core, plan, slot):
             set_aside(core, plan, slot, CLEARED)
-            ints[ELIMINATED] += eliminate(core, plan, slot)
+            scalars.eliminated += eliminate(core, plan, slot)
 
 
 # ---- arrival ----------------------------------------------------------------------------------
@@ -167,11 +156,12 @@ def _settle(core: Core, plan: Plan) -> None:
 @inlined
 def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
     """Process one arrival."""
-    ints = core.ints
+    scalars = core.scalars[0]
     stream, time, bits = batch.stream[i], batch.time[i], batch.bits[i]
-    core.counts[stream] += 1
-    ints[OUT_OF_ORDER] += time < core.clock[stream]
-    core.clock[stream] = max(core.clock[stream], time)
+    own = core.streams[stream]
+    own.count += 1
+    scalars.out_of_order += time < own.clock
+    own.clock = max(own.clock, time)
     _look_ahead(core, plan)
     _expire(core, plan)
     if plan.by[stream] >= 0:
@@ -180,15 +170,15 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         if plan.axis[c] == stream:
             if plan.ordered[c] >= 0 and bits & KEYED:
                 record(core, plan, c, batch.values[i, plan.ordered[c]])
-            if plan.detected[c] and core.counts[stream] == 1:
+            if plan.detected[c] and own.count == 1:
                 watch_anew(core, plan, c)
-                core.begun[c] = core.opened[c]
-            elif plan.detected[c] and core.counts[stream] - core.since[c] >= plan.watch:
+                core.constraints[c].begun = core.constraints[c].opened
+            elif plan.detected[c] and own.count - core.constraints[c].since >= plan.watch:
                 adopt(core, plan, c)
     judge(core, plan, stream)
     weigh(core, plan, stream)
     if not bits & KEYED:
-        ints[NULL_KEYS] += 1
+        scalars.null_keys += 1
         return
     for j in range(plan.degree[stream]):
         if plan.link_role[stream, j] == PARENT:
@@ -202,12 +192,12 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
     core.slots[slot].stream = stream
     core.slots[slot].time = time
     core.slots[slot].end = batch.end[i]
-    core.slots[slot].num = core.counts[stream]
+    core.slots[slot].num = own.count
     core.slots[slot].sampled = 1 if bits & SAMPLED else 0
     core.slots[slot].row = batch.row[i] if passes else -1
     core.slots[slot].status = UNKNOWN if passes else NO
     core.held[stream, core.slots[slot].status] += 1
-    ints[HELD_ROWS] += 1 if passes else 0
+    scalars.held_rows += 1 if passes else 0
     _enter(core, plan, batch, i, slot)
     if plan.window_timer[stream] >= 0:
         rank = core.slots[slot].num if plan.rows[stream] > 0 else core.slots[slot].end
@@ -241,11 +231,11 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             rids = plan.rids[edge]
             if rids >= 0:
                 timed = plan.timed[rids]
-                base = core.slots[slot].time if timed else core.counts[plan.child[edge]]
+                base = core.slots[slot].time if timed else core.streams[plan.child[edge]].count
                 core.links[slot, j].base = base
         elif role == CHILD:
             if not plan.whole:
-                core.ints[VIOLATIONS] += joinable(core, plan, group, slot) != -1
+                core.scalars[0].violations += joinable(core, plan, group, slot) != -1
             watch_rids(core, plan, edge, group, core.slots[slot].time)
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
@@ -261,31 +251,31 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
 @inlined
 def _look_ahead(core: Core, plan: Plan) -> None:
     """Compute, for each stream, the earliest time that a future row can have."""
-    latest = core.clock[0]
-    for s in range(1, core.clock.shape[0]):
-        latest = max(latest, core.clock[s])
-    for s in range(core.clock.shape[0]):
-        ahead = core.clock[s]
+    latest = core.streams[0].clock
+    for s in range(1, core.streams.shape[0]):
+        latest = max(latest, core.streams[s].clock)
+    for s in range(core.streams.shape[0]):
+        ahead = core.streams[s].clock
         if plan.lag >= 0:
             ahead = max(ahead, latest - plan.lag)
-        core.horizon[s] = ahead - plan.lateness
+        core.streams[s].horizon = ahead - plan.lateness
 
 
 @inlined
 def _expire(core: Core, plan: Plan) -> None:
     """Drop rows whose window has ended, so that no future row can join them."""
-    for s in range(core.clock.shape[0]):
+    for s in range(core.streams.shape[0]):
         timer = plan.window_timer[s]
         if timer < 0:
             continue
-        limit = core.counts[s] - plan.rows[s]
+        limit = core.streams[s].count - plan.rows[s]
         if plan.rows[s] == 0:
             limit = NEVER
-            for other in range(core.clock.shape[0]):
+            for other in range(core.streams.shape[0]):
                 if other != s:
-                    limit = min(limit, core.horizon[other])
-        while core.timer_size[timer] > 0:
-            top = core.timers[core.timer_at[timer]]
+                    limit = min(limit, core.streams[other].horizon)
+        while core.heaps[timer].length > 0:
+            top = core.timers[core.heaps[timer].start]
             slot = top.item
             if core.slots[slot].seq == top.seq:
                 if top.rank > limit:
@@ -307,7 +297,7 @@ def _leave_window(core: Core, plan: Plan, slot: int) -> None:
     core.held[stream, status] -= 1
     core.held[stream, GONE] += 1
     core.slots[slot].status = GONE
-    core.ints[EXPIRED] += 1
+    core.scalars[0].expired += 1
     push(core, slot)
     # Update the parents at once: a newcomer may have the same key and be their next child.
     for i in range(plan.ups[stream]):

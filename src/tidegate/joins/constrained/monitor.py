@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import math
 
-from tidegate.joins.constrained.layout import NEVER, UNKNOWN, Core, Plan
+from tidegate.joins.constrained.layout import (
+    BY_CA,
+    BY_OAP,
+    NEVER,
+    UNKNOWN,
+    Core,
+    Plan,
+)
 from tidegate.kernel.compiling import inlined, inner
 
 #: Memory of a running maximum relative to that of a key that CA remembers.
@@ -27,7 +34,7 @@ def watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None
     while above != -1:
         if core.slots[above].status == UNKNOWN:
             base = core.links[above, at].base
-            distance = time - base if plan.timed[c] else core.counts[plan.child[edge]] - base
+            distance = time - base if plan.timed[c] else core.streams[plan.child[edge]].count - base
             observe(core, plan, c, max(distance, 0))
         above = core.links[above, at].next
 
@@ -35,22 +42,24 @@ def watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None
 @inlined
 def observe(core: Core, plan: Plan, c: int, distance: int) -> None:
     """Record a distance. A distance above k stops the use of the constraint at once."""
+    constraint = core.constraints[c]
     if not plan.detected[c]:
         return
-    core.seen[c] = max(core.seen[c], distance)
-    if distance > core.used[c]:
+    constraint.seen = max(constraint.seen, distance)
+    if distance > constraint.used:
         forget_k(core, plan, c)
         if plan.ordered[c] >= 0:
-            core.low[c] = -NEVER
+            constraint.low = -NEVER
 
 
 @inlined
 def forget_k(core: Core, plan: Plan, c: int) -> None:
     """Stop the use of a constraint until its k has been found again."""
-    core.used[c] = NEVER
-    core.k[c] = NEVER
+    constraint = core.constraints[c]
+    constraint.used = NEVER
+    constraint.k = NEVER
     watch_anew(core, plan, c)
-    core.begun[c] = core.opened[c]
+    constraint.begun = constraint.opened
 
 
 @inner
@@ -60,20 +69,22 @@ def adopt(core: Core, plan: Plan, c: int) -> None:
     While a constraint is not used, only distances up to the time since then can be seen. A distance
     that is nearly as long is therefore not conclusive.
     """
-    unseen = core.used[c] == NEVER and core.seen[c] > core.opened[c] - core.begun[c]
-    if core.seen[c] < core.used[c] and not unseen:
-        core.used[c] = core.seen[c]
-        core.k[c] = math.ceil(core.seen[c] * plan.slack)
+    constraint = core.constraints[c]
+    unseen = constraint.used == NEVER and constraint.seen > constraint.opened - constraint.begun
+    if constraint.seen < constraint.used and not unseen:
+        constraint.used = constraint.seen
+        constraint.k = math.ceil(constraint.seen * plan.slack)
     watch_anew(core, plan, c)
 
 
 @inlined
 def watch_anew(core: Core, plan: Plan, c: int) -> None:
     """Begin an observation window."""
-    count = core.counts[plan.axis[c]]
-    core.since[c] = count
-    core.opened[c] = core.clock[plan.axis[c]] if plan.timed[c] else count
-    core.seen[c] = 0
+    constraint = core.constraints[c]
+    count = core.streams[plan.axis[c]].count
+    constraint.since = count
+    constraint.opened = core.streams[plan.axis[c]].clock if plan.timed[c] else count
+    constraint.seen = 0
 
 
 @inlined
@@ -83,15 +94,16 @@ def judge(core: Core, plan: Plan, stream: int) -> None:
     One small part of the keys always keeps No, and another never does. The loop compares the number
     of rows they hold over time: rows in No, and parents that wait.
     """
-    for s in range(core.keep.shape[0]):
+    for s in range(core.streams.shape[0]):
         if plan.choosable[s]:
-            core.cost[s, 0] += core.trial[s, 0]
-            core.cost[s, 1] += core.trial[s, 1]
-    if plan.choosable[stream] and core.counts[stream] - core.judged[stream] >= plan.watch:
-        core.keep[stream] = 1 if core.cost[stream, 0] < core.cost[stream, 1] else 0
-        core.judged[stream] = core.counts[stream]
-        core.cost[stream, 0] //= 2
-        core.cost[stream, 1] //= 2
+            core.streams[s].cost_keeping += core.streams[s].trial_keeping
+            core.streams[s].cost_dropping += core.streams[s].trial_dropping
+    own = core.streams[stream]
+    if plan.choosable[stream] and own.count - own.judged >= plan.watch:
+        own.keep = 1 if own.cost_keeping < own.cost_dropping else 0
+        own.judged = own.count
+        own.cost_keeping //= 2
+        own.cost_dropping //= 2
 
 
 @inlined
@@ -104,49 +116,60 @@ def weigh(core: Core, plan: Plan, stream: int) -> None:
     only this part is measured. OAP keeps running maxima for all keys at once, so it is switched off
     for a while and then tried again.
     """
-    edges = plan.parent.shape[0]
-    for edge in range(edges):
+    for edge in range(plan.parent.shape[0]):
         if plan.child[edge] != stream:
             continue
-        if plan.weighed[edge] and _add_up(core, plan, edge, edge, float(core.entries[edge])):
-            idle = core.worth[edge, 0] < core.worth[edge, 1]
-            if core.idle[edge] == 1 and not idle and plan.detected[plan.ca[edge]]:
+        if plan.weighed[edge] and _add_up(core, plan, edge, BY_CA, float(core.entries[edge])):
+            saving = core.savings[BY_CA, edge]
+            idle = saving.cleared < saving.remembered
+            if saving.idle == 1 and not idle and plan.detected[plan.ca[edge]]:
                 forget_k(core, plan, plan.ca[edge])
-            core.idle[edge] = 1 if idle else 0
-            core.worth[edge, 0] /= 2
-            core.worth[edge, 1] /= 2
-        at, c = edges + edge, plan.oap[edge]
-        if plan.ordering[edge] and _add_up(core, plan, edge, at, _RECORD * core.record_size[c]):
-            if core.idle[at] > 0:
-                core.idle[at] -= 1
-                if core.idle[at] == 0 and plan.detected[c]:
-                    forget_k(core, plan, c)
-                    core.low[c] = -NEVER
-            elif core.worth[at, 0] < core.worth[at, 1]:
-                core.idle[at] = _REST
-                if asleep(core, plan, c):
-                    core.record_size[c] = 0
-            core.worth[at, 0] = 0.0
-            core.worth[at, 1] = 0.0
+            saving.idle = 1 if idle else 0
+            saving.cleared /= 2
+            saving.remembered /= 2
+        if plan.ordering[edge]:
+            constraint = core.constraints[plan.oap[edge]]
+            if _add_up(core, plan, edge, BY_OAP, _RECORD * constraint.record_count):
+                _rest_or_try(core, plan, edge)
 
 
 @inlined
-def _add_up(core: Core, plan: Plan, edge: int, at: int, remembered: float) -> bool:
+def _rest_or_try(core: Core, plan: Plan, edge: int) -> None:
+    """Switch an OAP off if it needs more memory than it frees, or on again after a while."""
+    c = plan.oap[edge]
+    saving, constraint = core.savings[BY_OAP, edge], core.constraints[c]
+    if saving.idle > 0:
+        saving.idle -= 1
+        if saving.idle == 0 and plan.detected[c]:
+            forget_k(core, plan, c)
+            constraint.low = -NEVER
+    elif saving.cleared < saving.remembered:
+        saving.idle = _REST
+        if asleep(core, plan, c):
+            constraint.record_count = 0
+    saving.cleared = 0.0
+    saving.remembered = 0.0
+
+
+@inlined
+def _add_up(core: Core, plan: Plan, edge: int, kind: int, remembered: float) -> bool:
     """Add the memory in use since the last call. Return True if it is time to compare."""
+    saving = core.savings[kind, edge]
     stream = plan.child[edge]
-    parents = core.counts[plan.parent[edge]]
-    now = core.counts[stream] if plan.rows[stream] > 0 else core.clock[stream]
-    if core.noted[at, 0] == -NEVER:
-        core.noted[at, 1] = now
-        core.noted[at, 2] = parents
+    parents = core.streams[plan.parent[edge]].count
+    child = core.streams[stream]
+    now = child.count if plan.rows[stream] > 0 else child.clock
+    if saving.added_at == -NEVER:
+        saving.compared_at = now
+        saving.parents = parents
     else:
-        core.worth[at, 1] += remembered * float(now - core.noted[at, 0])
-    core.noted[at, 0] = now
+        saving.remembered += remembered * float(now - saving.added_at)
+    saving.added_at = now
     whole = 2 * (plan.rows[stream] + plan.length[stream])
-    if now - core.noted[at, 1] < whole or parents - core.noted[at, 2] < plan.watch:
+    if now - saving.compared_at < whole or parents - saving.parents < plan.watch:
         return False
-    core.noted[at, 1] = now
-    core.noted[at, 2] = parents
+    saving.compared_at = now
+    saving.parents = parents
     return True
 
 
@@ -156,7 +179,7 @@ def asleep(core: Core, plan: Plan, c: int) -> bool:
     found = False
     for edge in range(plan.parent.shape[0]):
         if plan.oap[edge] == c:
-            if core.idle[plan.parent.shape[0] + edge] == 0:
+            if core.savings[BY_OAP, edge].idle == 0:
                 return False
             found = True
     return found

@@ -6,9 +6,7 @@ Babu, Srivastava, Widom: section 3.2 and appendices B, C and D.
 from __future__ import annotations
 
 from tidegate.joins.constrained.layout import (
-    KEPT_RESULTS,
     NO,
-    PAUSED,
     RISING,
     UNKNOWN,
     YES,
@@ -66,12 +64,13 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
     Results are written to `out` after the `found` that are there; the new number is returned. When
     `out` is full, `PAUSED` is set and the next call continues at `assign` and `cursor`.
     """
+    scalars = core.scalars[0]
     assign, cursor = core.assign, core.cursor
     stream = core.slots[slot].stream
     steps = plan.steps[stream]
     at, forward = 0, True
-    if core.ints[PAUSED]:
-        core.ints[PAUSED] = 0
+    if scalars.paused:
+        scalars.paused = 0
         at = steps
     else:
         assign[:] = -1
@@ -80,7 +79,7 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
         if at == steps:
             if _in_windows(core):
                 if found == out.shape[0]:
-                    core.ints[PAUSED] = 1
+                    scalars.paused = 1
                     return found
                 _write(core, out, found)
                 found += 1
@@ -153,4 +152,4 @@ def _write(core: Core, out: Array, at: int) -> None:
     for s in range(core.assign.shape[0]):
         out[at, s] = core.slots[core.assign[s]].row
         kept |= core.slots[core.assign[s]].kept
-    core.ints[KEPT_RESULTS] += kept
+    core.scalars[0].kept_results += kept

@@ -10,27 +10,15 @@ from typing import Any
 import numpy as np
 
 from tidegate.joins.constrained.layout import (
-    AT,
-    CHANGED,
+    BY_CA,
+    BY_OAP,
     CHILD,
-    DEPARTED,
-    DEPARTED_GROUPS,
     EMPTY,
-    FREE,
-    FREE_GROUPS,
     GONE,
-    GROUPS,
-    HELD_ROWS,
-    MARK,
     NEVER,
     NO,
     PARENT,
-    RECHECK,
     RISING,
-    SEQ,
-    SHED,
-    SLOTS,
-    STACK,
     UNKNOWN,
     YES,
     Core,
@@ -44,7 +32,7 @@ _TRIALS = 62
 #: The part of the keys by which CA is measured, and the memory of a row relative to that of a key
 #: that CA remembers.
 _WEIGHED = 61
-_TUPLE = 4
+_ROW = 4
 
 
 @inlined
@@ -72,7 +60,7 @@ def find_group(core: Core, hashed: Any) -> int:
 @inlined
 def need_group(core: Core, hashed: Any, edge: int) -> int:
     """Return the group of a mixed hash; create it if there is none."""
-    ints = core.ints
+    scalars = core.scalars[0]
     mask = np.uint64(core.table.shape[0] - 1)
     at = hashed & mask
     while core.table[at] != 0:
@@ -80,16 +68,16 @@ def need_group(core: Core, hashed: Any, edge: int) -> int:
         if core.groups[group].hash == hashed:
             return int(group)
         at = (at + np.uint64(1)) & mask
-    if ints[FREE_GROUPS] > 0:
-        ints[FREE_GROUPS] -= 1
-        made = core.free_groups[ints[FREE_GROUPS]]
+    if scalars.free_groups > 0:
+        scalars.free_groups -= 1
+        made = core.free_groups[scalars.free_groups]
     else:
-        made = ints[GROUPS]
-        ints[GROUPS] += 1
+        made = scalars.groups
+        scalars.groups += 1
     core.table[at] = made + 1
-    ints[SEQ] += 1
+    scalars.seq += 1
     core.groups[made].hash = hashed
-    core.groups[made].stamp = ints[SEQ]
+    core.groups[made].stamp = scalars.seq
     core.groups[made].edge = edge
     core.groups[made].child = -1
     core.groups[made].parents = -1
@@ -122,12 +110,12 @@ def maybe_free_group(core: Core, group: int) -> None:
         return
     if g.clustered == 1 and g.closed == 0 and g.kept == 0:
         return
-    ints = core.ints
+    scalars = core.scalars[0]
     remember(core, group, -int(g.clustered))
-    if g.clustered == 1 and g.stamp <= ints[MARK]:
-        core.departed_groups[ints[DEPARTED_GROUPS], 0] = np.uint64(g.edge)
-        core.departed_groups[ints[DEPARTED_GROUPS], 1] = g.hash
-        ints[DEPARTED_GROUPS] += 1
+    if g.clustered == 1 and g.stamp <= scalars.mark:
+        core.departed_groups[scalars.departed_groups].edge = g.edge
+        core.departed_groups[scalars.departed_groups].hash = g.hash
+        scalars.departed_groups += 1
     table = core.table
     one = np.uint64(1)
     mask = np.uint64(table.shape[0] - 1)
@@ -144,8 +132,8 @@ def maybe_free_group(core: Core, group: int) -> None:
         nxt = (nxt + one) & mask
     table[at] = 0
     core.groups[group].stamp = -1
-    core.free_groups[ints[FREE_GROUPS]] = group
-    ints[FREE_GROUPS] += 1
+    core.free_groups[scalars.free_groups] = group
+    scalars.free_groups += 1
 
 
 @inlined
@@ -211,10 +199,11 @@ def meet(core: Core, one: int, other: int) -> bool:
 @inlined
 def push(core: Core, slot: int) -> None:
     """Put a row whose status changed on the stack, so that its effects are propagated."""
+    scalars = core.scalars[0]
     if core.slots[slot].pending == 0:
         core.slots[slot].pending = 1
-        core.stack[core.ints[STACK]] = slot
-        core.ints[STACK] += 1
+        core.stack[scalars.stack] = slot
+        scalars.stack += 1
 
 
 @inner
@@ -230,10 +219,11 @@ def list_children(core: Core, plan: Plan, group: int) -> None:
 @inlined
 def list_one(core: Core, slot: int) -> None:
     """Have a row rechecked by `useless`."""
+    scalars = core.scalars[0]
     if core.slots[slot].listed == 0:
         core.slots[slot].listed = 1
-        core.recheck[core.ints[RECHECK]] = slot
-        core.ints[RECHECK] += 1
+        core.recheck[scalars.recheck] = slot
+        scalars.recheck += 1
 
 
 @inlined
@@ -248,8 +238,11 @@ def trial_of(core: Core, plan: Plan, group: int) -> int:
 def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
     """Count a row, or with -1 no longer, that is held because of how No is treated."""
     trial = trial_of(core, plan, group)
-    if trial >= 0:
-        core.trial[plan.child[core.groups[group].edge], trial] += change
+    child = core.streams[plan.child[core.groups[group].edge]]
+    if trial == 0:
+        child.trial_keeping += change
+    elif trial == 1:
+        child.trial_dropping += change
 
 
 @inlined
@@ -284,15 +277,15 @@ def set_status(core: Core, plan: Plan, slot: int, status: int) -> None:
 @inlined
 def new_slot(core: Core) -> int:
     """Return an unused slot."""
-    ints = core.ints
-    if ints[FREE] > 0:
-        ints[FREE] -= 1
-        slot = core.free[ints[FREE]]
+    scalars = core.scalars[0]
+    if scalars.free > 0:
+        scalars.free -= 1
+        slot = core.free[scalars.free]
     else:
-        slot = ints[SLOTS]
-        ints[SLOTS] += 1
-    ints[SEQ] += 1
-    core.slots[slot].seq = ints[SEQ]
+        slot = scalars.slots
+        scalars.slots += 1
+    scalars.seq += 1
+    core.slots[slot].seq = scalars.seq
     core.slots[slot].pending = 0
     core.slots[slot].listed = 0
     core.slots[slot].kept = 0
@@ -305,7 +298,7 @@ def new_slot(core: Core) -> int:
 @inlined
 def remove(core: Core, plan: Plan, slot: int) -> None:
     """Remove a row and free its slot."""
-    ints = core.ints
+    scalars = core.scalars[0]
     stream, status = core.slots[slot].stream, core.slots[slot].status
     if status == UNKNOWN:
         leave_unknown(core, plan, slot)
@@ -315,15 +308,15 @@ def remove(core: Core, plan: Plan, slot: int) -> None:
     for at in range(plan.degree[stream]):
         unlink(core, slot, at, plan.link_role[stream, at])
     if core.slots[slot].row >= 0:
-        ints[HELD_ROWS] -= 1
-    if core.slots[slot].seq <= ints[MARK]:
-        core.departed[ints[DEPARTED]] = core.slots[slot].seq
-        ints[DEPARTED] += 1
+        scalars.held_rows -= 1
+    if core.slots[slot].seq <= scalars.mark:
+        core.departed[scalars.departed] = core.slots[slot].seq
+        scalars.departed += 1
     core.slots[slot].status = EMPTY
     core.slots[slot].pending = 0
     core.slots[slot].seq = -1
-    core.free[ints[FREE]] = slot
-    ints[FREE] += 1
+    core.free[scalars.free] = slot
+    scalars.free += 1
 
 
 @inlined
@@ -341,7 +334,7 @@ def keep_as_no(core: Core, plan: Plan, slot: int) -> None:
             unlink(core, slot, at, PARENT)
     if core.slots[slot].row >= 0:
         core.slots[slot].row = -1
-        core.ints[HELD_ROWS] -= 1
+        core.scalars[0].held_rows -= 1
 
 
 @inlined
@@ -363,12 +356,13 @@ def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
     if plan.choosable[stream]:
         group = core.links[slot, plan.at_child[plan.up[stream, 0]]].group
         trial = trial_of(core, plan, group)
-        if trial == 0 or (trial != 1 and core.keep[stream] == 1):
+        if trial == 0 or (trial != 1 and core.streams[stream].keep == 1):
             return True
     for i in range(plan.ups[stream]):
         edge = plan.up[stream, i]
         rids, oac = plan.rids[edge], plan.oac[edge]
-        if (rids < 0 or core.k[rids] == NEVER) and (oac < 0 or core.k[oac] == NEVER):
+        no_rids = rids < 0 or core.constraints[rids].k == NEVER
+        if no_rids and (oac < 0 or core.constraints[oac].k == NEVER):
             return True
     return False
 
@@ -398,26 +392,26 @@ def useless(core: Core, plan: Plan, slot: int) -> bool:
 @inner
 def eliminate(core: Core, plan: Plan, slot: int) -> int:
     """Remove a useless row and all rows above that join it; return their number (section 5.1)."""
-    ints = core.ints
+    scalars = core.scalars[0]
     gone = 0
     first = core.slots[slot].stream
-    stays = core.slots[slot].end - core.clock[first]
+    stays = core.slots[slot].end - core.streams[first].clock
     if plan.rows[first] > 0:
-        stays = core.slots[slot].num + plan.rows[first] - core.counts[first]
+        stays = core.slots[slot].num + plan.rows[first] - core.streams[first].count
     credit, passed = 0, 0
     for i in range(plan.ups[first]):
         edge = plan.up[first, i]
         at_child = core.links[slot, plan.at_child[edge]]
         if plan.weighed[edge] and on_scales(core.groups[at_child.group].hash):
             credit |= 1 << i
-        if plan.ordering[edge] and at_child.value < core.low[plan.oap[edge]]:
+        if plan.ordering[edge] and at_child.value < core.constraints[plan.oap[edge]].low:
             passed |= 1 << i
     core.slots[slot].pending = 1
-    core.stack[ints[STACK]] = slot
-    ints[STACK] += 1
-    while ints[STACK] > 0:
-        ints[STACK] -= 1
-        at = core.stack[ints[STACK]]
+    core.stack[scalars.stack] = slot
+    scalars.stack += 1
+    while scalars.stack > 0:
+        scalars.stack -= 1
+        at = core.stack[scalars.stack]
         stream = core.slots[at].stream
         for i in range(plan.ups[stream]):
             edge = plan.up[stream, i]
@@ -428,38 +422,40 @@ def eliminate(core: Core, plan: Plan, slot: int) -> int:
                 above = core.links[above, plan.at_parent[edge]].next
         remove(core, plan, at)
         gone += 1
-    edges = plan.parent.shape[0]
     for i in range(plan.ups[first]):
         if (credit >> i) & 1:
-            core.worth[plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+            core.savings[BY_CA, plan.up[first, i]].cleared += _ROW * gone * float(max(stays, 0))
         if (passed >> i) & 1:
-            core.worth[edges + plan.up[first, i], 0] += _TUPLE * gone * float(max(stays, 0))
+            core.savings[BY_OAP, plan.up[first, i]].cleared += _ROW * gone * float(max(stays, 0))
     return gone
 
 
 @inlined
 def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
     """Schedule a check for when a value is passed."""
-    heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
-    size = core.timer_size[timer]
+    own = core.heaps[timer]
+    heap = core.timers[own.start : own.start + own.room]
+    size = own.length
     put(heap, size, rank, seq, item)
-    core.timer_size[timer] = size + 1
+    own.length = size + 1
     sift_up(heap, size)
 
 
 @inlined
 def drop_timer(core: Core, timer: int) -> None:
     """Remove the first entry of a timer."""
-    heap = core.timers[core.timer_at[timer] : core.timer_at[timer] + core.timer_room[timer]]
-    drop_top(heap, core.timer_size[timer])
-    core.timer_size[timer] -= 1
+    own = core.heaps[timer]
+    heap = core.timers[own.start : own.start + own.room]
+    drop_top(heap, own.length)
+    own.length -= 1
 
 
 @inlined
 def note_changed(core: Core, slot: int) -> None:
     """List a row to be settled after all effects have been propagated."""
-    core.changed[core.ints[CHANGED]] = slot
-    core.ints[CHANGED] += 1
+    scalars = core.scalars[0]
+    core.changed[scalars.changed] = slot
+    scalars.changed += 1
 
 
 @inlined
@@ -468,14 +464,15 @@ def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
 
     Rows that are dropped with it join it, and many-one: their results contain it, too.
     """
+    scalars = core.scalars[0]
     if plan.archived and core.slots[slot].row >= 0:
-        noted = core.ints[SHED]
+        noted = scalars.noted
         core.shed[noted].row = core.slots[slot].row
         core.shed[noted].time = core.slots[slot].time
-        core.shed[noted].at = core.ints[AT]
+        core.shed[noted].at = scalars.at
         core.shed[noted].stream = core.slots[slot].stream
         core.shed[noted].why = why
-        core.ints[SHED] += 1
+        scalars.noted += 1
 
 
 @inlined

@@ -41,6 +41,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.records import record_type
 from tidegate.kernel.windows import expired, joins, past, step_of
 from tidegate.learning.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
 
@@ -90,7 +91,7 @@ THINNING = 0x2545F491
 #: How a held row is sampled. With `most` above 0, pairs are drawn: `passed` matches have passed,
 #: number `next` is chosen, and none after `most` is. With `most` 0 all matches are in the sample,
 #: and `passed` counts how often the sample was thinned since.
-INCLUSION = np.dtype([("random_word", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
+INCLUSION = record_type([("random_word", "u8"), ("passed", "i8"), ("next", "i8"), ("most", "i8")])
 
 
 def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -102,7 +103,7 @@ def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
         ("most", "i8"),
         ("found", "i8"),
     ]
-    return np.dtype([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")], align=True)
+    return record_type([*fields, ("size", "f8"), ("next", "i4"), ("side", "i4")])
 
 
 class SamplerState(NamedTuple):

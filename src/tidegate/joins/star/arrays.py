@@ -33,24 +33,21 @@ class StarTables:
         n, pools, time = len(spec.streams), self.rules.pools, spec.unit.dtype
         never, ranked = self.rules.never, layout.ranked_type(time)
         self.core = star_layout.Core(
-            ints=np.zeros(star_layout.INTS, np.int64),
-            clock=np.full(1, never, time),
-            stream_clock=np.full(n, never, time),
+            scalars=np.zeros(1, star_layout.scalar_type(time)),
+            streams=np.zeros(n, star_layout.stream_type(time)),
+            pools=np.zeros(pools, star_layout.POOL),
             slots=np.zeros(0, star_layout.slot_type(time)),
             free=np.empty(0, np.int32),
             groups=np.zeros((n, 0), star_layout.GROUP),
             heaps=np.empty((2 * pools, 0), np.int32),
             sizes=np.zeros(2 * pools, np.int64),
-            used=np.zeros(pools, np.int64),
-            held=np.zeros(n, np.int64),
             due=np.empty((n, 0), ranked),
-            dues=np.zeros(n, np.int64),
             ending=np.empty(0, ranked),
-            floor=np.zeros(pools),
             cursor=np.zeros(n, np.int64),
             gone=np.empty(0, np.int64),
             memo=np.zeros(star_layout.MEMO, star_layout.memo_type(time)),
         )
+        self.core.scalars["clock"] = self.core.streams["clock"] = never
         self._index = index
         self.fit()
         self.note_ends(self._to_end())
@@ -58,7 +55,7 @@ class StarTables:
     @property
     def held(self) -> int:
         """Number of held rows."""
-        return int(self.core.held.sum())
+        return int(self.core.streams["held"].sum())
 
     def make_room(self, newcomers: int, at_once: int) -> None:
         """Grow the slots so that the newcomers fit.
@@ -75,11 +72,11 @@ class StarTables:
         slots = np.zeros(size, core.slots.dtype)
         slots[:old] = core.slots
         slots["seq"][old:] = -1
-        n = int(core.ints[star_layout.FREE])
+        n = int(core.scalars["free"][0])
         free = np.empty(size, np.int32)
         free[size - old : size - old + n] = core.free[:n]
         free[: size - old] = np.arange(size - 1, old - 1, -1)
-        core.ints[star_layout.FREE] = n + size - old
+        core.scalars["free"] = n + size - old
         gone = np.empty(size, np.int64)
         gone[: len(core.gone)] = core.gone
         self.core = core._replace(
@@ -108,14 +105,14 @@ class StarTables:
     def _to_end(self) -> NDArray[np.int64]:
         """Return the links that end after the clock."""
         end = self._index.arrays.end[: self._index.count]
-        return np.flatnonzero((end > self.core.clock[0]) & (end < self.rules.always))
+        return np.flatnonzero((end > self.core.scalars["clock"]) & (end < self.rules.always))
 
     def note_ends(self, facts: NDArray[np.int64]) -> None:
         """Schedule the ends of these links, if the ranking depends on them."""
         if self.rules.kind < star_layout.DIMPPROB or len(facts) == 0:
             return
         ending = self.core.ending
-        n = int(self.core.ints[star_layout.ENDING])
+        n = int(self.core.scalars["ending"][0])
         if len(ending) < n + len(facts):
             grown = np.empty(2 * (n + len(facts)), ending.dtype)
             grown[:n] = ending[:n]
@@ -124,7 +121,7 @@ class StarTables:
 
     def renumber(self) -> None:
         """Schedule all ends again after links were renumbered."""
-        self.core.ints[star_layout.ENDING] = 0
+        self.core.scalars["ending"] = 0
         self.note_ends(self._to_end())
 
     # ---- rows and records ---------------------------------------------------------------------
@@ -147,14 +144,13 @@ class StarTables:
         """Return the slots of rows that were admitted after the last mark and are held."""
         slots = self.core.slots
         return np.flatnonzero(
-            (slots["state"] == star_layout.HELD)
-            & (slots["seq"] >= self.core.ints[star_layout.MARK])
+            (slots["state"] == star_layout.HELD) & (slots["seq"] >= self.core.scalars["mark"])
         )
 
     def learned(self) -> pa.RecordBatch:
         """Return the DGL state that changed since the mark, of rows that were held at the mark."""
         slots = self.core.slots
-        old = (slots["seq"] >= 0) & (slots["seq"] < self.core.ints[star_layout.MARK])
+        old = (slots["seq"] >= 0) & (slots["seq"] < self.core.scalars["mark"])
         at = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["learned"] == 1) & old)
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(slots[name][at]) for name in names], names)
@@ -162,8 +158,8 @@ class StarTables:
     def mark(self) -> None:
         """Set the mark: everything held now has been recorded."""
         core = self.core
-        core.ints[star_layout.MARK] = core.ints[star_layout.SEQ]
-        core.ints[[star_layout.GONE, star_layout.REWRITTEN]] = 0
+        core.scalars["mark"] = core.scalars["seq"]
+        core.scalars["gone"] = core.scalars["rewritten"] = 0
         core.slots["learned"] = 0
         core.groups["touched"] = 0
 

@@ -37,15 +37,10 @@ _RECORD_BYTES = 16 << 20
 #: Bytes per held row besides its payload.
 TUPLE_OVERHEAD = 256
 
-_COUNTED = {
-    "out_of_order": star_layout.OUT_OF_ORDER,
-    "admitted": star_layout.ADMITTED,
-    "rejected": star_layout.REJECTED,
-    "shed": star_layout.EVICTED,
-    "expired": star_layout.EXPIRED,
-    "filtered": star_layout.FILTERED,
-}
-_SCALARS = {"seq": star_layout.SEQ, "epoch": star_layout.EPOCH, "started": star_layout.STARTED}
+#: Counters of the loop.
+_COUNTED = ("out_of_order", "admitted", "rejected", "shed", "expired", "filtered")
+#: Scalars of the loop that a record stores.
+_SCALARS = ("seq", "epoch", "started")
 #: Fields of a held row in a record, besides its key and payload.
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
 
@@ -110,7 +105,8 @@ class StarEngine:
         known = [clock for clock in (clocks or ())[:n] if clock is not None]
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
         if clocks is not None:
-            stream_clock, number = self._tables.core.stream_clock, self.spec.unit.dtype.type
+            stream_clock = self._tables.core.streams["clock"]
+            number = self.spec.unit.dtype.type
             told = [stream_clock[s] if t is None else number(t) for s, t in enumerate(clocks[:n])]
             self._advance(np.array(told, self.spec.unit.dtype))
         if self._changing is not None:
@@ -124,7 +120,7 @@ class StarEngine:
         """Apply a budget update; rows that do not fit are shed at once."""
         self._allow(number, memory)
         tables, out = self._tables, self._output(0)
-        tables.core.ints[star_layout.SHED] = 0
+        tables.core.scalars["noted"] = 0
         none = _no_batch(self.spec.unit.dtype)
         star.shrink(tables.core, self._index.arrays, tables.rules, none, out)
         self._note_shed(out)
@@ -142,7 +138,7 @@ class StarEngine:
         tables.fit()
         tables.note_ends(ended)
         star.remind(tables.core, self._index.arrays, tables.rules, ended)
-        self._advance(tables.core.stream_clock)
+        self._advance(tables.core.streams["clock"].copy())
 
     def learn_facts(self, other: StarEngine) -> None:
         """Copy the links of another engine whose relation changes, into this new one."""
@@ -157,7 +153,7 @@ class StarEngine:
         """Drop links that ended before every row that can still come, if they are many."""
         assert self._changing is not None
         tables = self._tables
-        before = tables.core.stream_clock.min() - tables.rules.lateness
+        before = tables.core.streams["clock"].min() - tables.rules.lateness
         if self._changing.forget(min(before, self._done)):
             tables.renumber()
 
@@ -183,7 +179,8 @@ class StarEngine:
         batch, order, starts = self._batch(given, waiting, first)
         tables = self._tables
         core, rules, facts = tables.core, tables.rules, self._index.arrays
-        core.ints[[star_layout.TICK_TO, star_layout.STAGE, star_layout.SHED]] = 0
+        for name in ("tick_to", "stage", "noted"):
+            core.scalars[name] = 0
         out = self._output(len(order))
         n, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -307,7 +304,7 @@ class StarEngine:
         """After a batch: store the open tick, and drop the payload of rows that are not held."""
         tables = self._tables
         start = len(order)
-        if not close and batch.time[-1] >= tables.core.clock[0]:
+        if not close and batch.time[-1] >= tables.core.scalars["clock"][0]:
             start = int(np.searchsorted(batch.time, batch.time[-1]))
         if start > 0:
             self._done = max(self._done, batch.time[start - 1])
@@ -327,13 +324,13 @@ class StarEngine:
         """Drop the payload of rows that are not held, if these are many."""
         tables = self._tables
         for s, payload in enumerate(self._payload):
-            if payload.wants_trim(int(tables.core.held[s])):
+            if payload.wants_trim(int(tables.core.streams["held"][s])):
                 payload.trim(0, tables.keep_rows(s, 0, payload.rows))
 
     # ---- what was shed, and counters ----------------------------------------------------------
 
     def _note_shed(self, out: star_layout.Output) -> None:
-        n = int(self._tables.core.ints[star_layout.SHED])
+        n = int(self._tables.core.scalars["noted"][0])
         for s, side in enumerate(self.spec.streams):
             mine = np.flatnonzero(out.shed_stream[:n] == s)
             if len(mine) == 0:
@@ -367,10 +364,10 @@ class StarEngine:
 
     def take_counters(self) -> dict[str, int | float]:
         """Return flows since the last call, and current gauges."""
-        ints = self._tables.core.ints
-        for name, at in _COUNTED.items():
-            self._flows[name] += int(ints[at])
-            ints[at] = 0
+        scalars = self._tables.core.scalars
+        for name in _COUNTED:
+            self._flows[name] += int(scalars[name][0])
+            scalars[name] = 0
         taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
@@ -392,9 +389,9 @@ class StarEngine:
         """Return what has changed since the last record."""
         tables = self._tables
         core = tables.core
-        rewritten = bool(core.ints[star_layout.REWRITTEN])
+        rewritten = bool(core.scalars["rewritten"][0])
         new = tables.unmarked()
-        gone = core.gone[: core.ints[star_layout.GONE]].copy()
+        gone = core.gone[: core.scalars["gone"][0]].copy()
         parts = {
             "gone": pa.record_batch([pa.array(gone)], ["seq"]),
             "rates": tables.rates(changed=not rewritten),
@@ -440,11 +437,11 @@ class StarEngine:
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
-        scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
+        scalars = {name: int(core.scalars[name][0]) for name in _SCALARS}
         return {
-            "clock": core.clock[0].item(),
-            "heard": core.stream_clock.tolist(),
-            "floor": core.floor.tolist(),
+            "clock": core.scalars["clock"][0].item(),
+            "heard": core.streams["clock"].tolist(),
+            "floor": core.pools["floor"].tolist(),
             "done": self._done.item(),
             "order": self.budget_update,
             **scalars,
@@ -491,13 +488,11 @@ class StarEngine:
         if head.get("order") is not None:
             self._allow(*head["order"])
         core = tables.core
-        core.clock[0], core.stream_clock[:], core.floor[:] = (
-            head["clock"],
-            head["heard"],
-            head["floor"],
-        )
-        for name, at in _SCALARS.items():
-            core.ints[at] = head[name]
+        core.scalars["clock"] = head["clock"]
+        core.streams["clock"] = head["heard"]
+        core.pools["floor"] = head["floor"]
+        for name in _SCALARS:
+            core.scalars[name] = head[name]
         tables.fit()
         for batch in rates:
             tables.load_rates(batch)

@@ -9,33 +9,16 @@ import numpy as np
 
 from tidegate.joins.star.layout import (
     ADD,
-    ADMITTED,
-    BASE,
     BEGIN,
     COUNT,
     DGL,
     DIMPPROB,
-    ENDING,
-    EPOCH,
-    EVICTED,
-    EXPIRED,
-    FILTERED,
     FIXED,
-    FREE,
-    GONE,
     HELD,
-    MARK,
     NOTHING,
     PENDING,
     RATE,
-    RATED,
-    REJECTED,
-    REWRITTEN,
-    SEQ,
-    SHED,
     SIMPPROB,
-    STAGE,
-    STARTED,
     TAKE,
     Batch,
     Core,
@@ -71,6 +54,7 @@ def link(core: Core, slot: int) -> None:
 @inner
 def release(core: Core, slot: int) -> None:
     """Remove a row from its group, and free its slot."""
+    scalars = core.scalars[0]
     held = core.slots[slot]
     if held.prev >= 0:
         core.slots[held.prev].next = held.next
@@ -81,21 +65,22 @@ def release(core: Core, slot: int) -> None:
     core.groups[held.stream, held.entry].count -= 1
     held.state = 0
     held.seq = -1
-    core.free[core.ints[FREE]] = slot
-    core.ints[FREE] += 1
+    core.free[scalars.free] = slot
+    scalars.free += 1
 
 
 @inlined
 def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: int) -> None:
     """Insert newcomer i into its group if it has an active link; otherwise count it as filtered."""
+    scalars = core.scalars[0]
     stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
     end = last_end(facts, stream, entry, time, rules.never)
     batch.slot[i] = -1
     if end == rules.never:
-        core.ints[FILTERED] += 1
+        scalars.filtered += 1
         return
-    core.ints[FREE] -= 1
-    slot = core.free[core.ints[FREE]]
+    scalars.free -= 1
+    slot = core.free[scalars.free]
     batch.slot[i] = slot
     held = core.slots[slot]
     held.stream, held.entry, held.time, held.row = stream, entry, time, batch.row[i]
@@ -104,7 +89,7 @@ def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: i
         held.until = min(end, time + rules.windows[stream])
     held.weight, held.rank = batch.weight[i], batch.rank[i]
     held.state, held.seen, held.learned, held.origin = PENDING, seen, 0, i
-    held.matches, held.gain, held.tie, held.last = 0, 0.0, 0.0, core.clock[0]
+    held.matches, held.gain, held.tie, held.last = 0, 0.0, 0.0, scalars.clock
     held.seq = -1
     link(core, slot)
 
@@ -113,7 +98,7 @@ def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: i
 def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
     """Return True if no future row can join a row, as long as the other streams are in order."""
     for o in range(rules.windows.shape[0]):
-        if o != stream and not core.stream_clock[o] >= until + rules.lateness:
+        if o != stream and not core.streams[o].clock >= until + rules.lateness:
             return False
     return True
 
@@ -126,7 +111,7 @@ def _overdue(core: Core, rules: Rules, pool: int) -> int:
         if rules.pools > 1 and s != pool:
             continue
         slot = _oldest(core, s)
-        if slot < 0 or not core.clock[0] >= core.slots[slot].until + rules.lateness:
+        if slot < 0 or not core.scalars[0].clock >= core.slots[slot].until + rules.lateness:
             continue
         if (
             best < 0
@@ -144,13 +129,13 @@ def _overdue(core: Core, rules: Rules, pool: int) -> int:
 def _oldest(core: Core, stream: int) -> int:
     """Return the slot of the row of a stream that ends first, or -1."""
     due = core.due[stream]
-    while core.dues[stream] > 0:
+    while core.streams[stream].due > 0:
         slot = due[0].item
         held = core.slots[slot]
         if held.seq == due[0].seq and held.state == HELD and held.until == due[0].rank:
             return int(slot)
-        drop_top(due, core.dues[stream])
-        core.dues[stream] -= 1
+        drop_top(due, core.streams[stream].due)
+        core.streams[stream].due -= 1
     return -1
 
 
@@ -159,7 +144,7 @@ def schedule(core: Core, slot: int) -> None:
     """Add a row to the heap of expiry times."""
     stream = core.slots[slot].stream
     due = core.due[stream]
-    if core.dues[stream] == due.shape[0]:
+    if core.streams[stream].due == due.shape[0]:
         # The heap is full: drop entries of rows that are gone or end at another time.
         n = 0
         for i in range(due.shape[0]):
@@ -168,28 +153,29 @@ def schedule(core: Core, slot: int) -> None:
                 due[n] = due[i]
                 sift_up(due, n)
                 n += 1
-        core.dues[stream] = n
-    n = core.dues[stream]
+        core.streams[stream].due = n
+    n = core.streams[stream].due
     put(due, n, core.slots[slot].until, core.slots[slot].seq, slot)
     sift_up(due, n)
-    core.dues[stream] = n + 1
+    core.streams[stream].due = n + 1
 
 
 @inner
 def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> None:
     """Remove a row from memory."""
+    scalars = core.scalars[0]
     held = core.slots[slot]
     held.state = PENDING
     if rules.kind != NOTHING:
         pull(core, slot)
     if _counts(rules):
         recount(core, facts, rules, slot, TAKE, -1)
-    core.used[pool_of(rules, held.stream)] -= 1
-    core.held[held.stream] -= 1
-    if held.seq < core.ints[MARK]:
-        core.gone[core.ints[GONE]] = held.seq
-        core.ints[GONE] += 1
-    if held.seq >= core.ints[BASE] and core.ints[STAGE] != BEGIN:
+    core.pools[pool_of(rules, held.stream)].used -= 1
+    core.streams[held.stream].held -= 1
+    if held.seq < scalars.mark:
+        core.gone[scalars.gone] = held.seq
+        scalars.gone += 1
+    if held.seq >= scalars.first_new and scalars.stage != BEGIN:
         # Other newcomers of this tick may still probe this newcomer.
         if rules.shed_when == BEFORE_PROBE:
             return
@@ -199,11 +185,12 @@ def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> N
 
 @inlined
 def _shed(core: Core, out: Output, slot: int, was_held: bool) -> None:
-    n = core.ints[SHED]
+    scalars = core.scalars[0]
+    n = scalars.noted
     if n < out.shed_row.shape[0]:
         out.shed_row[n], out.shed_stream[n] = core.slots[slot].row, core.slots[slot].stream
-        out.shed_time[n], out.shed_held[n] = core.clock[0], was_held
-        core.ints[SHED] = n + 1
+        out.shed_time[n], out.shed_held[n] = scalars.clock, was_held
+        scalars.noted = n + 1
 
 
 @inner
@@ -212,8 +199,8 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
     held = core.slots[slot]
     held.state = HELD
     pool = pool_of(rules, held.stream)
-    core.used[pool] += 1
-    core.held[held.stream] += 1
+    core.pools[pool].used += 1
+    core.streams[held.stream].held += 1
     schedule(core, slot)
     if rules.kind == NOTHING:
         return
@@ -225,7 +212,8 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
         held.matches = partners
     if rules.kind == FIXED:
         if fresh:
-            held.rank += rules.floor_weight * core.floor[pool] + rules.seq_weight * float(held.seq)
+            held.rank += rules.floor_weight * core.pools[pool].floor
+            held.rank += rules.seq_weight * float(held.seq)
     elif rules.kind >= RATE:
         held.rank = worth(core, facts, rules, slot)
     else:
@@ -244,18 +232,18 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
 @inlined
 def admit(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     """Admit newcomer i; if the pool is over budget then, shed rows or reject the newcomer."""
-    ints = core.ints
+    scalars = core.scalars[0]
     slot = batch.slot[i]
     if slot < 0:
         return
     held = core.slots[slot]
-    held.seq = ints[SEQ]
-    ints[SEQ] += 1
-    held.last = core.clock[0]
+    held.seq = scalars.seq
+    scalars.seq += 1
+    held.last = scalars.clock
     if _expired(core, rules, held.stream, held.until):
         return
     hold(core, facts, rules, slot, True)
-    ints[ADMITTED] += 1
+    scalars.admitted += 1
     fit(core, facts, rules, batch, out, pool_of(rules, held.stream), slot)
 
 
@@ -264,18 +252,20 @@ def fit(
     core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, pool: int, slot: int
 ) -> None:
     """Shed rows of a pool that is over budget. `slot` is the newcomer, or -1."""
-    ints = core.ints
-    while core.used[pool] > rules.budgets[pool]:
+    scalars = core.scalars[0]
+    while core.pools[pool].used > rules.budgets[pool]:
         least = _overdue(core, rules, pool)
         if least >= 0:
-            ints[EXPIRED] += 1
+            scalars.expired += 1
         else:
             least = victim(core, facts, rules, pool)
-            core.floor[pool] = max(core.floor[pool], core.slots[least].rank)
+            core.pools[pool].floor = max(core.pools[pool].floor, core.slots[least].rank)
             was_held = least != slot
-            ints[EVICTED if was_held else REJECTED] += 1
-            if not was_held:
-                ints[ADMITTED] -= 1
+            if was_held:
+                scalars.shed += 1
+            else:
+                scalars.rejected += 1
+                scalars.admitted -= 1
             _shed(core, out, least, was_held)
         _leave(core, facts, rules, batch, least)
 
@@ -283,21 +273,21 @@ def fit(
 @inlined
 def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick. The weight of an arrival doubles every half-life."""
-    ints = core.ints
+    scalars = core.scalars[0]
     weight = 1.0
     if rules.halflife > 0:
-        epoch = np.int64(core.clock[0] // rules.halflife)
-        if ints[STARTED] == 0:
-            ints[STARTED], ints[EPOCH] = 1, epoch
-        age = epoch - ints[EPOCH]
+        epoch = np.int64(scalars.clock // rules.halflife)
+        if scalars.started == 0:
+            scalars.started, scalars.epoch = 1, epoch
+        age = epoch - scalars.epoch
         if age > 512:
             shrink = math.ldexp(1.0, -min(age, 2000))
             for s in range(core.groups.shape[0]):
                 for e in range(core.groups.shape[1]):
                     core.groups[s, e].rate *= shrink
                     core.groups[s, e].sum *= shrink
-            ints[EPOCH], ints[REWRITTEN] = epoch, 1
-            ints[RATED] += 1
+            scalars.epoch, scalars.rewritten = epoch, 1
+            scalars.rated += 1
             age = 0
             for pool in range(rules.pools):
                 size = core.sizes[pool]
@@ -313,17 +303,17 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
             group.rate += weight
             group.sum += weight * batch.weight[i]
             group.touched = 1
-    ints[RATED] += 1
+    scalars.rated += 1
 
 
 @inner
 def end_facts(core: Core, facts: Facts, rules: Rules) -> None:
     """Process links that have ended: update the ranks of the rows they connected."""
-    ints = core.ints
-    while ints[ENDING] > 0 and core.ending[0].rank <= core.clock[0]:
+    scalars = core.scalars[0]
+    while scalars.ending > 0 and core.ending[0].rank <= scalars.clock:
         fact, end = core.ending[0].item, core.ending[0].rank
-        drop_top(core.ending, ints[ENDING])
-        ints[ENDING] -= 1
+        drop_top(core.ending, scalars.ending)
+        scalars.ending -= 1
         if facts.end[fact] != end:
             continue  # the link was given an earlier end
         if _counts(rules):
@@ -353,5 +343,5 @@ def expire(core: Core, facts: Facts, rules: Rules, batch: Batch) -> None:
         slot = _oldest(core, s)
         while slot >= 0 and _expired(core, rules, s, core.slots[slot].until):
             _leave(core, facts, rules, batch, slot)
-            core.ints[EXPIRED] += 1
+            core.scalars[0].expired += 1
             slot = _oldest(core, s)

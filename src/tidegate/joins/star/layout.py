@@ -20,17 +20,6 @@ from tidegate.kernel.compiling import Array
 #: importance. `AUTO` weights by the importance of the results.
 NOTHING, FIXED, SIMPPROB, DIMPPROB, DGL, RATE, AUTO = range(7)
 
-# Places in `Core.ints`.
-FREE, SEQ, MARK, GONE, SHED = 0, 1, 2, 3, 4
-OUT_OF_ORDER, ADMITTED, REJECTED, EVICTED, EXPIRED, FILTERED = 5, 6, 7, 8, 9, 10
-# Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
-TICK_FROM, TICK_TO, STAGE, AT, BASE = 11, 12, 13, 14, 15
-EPOCH, STARTED, REWRITTEN = 16, 17, 18
-ENDING = 19  # length of `Core.ending`
-RATED = 20  # changes with all that `worth` depends on
-# Whether a probe stopped at a full output, and at which fact and slot it continues.
-PAUSED, PAUSED_FACT, PAUSED_SLOT = 21, 22, 23
-INTS = 24
 #: Number of entries in the cache of `worth`; a power of two.
 MEMO = 256
 
@@ -39,6 +28,66 @@ PENDING, HELD = 1, 2
 # Stages of a tick, and actions of `match.join_partners`.
 BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 EMIT, ADD, TAKE, COUNT = 2, 1, -1, 0
+
+
+def scalar_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the single values of a join."""
+    return np.dtype(
+        [
+            ("clock", time),  # the largest time seen
+            ("free", "i8"),  # length of `Core.free`
+            ("seq", "i8"),  # the next sequence number
+            ("ending", "i8"),  # length of the heap `Core.ending`
+            ("rated", "i8"),  # increases whenever a result of `worth` may change
+            # Arrivals of the epoch `epoch` count 1. An epoch is one half-life.
+            ("epoch", "i8"),
+            ("started", "i8"),  # 1 once `epoch` is set
+            # Since the mark, which is set when the state is recorded:
+            ("mark", "i8"),  # the sequence number at the mark
+            ("gone", "i8"),  # length of `Core.gone`
+            ("rewritten", "i8"),  # 1 if all arrival counts were rescaled
+            # Since the batch began:
+            ("noted", "i8"),  # early departures noted in the output
+            ("tick_from", "i8"),  # the first newcomer of the current tick
+            ("tick_to", "i8"),  # the first newcomer after it
+            ("stage", "i8"),  # the stage of the tick
+            ("at", "i8"),  # the newcomer that probes
+            ("first_new", "i8"),  # the sequence number of the first newcomer of the tick
+            # Set if a probe stopped at a full output, and where it continues:
+            ("paused", "i8"),
+            ("paused_fact", "i8"),
+            ("paused_slot", "i8"),
+            # Counters:
+            ("out_of_order", "i8"),
+            ("admitted", "i8"),
+            ("rejected", "i8"),
+            ("shed", "i8"),
+            ("expired", "i8"),
+            ("filtered", "i8"),
+        ],
+        align=True,
+    )
+
+
+def stream_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the values of each stream."""
+    return np.dtype(
+        [
+            ("clock", time),  # the largest time seen of the stream
+            ("held", "i8"),  # number of held rows
+            ("due", "i8"),  # length of the stream's heap in `Core.due`
+        ],
+        align=True,
+    )
+
+
+#: The values of each memory pool.
+POOL = np.dtype(
+    [
+        ("used", "i8"),  # number of held rows
+        ("floor", "f8"),  # the largest rank shed so far
+    ]
+)
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -103,20 +152,16 @@ def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
 class Core(NamedTuple):
     """All state of one join except the relation, for n streams and p memory pools."""
 
-    ints: Array
-    clock: Array  # [1]: the largest time seen
-    stream_clock: Array  # [n]: the largest time seen of each stream
+    scalars: Array  # [1]
+    streams: Array  # [n]
+    pools: Array  # [p]
     slots: Array
-    free: Array
+    free: Array  # unused slots
     groups: Array  # [n, entries]
     heaps: Array  # [2 p, slots]; the second p heaps hold the rows whose DGL priority is zero
     sizes: Array  # [2 p]: sizes of the heaps
-    used: Array  # [p]
-    held: Array  # [n]
     due: Array  # [n, .]: heaps of rows by the time they expire
-    dues: Array  # [n]: sizes of the heaps in `due`
     ending: Array  # a heap of links by the time they end
-    floor: Array  # [p]: the largest rank shed so far
     cursor: Array  # [n]: the slots of the combination that a probe is at
     gone: Array  # sequence numbers of rows that left since the mark
     memo: Array  # [MEMO]

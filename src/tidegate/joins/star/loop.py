@@ -20,25 +20,14 @@ from tidegate.joins.star.held_rows import (
     schedule,
 )
 from tidegate.joins.star.layout import (
-    AT,
-    BASE,
     BEGIN,
     EMIT,
     END,
-    ENDING,
     FIRST,
-    FREE,
     HELD,
-    OUT_OF_ORDER,
-    PAUSED,
     PENDING,
     RATE,
-    RATED,
     SECOND,
-    SEQ,
-    STAGE,
-    TICK_FROM,
-    TICK_TO,
     Batch,
     Core,
     Output,
@@ -52,9 +41,11 @@ from tidegate.kernel.layout import AFTER_PROBE, DONE, OUTPUT_FULL
 
 
 @inlined
-def _hear(core: Core, stream: int, time: Any) -> None:
-    core.stream_clock[stream] = max(core.stream_clock[stream], time)
-    core.clock[0] = max(core.clock[0], time)
+def _advance_clock(core: Core, stream: int, time: Any) -> None:
+    """Advance the clocks of a stream and of the join to a time."""
+    scalars = core.scalars[0]
+    core.streams[stream].clock = max(core.streams[stream].clock, time)
+    scalars.clock = max(scalars.clock, time)
 
 
 @inlined
@@ -62,24 +53,24 @@ def _probe_tick(
     core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output, n: int
 ) -> tuple[int, int]:
     """Probe with every newcomer of the tick, starting at the cursor."""
-    ints = core.ints
+    scalars = core.scalars[0]
     alone = rules.windows.shape[0] == 1
-    for i in range(ints[AT], ints[TICK_TO]):
-        ints[AT] = i
+    for i in range(scalars.at, scalars.tick_to):
+        scalars.at = i
         if batch.probed[i]:
             continue
         stream, entry, time = batch.stream[i], batch.entry[i], batch.time[i]
         is_first = rules.shed_when == AFTER_PROBE
         if not is_first and batch.slot[i] < 0:
             continue
-        if is_first and not ints[PAUSED]:
+        if is_first and not scalars.paused:
             arrive(core, facts, rules, batch, i, 0)
             if batch.slot[i] < 0:
                 continue
         n = join_partners(
             core, facts, rules, out.rows, n, stream, entry, time, batch.row[i], EMIT, -1
         )
-        if ints[PAUSED]:
+        if scalars.paused:
             return n, OUTPUT_FULL
         if alone:
             release(core, batch.slot[i])
@@ -91,7 +82,8 @@ def _probe_tick(
 
 @inlined
 def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
-    start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
+    scalars = core.scalars[0]
+    start, stop = scalars.tick_from, scalars.tick_to
     if rules.shed_when != AFTER_PROBE:
         for i in range(start, stop):
             arrive(core, facts, rules, batch, i, 0)
@@ -104,7 +96,8 @@ def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Outpu
 @inlined
 def _close_tick(core: Core, batch: Batch) -> None:
     """Free the slots of newcomers that are not held."""
-    for i in range(core.ints[TICK_FROM], core.ints[TICK_TO]):
+    scalars = core.scalars[0]
+    for i in range(scalars.tick_from, scalars.tick_to):
         slot = batch.slot[i]
         if slot >= 0 and core.slots[slot].state == PENDING:
             release(core, slot)
@@ -121,60 +114,60 @@ def run(
     tick of an earlier batch has probed, its rows are linked first, so that out-of-order rows find
     them.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     total = batch.time.shape[0]
-    if ints[TICK_TO] == 0 and ints[STAGE] == BEGIN:
+    if scalars.tick_to == 0 and scalars.stage == BEGIN:
         for i in range(total):
             if batch.probed[i]:
                 arrive(core, facts, rules, batch, i, 1)
     while True:
-        stage = ints[STAGE]
+        stage = scalars.stage
         if stage == BEGIN:
-            start = ints[TICK_TO]
+            start = scalars.tick_to
             if start >= total:
                 return n, DONE
             time = batch.time[start]
             stop = start + 1
             while stop < total and batch.time[stop] == time:
                 stop += 1
-            ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
-            ints[RATED] += 1
+            scalars.tick_from, scalars.tick_to, scalars.at = start, stop, start
+            scalars.rated += 1
             for i in range(start, stop):
-                ints[OUT_OF_ORDER] += time < core.stream_clock[batch.stream[i]]
-                _hear(core, batch.stream[i], time)
+                scalars.out_of_order += time < core.streams[batch.stream[i]].clock
+                _advance_clock(core, batch.stream[i], time)
             end_facts(core, facts, rules)
             expire(core, facts, rules, batch)
-            ints[BASE] = ints[SEQ]
-            ints[STAGE] = FIRST
-        waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
+            scalars.first_new = scalars.seq
+            scalars.stage = FIRST
+        waits = scalars.tick_to == total and not close and batch.time[total - 1] >= scalars.clock
         if stage in (FIRST, SECOND):
             if waits and rules.defer:
-                ints[STAGE] = END
+                scalars.stage = END
             elif (stage == FIRST) == (rules.shed_when == AFTER_PROBE):
                 n, why = _probe_tick(core, facts, rules, batch, out, n)
                 if why != DONE:
                     return n, why
-                ints[STAGE] = END if waits or stage == SECOND else SECOND
+                scalars.stage = END if waits or stage == SECOND else SECOND
             else:
                 _admit_tick(core, facts, rules, batch, out)
-                ints[STAGE] = END if stage == SECOND else SECOND
+                scalars.stage = END if stage == SECOND else SECOND
         if stage == END:
             if waits:
                 # The rows of an open tick come again with the next batch.
-                for i in range(ints[TICK_FROM], total):
+                for i in range(scalars.tick_from, total):
                     if batch.slot[i] >= 0:
                         release(core, batch.slot[i])
             else:
                 _close_tick(core, batch)
-            ints[STAGE] = BEGIN
+            scalars.stage = BEGIN
 
 
 @entry_point
 def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -> None:
     """Advance the stream clocks, and drop rows that have expired."""
-    core.ints[RATED] += 1
+    core.scalars[0].rated += 1
     for s in range(told.shape[0]):
-        _hear(core, s, told[s])
+        _advance_clock(core, s, told[s])
     end_facts(core, facts, rules)
     expire(core, facts, rules, batch)
 
@@ -182,7 +175,7 @@ def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -
 @entry_point
 def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) -> None:
     """Shed rows until the budgets, which have just changed, are met."""
-    core.ints[RATED] += 1
+    core.scalars[0].rated += 1
     for pool in range(rules.pools):
         fit(core, facts, rules, batch, out, pool, -1)
 
@@ -190,10 +183,11 @@ def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) ->
 @entry_point
 def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
     """Hold rows from a checkpoint again. They come in the order of their sequence numbers."""
-    core.ints[RATED] += 1
+    scalars = core.scalars[0]
+    scalars.rated += 1
     for i in range(tuples.shape[0]):
-        core.ints[FREE] -= 1
-        slot = core.free[core.ints[FREE]]
+        scalars.free -= 1
+        slot = core.free[scalars.free]
         core.slots[slot] = tuples[i]
         held = core.slots[slot]
         held.state, held.seen, held.learned = PENDING, 1, 0
@@ -208,7 +202,7 @@ def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
 @entry_point
 def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
     """Shorten the lives of held rows whose links have been given an end."""
-    core.ints[RATED] += 1
+    core.scalars[0].rated += 1
     for i in range(ended.shape[0]):
         fact = ended[i]
         for s in range(rules.windows.shape[0]):
@@ -226,8 +220,9 @@ def remind(core: Core, facts: Facts, rules: Rules, ended: Array) -> None:
 @entry_point
 def note_ends(core: Core, facts: Facts, fact: Array) -> None:
     """Add the ends of links to the heap of ends, which has room for them."""
+    scalars = core.scalars[0]
     for i in range(fact.shape[0]):
-        n = core.ints[ENDING]
+        n = scalars.ending
         put(core.ending, n, facts.end[fact[i]], fact[i], fact[i])
         sift_up(core.ending, n)
-        core.ints[ENDING] = n + 1
+        scalars.ending = n + 1

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.joins.star.layout import (
-    BASE,
     COUNT,
     DGL,
     EMIT,
     HELD,
-    PAUSED,
-    PAUSED_FACT,
-    PAUSED_SLOT,
     Core,
     Rules,
 )
@@ -51,7 +47,8 @@ def _other(stream: int, depth: int) -> int:
 
 @inlined
 def _pause(core: Core, fact: int, slot: int) -> None:
-    core.ints[PAUSED], core.ints[PAUSED_FACT], core.ints[PAUSED_SLOT] = 1, fact, slot
+    scalars = core.scalars[0]
+    scalars.paused, scalars.paused_fact, scalars.paused_slot = 1, fact, slot
 
 
 @inlined
@@ -76,16 +73,17 @@ def join_partners(
     ended. `ADD` and `TAKE` also update the matches of the other rows. `only` restricts the search
     to one link; -1 means all links of the row.
     """
+    scalars = core.scalars[0]
     others = rules.windows.shape[0] - 1
     fact = only if only >= 0 else facts.first[stream, entry]
-    resumes = action == EMIT and core.ints[PAUSED] == 1
+    resumes = action == EMIT and scalars.paused == 1
     if resumes:
-        fact = core.ints[PAUSED_FACT]
-        core.ints[PAUSED] = 0
+        fact = scalars.paused_fact
+        scalars.paused = 0
     while fact >= 0:
         fits = active(facts, fact, time)
         if action != EMIT and only < 0:
-            fits = fits and facts.end[fact] > core.clock[0]
+            fits = fits and facts.end[fact] > scalars.clock
         if fits and others == 0:
             if n == rows.shape[1]:
                 _pause(core, fact, -1)
@@ -97,7 +95,7 @@ def join_partners(
             slot = core.groups[_other(stream, 0), facts.key[fact, _other(stream, 0)]].head
             if resumes:
                 # `core.cursor` still contains the slots of the streams before the last.
-                depth, slot = others - 1, core.ints[PAUSED_SLOT]
+                depth, slot = others - 1, scalars.paused_slot
                 resumes = False
             while depth >= 0:
                 if slot < 0:
@@ -126,7 +124,7 @@ def join_partners(
                         if (
                             rules.kind == DGL
                             and core.slots[one].state == HELD
-                            and core.slots[one].seq < core.ints[BASE]
+                            and core.slots[one].seq < scalars.first_new
                         ):
                             learn(core, rules, one)
                     elif action != COUNT:

@@ -6,7 +6,7 @@ lowest rank is always known exactly.
 
 from __future__ import annotations
 
-from tidegate.joins.star.layout import DGL, DIMPPROB, MEMO, RATE, RATED, Core, Rules
+from tidegate.joins.star.layout import DGL, DIMPPROB, MEMO, RATE, Core, Rules
 from tidegate.joins.star.link_index import Facts, active
 from tidegate.kernel.compiling import inlined, inner
 
@@ -82,7 +82,7 @@ def pool_of(rules: Rules, stream: int) -> int:
 def _balance(core: Core, rules: Rules, slot: int) -> float:
     """Return the DGL priority of a row at the current time."""
     held = core.slots[slot]
-    return float(held.gain - rules.params[1] * float(core.clock[0] - held.last))
+    return float(held.gain - rules.params[1] * float(core.scalars[0].clock - held.last))
 
 
 @inner
@@ -96,11 +96,12 @@ def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
 
     A key may have very many links and rows, so the last values are cached.
     """
+    scalars = core.scalars[0]
     held = core.slots[slot]
     spread = 97 * held.stream + int(8.0 * min(held.weight, 1e9))
     memo = core.memo[(held.entry + spread) & (MEMO - 1)]
     if (
-        memo.rated == core.ints[RATED]
+        memo.rated == scalars.rated
         and memo.entry == held.entry
         and memo.stream == held.stream
         and memo.weight == held.weight
@@ -112,9 +113,9 @@ def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
     since, before = rules.never, rules.always
     fact = facts.first[held.stream, held.entry]
     while fact >= 0:
-        if facts.end[fact] > core.clock[0] and facts.begin[fact] > held.time:
+        if facts.end[fact] > scalars.clock and facts.begin[fact] > held.time:
             before = min(before, facts.begin[fact])
-        if active(facts, fact, held.time) and facts.end[fact] > core.clock[0]:
+        if active(facts, fact, held.time) and facts.end[fact] > scalars.clock:
             since = max(since, facts.begin[fact])
             rates, sums = 1.0, 1.0
             for o in range(streams):
@@ -144,7 +145,7 @@ def worth(core: Core, facts: Facts, rules: Rules, slot: int) -> float:
         fact = facts.next[fact, held.stream]
     if rules.kind == RATE:
         total *= held.weight
-    memo.rated, memo.entry, memo.stream = core.ints[RATED], held.entry, held.stream
+    memo.rated, memo.entry, memo.stream = scalars.rated, held.entry, held.stream
     memo.weight, memo.since, memo.before, memo.worth = held.weight, since, before, total
     return float(total)
 
@@ -176,15 +177,16 @@ def victim(core: Core, facts: Facts, rules: Rules, pool: int) -> int:
 @inner
 def learn(core: Core, rules: Rules, slot: int) -> None:
     """DGL: credit a held row with a result. Its current matches count once per instant."""
+    scalars = core.scalars[0]
     held = core.slots[slot]
-    since = float(core.clock[0] - held.last)
-    share = held.weight * max(float(held.time + rules.windows[held.stream] - core.clock[0]), 0.0)
+    since = float(scalars.clock - held.last)
+    share = held.weight * max(float(held.time + rules.windows[held.stream] - scalars.clock), 0.0)
     share /= rules.params[0]
     if since > 0.0:
         # Only instants without a result, after the last result and before this one, cost priority.
         idle = max(since - rules.params[2], 0.0)
         held.gain = max(held.gain - rules.params[1] * idle, 0.0) + share * float(held.matches)
-        held.last = core.clock[0]
+        held.last = scalars.clock
     held.gain += share
     held.learned = 1
     _regain(core, rules, slot)

@@ -9,7 +9,7 @@ import numpy as np
 from tidegate.joins.window.keys import list_idle, only_counted
 from tidegate.joins.window.victims import enqueue, of_tuples, victim, worth
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
-from tidegate.kernel.heap import before, drop_top, put, sift_up
+from tidegate.kernel.heap import before, drop_top, heapify, push
 from tidegate.kernel.layout import (
     ADMITTED,
     BUDGET,
@@ -155,10 +155,9 @@ def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
         for i in range(late.shape[0]):
             if core.slots[late[i].item].seq == late[i].seq:
                 late[n] = late[i]
-                sift_up(late, n)
                 n += 1
-    put(late, n, end, seq, slot)
-    sift_up(late, n)
+        heapify(late, n)
+    push(late, n, end, seq, slot)
     ints[LATE_DUE + side] = n + 1
 
 

@@ -8,7 +8,14 @@ import numpy as np
 
 from tidegate.joins.window.victims import requeue
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
-from tidegate.kernel.hash_table import UPPER, entry_at, place_of
+from tidegate.kernel.hash_table import (
+    add,
+    entry_at,
+    place_of,
+    prefetch_hash,
+    prefetch_place,
+    set_entry,
+)
 from tidegate.kernel.layout import (
     BY_SCORE,
     ENTRIES,
@@ -36,16 +43,15 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
     """Find or create the entry of each hash; stop if there is no room, and return where."""
     ints = core.ints
     table = core.table
-    mask = np.uint64(table.shape[0] - 1)
     n = hashes.shape[0]
     for i in range(n):
         if i + AHEAD < n:
-            prefetch(table, hashes[i + AHEAD] & mask)
+            prefetch_place(table, hashes[i + AHEAD])
         if i + AHEAD // 2 < n:
-            prefetch(core.hashes, entry_at(core, hashes[i + AHEAD // 2] & mask))
+            prefetch_hash(table, core.hashes, hashes[i + AHEAD // 2])
         h = hashes[i]
-        at = place_of(core, h)
-        entry = entry_at(core, at)
+        at = place_of(table, core.hashes, h)
+        entry = entry_at(table, at)
         if entry < 0:
             if ints[FREE_ENTRIES] > 0:
                 ints[FREE_ENTRIES] -= 1
@@ -55,7 +61,7 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
                 ints[ENTRIES] += 1
             else:
                 return i
-            table[at] = h & UPPER | np.uint64(entry + 1)
+            set_entry(table, at, h, entry)
             core.hashes[entry] = h
         entries[i] = entry
     return int(n)
@@ -94,21 +100,17 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
     ints = core.ints
     table = core.table
     table[:] = 0
-    mask = np.uint64(table.shape[0] - 1)
     free = 0
     for entry in range(ints[ENTRIES]):
         if entry + AHEAD < ints[ENTRIES]:
-            prefetch(table, core.hashes[entry + AHEAD] & mask)
+            prefetch_place(table, core.hashes[entry + AHEAD])
         empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
         if empty and not (keep_rates and only_counted(core, entry)):
             _reset_rates(core, entry)
             core.free_entries[free] = entry
             free += 1
             continue
-        at = core.hashes[entry] & mask
-        while table[at] != 0:
-            at = (at + np.uint64(1)) & mask
-        table[at] = core.hashes[entry] & UPPER | np.uint64(entry + 1)
+        add(table, core.hashes[entry], entry)
     ints[FREE_ENTRIES] = free
 
 
@@ -222,7 +224,7 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             ints[EPOCH] = epoch
         age = epoch - ints[EPOCH]
         if age > 512:
-            shrink = math.ldexp(1.0, -min(age, 2000))
+            shrink = math.ldexp(1.0, -int(min(age, 2000)))
             ints[STAT_ONLY] = 0
             for entry in range(ints[ENTRIES]):
                 core.groups[2 * entry].rate *= shrink
@@ -238,7 +240,7 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             age = 0
             weigh(core, rules)
             requeue(core, rules)
-        weight = math.ldexp(1.0, age)
+        weight = math.ldexp(1.0, int(age))
     for i in range(start, stop):
         if rules.counting == SKETCHED:
             observe_in_sketch(core, batch.entry[i], batch.side[i], weight)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array, entry_point, inlined
-from tidegate.kernel.heap import drop_top, put, sift_down, sift_up
+from tidegate.kernel.heap import drop_top, heapify, push, put, sift_down
 
 # States of a row.
 COMING, WAITING, TAKEN, DROPPED = range(4)
@@ -97,13 +97,13 @@ def _see(queue: Queue, rules: Rules, i: int) -> None:
         ints[STARTED], ints[EPOCH] = 1, epoch
     age = epoch - ints[EPOCH]
     if age > _EPOCHS:
-        shrink = math.ldexp(1.0, -min(age, 2000))
+        shrink = math.ldexp(1.0, -int(min(age, 2000)))
         for at in range(queue.counts.shape[0]):
             queue.counts[at, 0] *= shrink
             queue.counts[at, 1] *= shrink
         ints[EPOCH], ints[SMALLER] = epoch, 1
         age = np.int64(0)
-    queue.counts[entry, queue.side[i]] += math.ldexp(1.0, age)
+    queue.counts[entry, queue.side[i]] += math.ldexp(1.0, int(age))
     queue.changed[entry] = True
     if not queue.known[entry]:
         queue.known[entry] = True
@@ -122,8 +122,7 @@ def _enter(queue: Queue, rules: Rules, i: int) -> None:
             ints[IDLE] -= 1
         queue.queued[entry] += 1
     if not rules.integrated:
-        put(queue.heap, ints[HEAP], _promise(queue, i), i, i)
-        sift_up(queue.heap, ints[HEAP])
+        push(queue.heap, ints[HEAP], _promise(queue, i), i, i)
         ints[HEAP] += 1
 
 
@@ -156,8 +155,7 @@ def _look_up(queue: Queue, rules: Rules) -> None:
             if queue.state[i] == WAITING:
                 put(queue.heap, n, _promise(queue, i), i, i)
                 n += 1
-        for i in range((n - 2) >> 2, -1, -1):
-            sift_down(queue.heap, i, n)
+        heapify(queue.heap, n)
     queue.ints[HEAP] = n
 
 
