@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,13 @@ from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.cql_plan import repaired_spec
 from tidegate.joins.constrained.engine import ConstrainedJob
-from tidegate.joins.constrained.repair import MADE_BY, RepairJob, archive_settings, check_archive
+from tidegate.joins.constrained.repair import (
+    MADE_BY,
+    RepairJob,
+    archive_label,
+    archive_settings,
+    check_archive,
+)
 from tidegate.joins.constrained.shed_log import MARK, archived, shed_schema
 from tidegate.joins.constrained.spec import constrained_join as spec_of_constrained
 from tidegate.joins.constrained.spec import flag
@@ -381,7 +386,7 @@ def run_streams(
     table = pa.Table.from_batches(found, job.result_schema)
     shed = None
     if isinstance(job, ConstrainedJob) and job.spec.archive and isinstance(engine, Archiving):
-        made_by = json.dumps({"settings": archive_settings(job.spec)})
+        made_by = archive_label(archive_settings(job.spec))
         shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
     return Result(
         table=table,

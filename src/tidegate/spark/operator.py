@@ -136,6 +136,7 @@ def _update(text: str) -> dict[str, Any]:
     try:
         update: dict[str, Any] = json.loads(text)
         check_update(update, memory=2**63)
+        update.pop("version", None)
     except (ValueError, RecursionError) as error:
         raise TidegateError(
             f"the folder of a pool has a file that is no order of it, {quoted(text)}: {error}. "

@@ -5,7 +5,7 @@ Arrow in, Arrow out, around the compiled loop of `kernel.constrained`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tidegate.engine.prepare import ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained import loop as loop
 from tidegate.joins.constrained.arrays import Tables
-from tidegate.joins.constrained.log import Log
+from tidegate.joins.constrained.log import ConstrainedState
 from tidegate.joins.constrained.prepare import BITS, Side, prepare
 from tidegate.joins.constrained.shed_log import ShedLog
 from tidegate.joins.constrained.spec import ConstrainedJoin
@@ -74,7 +74,7 @@ class ConstrainedJob(JoinFrame):
         return self.spec.settings()
 
 
-class ConstrainedEngine:
+class ConstrainedEngine(ConstrainedState):
     """A select-project-join over n streams that exploits constraints (section 3 to 6)."""
 
     def __init__(self, spec: ConstrainedJoin, more: Sequence[pa.Field] = ()) -> None:
@@ -84,9 +84,9 @@ class ConstrainedEngine:
         self._payload = [Payload(side.payload_schema) for side in self._sides]
         self._piece = room(spec.result_schema)
         self._open = [self._no_rows(s) for s in range(len(self._sides))]
+        self._streams = len(self._open)
         self._flows = dict.fromkeys(FLOWS, 0)
         self._shed_log = ShedLog(spec)
-        self._log = Log(self._sides, self._tables, self._payload, self._open, self._shed_log)
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -314,22 +314,8 @@ class ConstrainedEngine:
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return a record of all changes since the last record."""
-        return self._log.changes()
-
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state as records."""
-        return self._log.snapshot()
-
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Load the state from records; for a new engine."""
-        self._log.restore(records)
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if more than three quarters of the log are outdated."""
-        return self._log.is_heavy(self._bytes())
+    def _held_size(self) -> tuple[int, int]:
+        return self._tables.held, self._bytes()
 
     # ---- what was shed ------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME
+from tidegate.engine.state_codec import check_version
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.engine import ConstrainedEngine, JoinFrame
@@ -51,6 +52,8 @@ _ARCHIVED = pa.schema(
 _SEEN = ("seen_time", "seen_tie", "seen_number")
 #: Under this name an archive says with which settings it was written.
 MADE_BY = "made_by"
+#: The version of the format of an archive; archives that carry none have version 0.
+ARCHIVE_VERSION = 1
 
 
 class RepairJob(JoinFrame):
@@ -90,16 +93,23 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
     return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
 
 
+def archive_label(settings: dict[str, Any], query: str | None = None) -> str:
+    """Return what an archive says of its origin: the format, the settings and the query."""
+    named = {} if query is None else {"query": query}
+    return json.dumps({"version": ARCHIVE_VERSION, **named, "settings": settings})
+
+
 def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
     """Refuse an archive of a join with other settings, or that does not say with which."""
     try:
-        written = json.loads(made_by)["settings"]
-        keys = {**written}
+        made = json.loads(made_by)
+        keys, version = {**made["settings"]}, made.get("version", 0)
     except (TypeError, ValueError, KeyError, RecursionError):
         raise TidegateError(
             f"{where} must say which join wrote it, and says {quoted(made_by)}: it was changed, or "
             "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
         ) from None
+    check_version(version, ARCHIVE_VERSION, where, "run the join again without the archive")
     check_same(keys, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
