@@ -106,7 +106,7 @@ def _run(
 ) -> Pairs:
     """The pairs found, with batches that end before these ticks."""
     job = WindowJob(spec)
-    engine: Engine = job.engine(1)
+    engine: Engine = job.engine_at(0, 1)
     log: list[bytes] = []
     found: Pairs = Counter()
     start = 0
@@ -127,7 +127,7 @@ def _run(
 
 
 def _restored(job: WindowJob, log: list[bytes]) -> Engine:
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     engine.restore(log)
     return engine
 

@@ -23,7 +23,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engine.base import Archiving, BudgetedEngine, Engine, Job, PlacedJob
+from tidegate.engine.base import Engine, Job
 from tidegate.errors import TidegateError
 from tidegate.pool.ledger import check_update
 from tidegate.settings.values import quoted
@@ -165,7 +165,7 @@ class _ShardInput:
         self._notes[stream].load(note)
 
     def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
-        if self._updates and isinstance(engine, BudgetedEngine):
+        if self._updates:
             engine.apply_budget(**max(self._updates, key=lambda update: update["number"]))
         return engine.feed(self._streams, [note.clock for note in self._notes])
 
@@ -190,13 +190,12 @@ class _Shard:
 
     def archive_shed(self, engine: Engine, label: int) -> None:
         """Archive what an engine shed in this batch."""
-        if self.archive is not None and isinstance(engine, Archiving):
-            self.archive.write(engine.take_shed(), label)
+        shed = engine.take_shed() if self.archive is not None else None
+        if self.archive is not None and shed is not None:
+            self.archive.write(shed, label)
 
     def engine(self, label: int) -> Engine:
-        if isinstance(self.job, PlacedJob):
-            return self.job.engine_at(self.labels.index(label), len(self.labels))
-        return self.job.engine(len(self.labels))
+        return self.job.engine_at(self.labels.index(label), len(self.labels))
 
     def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         return packing.pack_results(results, self.job.result_schema)
@@ -259,8 +258,7 @@ class _StreamingShard(StatefulProcessor):
         shard.archive_shed(opened.engine, label)
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
         counters = inbox.counters(opened.engine, carrier)
-        engine = opened.engine
-        yield _frame(b"", counters, engine.report() if isinstance(engine, BudgetedEngine) else "")
+        yield _frame(b"", counters, opened.engine.report() or "")
         large = inbox.bytes > LARGE_BATCH
         del inbox
         if large:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.engine.base import Clocks
+from tidegate.engine.base import Clocks, Job
 from tidegate.engine.exact_sums import Changes, reals, sum_type, sums
 from tidegate.engine.payload import one_batch
 from tidegate.engine.pieces import cut_batch
@@ -45,7 +45,7 @@ class Aggregates:
     times: tuple[int, ...]
 
 
-class AggregatedJob:
+class AggregatedJob(Job):
     """Aggregates of a constrained join as something to send to where it runs."""
 
     def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
@@ -73,8 +73,8 @@ class AggregatedJob:
         """As the join does."""
         return self.join.prepare(stream, batch)
 
-    def engine(self, shards: int) -> AggregatedEngine:
-        """There is one shard."""
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> AggregatedEngine:
+        """Return the engine of the only shard."""
         return AggregatedEngine(self)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class AggregatedEngine(LoggedEngine):
     def __init__(self, job: AggregatedJob) -> None:
         self._job = job
         self._asked = job.asked
-        self._join: ConstrainedEngine = job.join.engine(1)
+        self._join: ConstrainedEngine = job.join.engine_at(0, 1)
         self._inner = self._join
         source = job.join.result_schema
         used = {c for _, _, c in self._asked.items if c is not None} | {*self._asked.groups}

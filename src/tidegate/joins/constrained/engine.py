@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import FLOWS, Clocks, Job
 from tidegate.engine.payload import Payload, gather
 from tidegate.engine.pieces import Widths, cut, room
 from tidegate.engine.prepare import ROW_HASH, TIME
@@ -43,7 +43,7 @@ _COUNTED = {
 }
 
 
-class JoinFrame:
+class JoinFrame(Job):
     """What a constrained join and its repair have in common, as something to send."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
@@ -65,8 +65,8 @@ class JoinFrame:
 class ConstrainedJob(JoinFrame):
     """A constrained join as something to send to where it runs."""
 
-    def engine(self, shards: int) -> ConstrainedEngine:
-        """The engine of one shard."""
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> ConstrainedEngine:
+        """Return the engine of one shard; it keeps shed rows if the spec says so."""
         return ConstrainedEngine(self.spec)
 
     def fingerprint(self) -> dict[str, Any]:

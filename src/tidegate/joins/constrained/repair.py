@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import FLOWS, Clocks, Engine
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME
 from tidegate.engine.state_codec import check_version
@@ -71,8 +71,8 @@ class RepairJob(JoinFrame):
         columns += [mark[name] for name in ("content", *_SEEN)]
         return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
 
-    def engine(self, shards: int) -> RepairEngine:
-        """The engine of one shard."""
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> RepairEngine:
+        """Return the engine of one shard."""
         return RepairEngine(self.spec)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class _Missing(ConstrainedEngine):
         return super()._results(rows[missing])
 
 
-class RepairEngine:
+class RepairEngine(Engine):
     """Finds what is missing when all rows are there."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
@@ -256,11 +256,6 @@ class RepairEngine:
 
     def restore(self, records: Iterable[bytes]) -> None:
         """Nothing."""
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """There is no log."""
-        return False
 
 
 def _matches(

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.engine.base import Job
 from tidegate.engine.pieces import cut
 from tidegate.engine.prepare import ROW_HASH, payload_of, prepare
 from tidegate.engine.state_codec import Parts
@@ -59,7 +60,7 @@ _INCLUSION = ("random_word", "passed", "next", "most")
 _MONITOR = ("hash", "random_word", "time", "most", "found", "size", "side")
 
 
-class SampledJob:
+class SampledJob(Job):
     """The settings of a sampled join, and its engines."""
 
     def __init__(self, spec: SampledJoin) -> None:
@@ -74,13 +75,7 @@ class SampledJob:
         """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.window.sides[stream], self.spec.window.unit, batch)
 
-    def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
-        """Return one of several engines that share the memory equally."""
-        return self.engine_at(None, shards, keep_shed=keep_shed)
-
-    def engine_at(
-        self, shard: int | None, shards: int, *, keep_shed: bool = False
-    ) -> SampledEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> SampledEngine:
         """Return the engine of one shard; the shares of all shards add up to the memory."""
         return SampledEngine(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
