@@ -97,7 +97,7 @@ def ran(tables: dict[str, pa.Table], batch: int, **settings: Any) -> Ran:
             pieces.append([job.prepare(s, each)[0] for each in part.to_batches()])
         batches.append(pieces)
         starts = stops
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     held, used, found = [], [], [pa.Table.from_batches([], spec.result_schema)]
     taken = 0.0
     for pieces in batches:

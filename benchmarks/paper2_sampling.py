@@ -182,7 +182,7 @@ def speed(scale: Scale, method: str) -> tuple[Samples, Samples]:
             schema, schema, on="key", time="time", within=20_000, memory=10_000, method=method
         )
     )
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     rates: tuple[list[float], list[float]] = [], []
     for at in range(scale.batches + 1):
         inputs = [

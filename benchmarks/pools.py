@@ -26,19 +26,18 @@ from benchmarks.foreseen import (
 from benchmarks.measure import Step
 from benchmarks.policies import DATA, Tables
 from benchmarks.report import Figure, Section, Table
-from tidegate.engine.base import RoutedJob
+from tidegate.engine.prepare import shard_of
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import window_join
 from tidegate.policies import Age, Policy, Prob
 from tidegate.pool.allocation import allocate, proportional
 from tidegate.pool.curves import Curve, of_earnings
-from tidegate.pool.member import RecallEstimator, pooled
+from tidegate.pool.member import PooledJob, RecallEstimator
 from tidegate.pool.split import by_age, by_frequency
 from tidegate.settings.columns import decoded
 from tidegate.spark.budget_updates import latest
 from tidegate.spark.pool_controller import PoolMembership
-from tidegate.spark.shards import shard_of
 from tidegate.streams import zipf
 
 #: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the
@@ -235,7 +234,7 @@ class PooledRun:
         """Let any join in."""
         place = PoolMembership(self._pool.share(name, weight), estimator)
         member, self._folders[name] = self._pool.admit(place, shards)
-        own = self._jobs[name] = pooled(job, estimator, member)
+        own = self._jobs[name] = PooledJob(job, estimator, member)
         self._engines[name] = [own.engine_at(shard, shards) for shard in range(shards)]
         self.allowed[name], self.results[name] = [], []
 
@@ -279,8 +278,6 @@ class PooledRun:
     ) -> list[list[pa.RecordBatch]]:
         """The rows of one shard: by key, or where the job says."""
         job, shards = self._jobs[name], len(self._engines[name])
-        if not isinstance(job, RoutedJob):
-            return [[_of_shard(b, shard, shards) for b in stream] for stream in inputs]
         return [
             [
                 b.take(pa.array(rows[to == shard]))
@@ -321,7 +318,7 @@ def sharded(scale: Scale, shards: int, memory: int = 200) -> Sharded:
     def plain(memory: int | None, parts: int) -> int:
         each = None if memory is None else memory // parts
         own = window_join(tables[0].schema, tables[1].schema, **settings, memory=each)
-        engines = [WindowJob(own).engine(1) for _ in range(parts)]
+        engines = [WindowJob(own).engine_at(0, 1) for _ in range(parts)]
         return late(
             [
                 sum(

@@ -86,7 +86,7 @@ def drawn(cell: Cell, method: str, seeds: int) -> Iterator[tuple[dict[str, Any],
         for side, table in enumerate(cell.tables)
     ]
     for seed in range(seeds):
-        engine = SampledJob(replace(spec, window=replace(spec.window, seed=seed))).engine(1)
+        engine = SampledJob(replace(spec, window=replace(spec.window, seed=seed))).engine_at(0, 1)
         sample = pa.Table.from_batches([*engine.feed(inputs), *engine.finish()], spec.result_schema)
         for row in tg.local.estimate(sample, value=cell.value).to_pylist():
             yield row, engine.take_counters()

@@ -58,7 +58,7 @@ def alone(rows: int, facts: int, memory: int) -> tuple[float, float, float]:
         [job.prepare(s, table.combine_chunks().to_batches()[0])[0]]
         for s, table in enumerate(streams.values())
     ]
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     start = time.process_time()
     results = sum(batch.num_rows for batch in engine.feed(inputs))
     seconds = time.process_time() - start

@@ -117,7 +117,7 @@ def _run(
     With ``hand_on``, save the state after each batch and restore it in a new engine.
     """
     job = WindowJob(spec)
-    engine: Engine = job.engine(1)
+    engine: Engine = job.engine_at(0, 1)
     log: list[bytes] = []
     found: Pairs = Counter()
     start = 0
@@ -138,7 +138,7 @@ def _run(
 
 
 def _restored(job: WindowJob, log: list[bytes]) -> Engine:
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     engine.restore(log)
     return engine
 

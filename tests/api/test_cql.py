@@ -321,14 +321,14 @@ def test_state_of_aggregates_can_be_moved() -> None:
         b = pa.record_batch([[at, at + 2], [at // 4, 100 + at]], schema=schema)
         return [[job.prepare(0, a)[0]], [job.prepare(1, b)[0]]]
 
-    stays, moves, records = job.engine(1), job.engine(1), list[bytes]()
+    stays, moves, records = job.engine_at(0, 1), job.engine_at(0, 1), list[bytes]()
     told, moved = Counter[str](), Counter[str]()
     for at in range(0, 40, 4):
         batch = inputs(at)
         told += Counter(str(r) for b in stays.feed(batch) for r in b.to_pylist())
         moved += Counter(str(r) for b in moves.feed(batch) for r in b.to_pylist())
         records = moves.snapshot() if at == 20 else [*records, moves.changes()]
-        moves = job.engine(1)
+        moves = job.engine_at(0, 1)
         moves.restore(records)
     assert told == moved
     assert len(told) > 10

@@ -187,7 +187,7 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
     late = changes(("insert", 1, 1, 2))
     spec = star_join({"r": R.schema, "s": S.schema}, late.schema, **GOOD, **OPS)
     job = StarJob(spec, None)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     batches = [[job.prepare(s, t.to_batches()[0])[0]] for s, t in enumerate((R, S))]
     assert list(engine.feed([*batches, []])) == []
     before = engine.snapshot()

@@ -67,8 +67,8 @@ def job_of(case: Case) -> Any:
 
 def engine_of(case: Case, job: Any) -> Any:
     if case.kind in ("constrained", "aggregates"):
-        return job.engine(1)
-    return job.engine(1, keep_shed=True)
+        return job.engine_at(0, 1)
+    return job.engine_at(0, 1, keep_shed=True)
 
 
 def stored(case: Case, kind: str) -> list[bytes]:

@@ -71,7 +71,7 @@ JOBS: dict[str, Callable[[], Job]] = {
 
 def _results(job: Job, *inputs: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Feed the inputs one after the other, and give the results as they come."""
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     for stream, batch in enumerate(inputs):
         given: list[list[pa.RecordBatch]] = [[] for _ in inputs]
         given[stream] = [job.prepare(stream, batch)[0]]
@@ -101,7 +101,7 @@ def test_results_of_every_join_come_in_small_pieces(name: str) -> None:
 def test_a_large_batch_is_logged_in_pieces(name: str) -> None:
     """No batch in a record outgrows a column of strings, and all of them are restored."""
     job = JOBS[name]()
-    engine, restored = job.engine(1), job.engine(1)
+    engine, restored = job.engine_at(0, 1), job.engine_at(0, 1)
     for _ in engine.feed([[job.prepare(0, _wide(70, 1_000_000))[0]], []]):
         pass
     record = engine.changes()

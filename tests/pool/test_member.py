@@ -19,7 +19,7 @@ from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import WindowJoin, window_join
 from tidegate.policies import POLICIES
 from tidegate.pool.curves import of_points
-from tidegate.pool.member import Member, PooledEngine, pooled
+from tidegate.pool.member import Member, PooledEngine, PooledJob
 from tidegate.pool.shadow_joins import OF_HELD, Sample, ShadowJoins, random_share
 from tidegate.streams import auctions, cut_by_time, uniform, zipf
 
@@ -344,7 +344,7 @@ def test_more_is_tried_out_where_recall_rises_much() -> None:
 
 def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:
     spec = spec_of(within=20, memory=8)
-    job = pooled(WindowJob(spec), WindowCopies(spec), MEMBER)
+    job = PooledJob(WindowJob(spec), WindowCopies(spec), MEMBER)
     assert job.fingerprint()["memory"] == "a of a pool"
     engine = job.engine_at(1, 2)
     feeds = feeds_of(spec, zipf(120, domain=4, seed=1), 3)

@@ -22,7 +22,7 @@ from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import WindowJoin, window_join
-from tidegate.pool.member import Member, pooled
+from tidegate.pool.member import Member, PooledJob
 from tidegate.report.plots import available
 from tidegate.spark.pool_controller import PoolMembership
 from tidegate.streams import zipf
@@ -439,7 +439,7 @@ def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
 def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
     spec = turning(1.0, 1.0)[0]
     member = Member("pool", "a", (2, MEMORY), 1.0)
-    engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
+    engine = PooledJob(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
     engine.apply_budget(1, (MEMORY - 1, 1))
     with pytest.raises(tg.TidegateError, match="budget update 2 of a pool gives one join"):
         engine.apply_budget(2, (MEMORY, 1))

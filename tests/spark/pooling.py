@@ -115,7 +115,7 @@ def _note(batch: Batch, log: Path, at: int) -> None:
 def replayed(home: Path) -> dict[str, Bag]:
     """What engines find that follow the same orders with the same rows, and never hold too much."""
     jobs = _jobs()
-    engines = {name: job.engine(1) for name, job in jobs.items()}
+    engines = {name: job.engine_at(0, 1) for name, job in jobs.items()}
     for engine in engines.values():
         engine.resize(0, 0)
     found: dict[str, list[pa.RecordBatch]] = {name: [] for name in jobs}

@@ -24,11 +24,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
-from tidegate.engine.base import Clocks
+from tidegate.engine.base import Clocks, Engine, Job
+from tidegate.engine.prepare import shard_of
 from tidegate.errors import TidegateError
 from tidegate.spark import metrics, packing
 from tidegate.spark.operator import PROVIDER, PROVIDER_CONF, run
-from tidegate.spark.shards import labels, shard_of, spark_hash
+from tidegate.spark.shards import labels, spark_hash
 from tidegate.spark.state import VALUE_BYTES, EngineCache
 
 # Workers cannot import this file, so its classes travel whole.
@@ -38,7 +39,7 @@ SCHEMA = "k string, t long, v long"
 SMALL = pa.schema([("key", pa.uint64())])
 
 
-class DictEngine:
+class DictEngine(Engine):
     """An exact window join over lists of rows; what is held is what the log says."""
 
     def __init__(self, within: int, schemas: Sequence[pa.Schema], result: pa.Schema) -> None:
@@ -141,7 +142,7 @@ class DictEngine:
 
 
 @dataclass(frozen=True)
-class DictJob:
+class DictJob(Job):
     """Joins rows with equal `k` less than `within` apart in `t`."""
 
     inputs: tuple[pa.Schema, pa.Schema]
@@ -177,7 +178,7 @@ class DictJob:
         )
         return prepared, {"null_keys": batch.num_rows - kept.num_rows}
 
-    def engine(self, shards: int) -> DictEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> DictEngine:
         return DictEngine(self.within, self.prepared, self.result_schema)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -344,7 +345,7 @@ class FailingJob(DictJob):
 
     flag: str = ""
 
-    def engine(self, shards: int) -> DictEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> DictEngine:
         return FailingEngine(self.within, self.prepared, self.result_schema, self.flag)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,13 +11,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import Archiving, Job
+from tidegate.engine.base import Job
 from tidegate.engine.payload import Payload
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.cql_plan import repaired_spec
-from tidegate.joins.constrained.engine import ConstrainedJob
-from tidegate.joins.constrained.repair import MADE_BY, RepairJob, archive_settings, check_archive
+from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
+from tidegate.joins.constrained.repair import (
+    MADE_BY,
+    RepairJob,
+    archive_label,
+    archive_settings,
+    check_archive,
+)
 from tidegate.joins.constrained.shed_log import MARK, archived, shed_schema
 from tidegate.joins.constrained.spec import constrained_join as spec_of_constrained
 from tidegate.joins.constrained.spec import flag
@@ -200,7 +205,7 @@ def _run(
     keep_shed: bool,
 ) -> Result:
     """Feed a new engine all rows."""
-    engine = job.engine(1, keep_shed=flag(keep_shed, "keep_shed"))
+    engine = job.engine_at(0, 1, keep_shed=flag(keep_shed, "keep_shed"))
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     for inputs in _in_step(job, tables, batch_rows, counters):
@@ -349,7 +354,7 @@ def repair(streams: Mapping[str, Any], shed: Any, **settings: Any) -> Result:
         )
     job = RepairJob(spec)
     inputs = [*(tables[name] for name in names), lines.select(["side", MARK])]
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     found = list(engine.feed([[job.prepare(s, _single(t))[0]] for s, t in enumerate(inputs)]))
     found += engine.finish()
     table = pa.Table.from_batches(found, job.result_schema)
@@ -365,7 +370,7 @@ def run_streams(
     job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int = 1 << 20
 ) -> Result:
     """Run a constrained join, or aggregates of one, on tables."""
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     counters: dict[str, int | float] = {}
     found: list[pa.RecordBatch] = []
     peak = 0
@@ -380,8 +385,8 @@ def run_streams(
         counters[f"k of {text}"] = math.inf if k is None else k
     table = pa.Table.from_batches(found, job.result_schema)
     shed = None
-    if isinstance(job, ConstrainedJob) and job.spec.archive and isinstance(engine, Archiving):
-        made_by = json.dumps({"settings": archive_settings(job.spec)})
+    if isinstance(engine, ConstrainedEngine) and engine.spec.archive:
+        made_by = archive_label(archive_settings(engine.spec))
         shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
     return Result(
         table=table,

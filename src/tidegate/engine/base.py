@@ -1,19 +1,26 @@
-"""Interfaces of engines and jobs.
+"""Base classes of engines and jobs.
 
 The one rule of tidegate: an engine is a state machine over Arrow record batches. It turns record
 batches into results and can write its state as records. Spark only carries record batches to
 engines and state away from them. So every engine runs and is tested without Spark, and the Spark
 part is written once for all joins.
+
+A kind of join is one `Job`, which has the settings, and one `Engine`, which has the state. Methods
+that are not abstract have a default that suits most joins.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from tidegate.engine.prepare import KEY, shard_of
+from tidegate.errors import TidegateError
 
 #: Counters of events since the last call of `take_counters`.
 FLOWS = (
@@ -53,9 +60,13 @@ MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
 Clocks = Sequence[int | float | None]
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """A join as a state machine over Arrow record batches."""
 
+    #: The last budget update of a pool: its number and the memory.
+    budget_update: tuple[int, int] | None = None
+
+    @abstractmethod
     def feed(
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -67,33 +78,74 @@ class Engine(Protocol):
         the new state is complete only when the iterator is exhausted.
         """
 
+    @abstractmethod
     def finish(self) -> Iterator[pa.RecordBatch]:
         """End the input: process the rows of the last tick and yield their results."""
 
+    @abstractmethod
     def take_counters(self) -> dict[str, int | float]:
         """Return the counters: events since the last call, and the present state."""
 
+    def take_shed(self) -> pa.Table | None:
+        """Return the rows shed since the last call: stream, time, reason and the row.
+
+        None if the engine does not keep shed rows.
+        """
+        return None
+
+    # ---- state: `LoggedEngine` implements it --------------------------------------------------
+
+    @abstractmethod
     def changes(self) -> bytes:
         """Return a record of all changes since the last `changes`, `snapshot` or `restore`."""
 
+    @abstractmethod
     def snapshot(self) -> list[bytes]:
         """Return the whole state, as records of bounded size for `restore`."""
 
+    @abstractmethod
     def restore(self, records: Iterable[bytes]) -> None:
         """Load the state from a snapshot and all later `changes`, in order; for a new engine."""
 
     @property
     def log_is_heavy(self) -> bool:
         """True if most of the log is outdated, so that a new snapshot pays."""
+        return False
+
+    # ---- a budget that a pool controls --------------------------------------------------------
+
+    def resize(self, number: int, memory: int) -> None:
+        """Change the budget to `memory`, by budget update `number`; shed what does not fit."""
+        raise TidegateError(
+            "the memory of this join cannot change while it runs, so that no pool can give it a "
+            "share; give memory a number"
+        )
+
+    def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
+        """Apply a budget update, unless a later one was applied already.
+
+        `shares` has the budget of each shard, `memory` the size of the pool when it sent the
+        update.
+        """
+        raise TidegateError(
+            f"budget update {number} of a pool reached a join that is not a member of one; start "
+            "the query with the memory that it had, a share of the pool"
+        )
+
+    def report(self) -> str | None:
+        """Return the report for the pool, with events since the last one; None without a pool."""
+        return None
 
 
-class Job(Protocol):
+class Job(ABC):
     """The settings of a join, without data: all that a worker needs to build its engine."""
 
     @property
+    @abstractmethod
     def result_schema(self) -> pa.Schema:
         """The schema of the results."""
 
+    @abstractmethod
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """Check and hash the raw rows of one stream.
 
@@ -103,49 +155,22 @@ class Job(Protocol):
         The columns of the input follow, under names of the engine's own.
         """
 
-    def engine(self, shards: int) -> Engine:
-        """Return a new engine with an equal share of the memory, one of `shards`."""
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return the settings that a checkpoint depends on, as plain JSON values."""
-
-
-@runtime_checkable
-class PlacedJob(Protocol):
-    """Optional protocol for jobs whose shards differ."""
-
-    def engine_at(self, shard: int, shards: int) -> Engine:
-        """Return a new engine for one shard."""
-
-
-@runtime_checkable
-class RoutedJob(PlacedJob, Protocol):
-    """Optional protocol for jobs that do not route rows by the hash of their key."""
-
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """Return row numbers and the shard of each; a row may go to several shards."""
+        """Return row numbers and the shard of each; a row may go to several shards.
 
+        By default, the hash of its key decides on the shard of a row.
+        """
+        return np.arange(prepared.num_rows), shard_of(prepared.column(KEY).to_numpy(), shards)
 
-@runtime_checkable
-class Archiving(Protocol):
-    """Optional protocol for engines that report the rows they shed."""
+    @abstractmethod
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> Engine:
+        """Return a new engine for one shard, with its share of the memory.
 
-    def take_shed(self) -> pa.Table:
-        """Return the rows shed since the last call: stream, time, reason and the row."""
-
-
-@runtime_checkable
-class BudgetedEngine(Protocol):
-    """Optional protocol for engines whose budget a pool controls."""
-
-    def apply_budget(self, number: int, shares: Sequence[int], memory: int = 0) -> None:
-        """Apply a budget update, unless a later one was applied already.
-
-        `shares` has the budget of each shard, `memory` the size of the pool when it sent the
-        update.
+        With `keep_shed`, the engine keeps the rows that it sheds for `Engine.take_shed`.
         """
 
-    def report(self) -> str:
-        """Return the report for the pool, with events since the last report."""
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the settings that a checkpoint depends on, as plain JSON values."""

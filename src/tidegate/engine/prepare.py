@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.settings.columns import as_floats, hash_columns
@@ -17,6 +18,9 @@ from tidegate.settings.values import quoted
 #: The columns of a prepared record batch before those of the input, and their number.
 KEY, TIME, ROW_HASH = "key", "time", "row_hash"
 PREPARED = 3
+#: An odd constant (2^64 over the golden ratio). Multiplying by it spreads every bit of a key hash
+#: upwards, so that the shard comes from other bits than the low ones that hash tables use.
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Bounds(NamedTuple):
@@ -82,6 +86,12 @@ def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANC
             f"{quoted(column[int(np.argmin(good))].as_py())}; filter such rows, or replace it with "
             "coalesce, greatest or least"
         )
+
+
+def shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
+    """Return the shard (0 to shards-1) of each key hash."""
+    high = (keys * _MIX) >> np.uint64(32)
+    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)
 
 
 def payload_of(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,18 +1,42 @@
-"""Encode state records: a JSON head and named Arrow record batches, never pickle."""
+"""Encode state records: a JSON head and named Arrow record batches, never pickle.
+
+Every record carries the version of its format. Records of older versions are translated when they
+are read, here and nowhere else, so that engines only know the names of the present version.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-#: Columns of records that were stored under other names, and their names now.
-_RENAMED = {"tie": "row_hash", "lot": "random_word"}
+from tidegate.errors import TidegateError
+from tidegate.settings.values import quoted
+
+#: The version of the records that are written. Version 0 are records that carry none.
+VERSION = 1
+#: The part of a record that contains a record of another engine, and its column.
+INNER = "inner"
+
+Parts = dict[str, pa.RecordBatch]
+
+#: Names in version 0, and the same in version 1.
+_HEAD_0 = {
+    "heard": "stream_clock",
+    "order": "budget_update",
+    "lots": "sampler",
+    "told": "reported",
+    "census": "refit",
+}
+_PARTS_0 = {"tickets": "inclusions", "queue0": "held0", "queue1": "held1", "rows": "held0"}
+_COLUMNS_0 = {"tie": "row_hash", "lot": "random_word", "number": "seq"}
+#: Fields of a head in version 0 that said that a part replaces the same part of earlier records.
+_REPLACED_0 = {"all_rates": "rates", "all_counts": "counts"}
 
 
-def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
+def to_bytes(head: Mapping[str, Any], parts: Mapping[str, pa.RecordBatch]) -> bytes:
     """Encode one record."""
     sink = pa.BufferOutputStream()
     streams = []
@@ -21,30 +45,64 @@ def to_bytes(head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> bytes:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         streams.append((start, sink.tell() - start))
-    text = json.dumps({"head": head, "parts": dict(zip(parts, streams, strict=True))}).encode()
+    places = dict(zip(parts, streams, strict=True))
+    text = json.dumps({"version": VERSION, "head": head, "parts": places}).encode()
     return b"".join((len(text).to_bytes(4, "little"), text, sink.getvalue()))
 
 
-def in_pieces(name: str, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
-    """Name the record batches of a part that may be too large for one."""
-    return {f"{name}/{i}": batch for i, batch in enumerate(batches)}
-
-
-def pieces_of(parts: dict[str, pa.RecordBatch], name: str) -> list[pa.RecordBatch]:
-    """Return the record batches of one part, in order."""
-    return [batch for key, batch in parts.items() if key.partition("/")[0] == name]
-
-
-def from_bytes(record: bytes) -> tuple[dict[str, Any], dict[str, pa.RecordBatch]]:
-    """Decode a record: return the head and the parts that `to_bytes` was given."""
+def from_bytes(record: bytes) -> tuple[dict[str, Any], Parts]:
+    """Decode a record: return its head and parts, in the names of the present version."""
+    if record[4:5] != b"{":
+        return _nested_0(record)
     size = int.from_bytes(record[:4], "little")
     described = json.loads(record[4 : 4 + size])
+    version = described.get("version", 0)
+    check_version(version, VERSION, "the stored state", "start with a new checkpoint location")
     body = pa.py_buffer(record).slice(4 + size)
     parts = {}
     for name, (start, length) in described["parts"].items():
         with pa.ipc.open_stream(body.slice(start, length)) as reader:
-            batch = reader.read_next_batch()
-        parts[name] = batch.rename_columns(
-            [_RENAMED.get(each, each) for each in batch.schema.names]
+            parts[name] = reader.read_next_batch()
+    head = described["head"]
+    return _renamed_0(head, parts) if version == 0 else (head, parts)
+
+
+def check_version(found: Any, known: int, what: str, instead: str) -> None:
+    """Raise an error if something was stored in a format that is newer than the known one."""
+    if not isinstance(found, int) or not 0 <= found <= known:
+        raise TidegateError(
+            f"{what} has version {quoted(found)} of its format, and this tidegate reads versions "
+            f"up to {known}: a newer tidegate wrote it. Use that tidegate, or {instead}"
         )
-    return described["head"], parts
+
+
+def wrapped(record: bytes) -> pa.RecordBatch:
+    """Return a record of another engine as a part."""
+    return pa.record_batch([pa.array([record], pa.large_binary())], [INNER])
+
+
+def unwrapped(part: pa.RecordBatch) -> bytes:
+    """Return the record that `wrapped` was given."""
+    record: bytes = part.column(0)[0].as_py()
+    return record
+
+
+def _renamed_0(head: dict[str, Any], parts: Parts) -> tuple[dict[str, Any], Parts]:
+    """Translate a record of version 0."""
+    replaced = {part: flag for flag, part in _REPLACED_0.items() if head.pop(flag, False)}
+    head = {_HEAD_0.get(name, name): value for name, value in head.items()}
+    found = {}
+    for name, batch in parts.items():
+        if name == "join":
+            found[INNER] = batch
+            continue
+        columns = [_COLUMNS_0.get(column, column) for column in batch.schema.names]
+        found[replaced.get(name) or _PARTS_0.get(name, name)] = batch.rename_columns(columns)
+    return head, found
+
+
+def _nested_0(record: bytes) -> tuple[dict[str, Any], Parts]:
+    """Translate a record of version 0 of a queue: its own record, if any, then the join's."""
+    size = int.from_bytes(record[:8], "little")
+    head, parts = from_bytes(record[8 : 8 + size]) if size else ({}, {})
+    return head, parts | {INNER: wrapped(record[8 + size :])}

@@ -35,16 +35,16 @@ def pairs() -> None:
     settings: list[dict[str, Any]] = [{"memory": 2, "policy": policy} for policy in _POLICIES]
     for more in ({"memory": None}, *settings):
         job = WindowJob(window_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, **more))
-        _try_out(job, (job.engine(1), job.engine(1)))
+        _try_out(job, (job.engine_at(0, 1), job.engine_at(0, 1)))
     sampled = SampledJob(sampled_join(_SCHEMA, _SCHEMA, on="k", time="t", within=5, memory=2))
-    _try_out(sampled, (sampled.engine(1), sampled.engine(1)))
+    _try_out(sampled, (sampled.engine_at(0, 1), sampled.engine_at(0, 1)))
 
 
 def others() -> None:
     """Compile the constrained join and the star join."""
     links = {"a": _SCHEMA, "b": _SCHEMA}
     linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", windows=9))
-    _try_out(linked, (linked.engine(1), linked.engine(1)))
+    _try_out(linked, (linked.engine_at(0, 1), linked.engine_at(0, 1)))
     facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
     streams = {"r": _SCHEMA, "s": _SCHEMA}
     settings: dict[str, Any] = {"on": ["k", "k"], "time": "t", "within": 5, "memory": 2}

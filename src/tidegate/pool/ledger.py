@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.engine.state_codec import check_version
 from tidegate.errors import TidegateError
 from tidegate.settings.values import is_whole, quoted
 
 Shares = tuple[int, ...]
-#: For each shard, the number of the latest update it has confirmed, and its budget in it.
+#: The version of the files of a pool; those that carry none have version 0.
+UPDATE_VERSION = 1
+#: By shard, the number of the last order that it is known to have followed, and its part of it.
 Acknowledged = tuple[tuple[int, int], ...]
 
 
@@ -25,6 +28,10 @@ def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[i
 
     It may divide at most the memory of the pool, or the memory the pool had when it was sent.
     """
+    if isinstance(update, Mapping) and "version" in update:
+        newer = "give the pool another folder"
+        check_version(update["version"], UPDATE_VERSION, "an order of a pool", newer)
+        update = {name: value for name, value in update.items() if name != "version"}
     known = isinstance(update, Mapping) and set(update) in ({"number", "shares"}, _ORDER)
     shares: Any = update["shares"] if known else None
     numbers = (

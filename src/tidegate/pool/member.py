@@ -16,18 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import Clocks, Engine, Job, RoutedJob
+from tidegate.engine.base import Clocks, Engine, Job
 from tidegate.pool.ledger import check_update
 from tidegate.pool.shadow_joins import Found
-
-
-class Resizable(Engine, Protocol):
-    """An engine whose budget can change between batches."""
-
-    budget_update: tuple[int, int] | None
-
-    def resize(self, number: int, memory: int) -> None:
-        """Change the budget to `memory`, by budget update `number`."""
 
 
 class Watch(Protocol):
@@ -86,11 +77,11 @@ class Member:
     second: float
 
 
-class PooledEngine:
+class PooledEngine(Engine):
     """An engine whose budget a pool controls, with an estimator of other budgets."""
 
     def __init__(
-        self, engine: Resizable, watch: Watch, member: Member, shard: int, shards: int
+        self, engine: Engine, watch: Watch, member: Member, shard: int, shards: int
     ) -> None:
         self._engine, self._member, self._shard, self._shards = engine, member, shard, shards
         self._watch = watch
@@ -119,6 +110,10 @@ class PooledEngine:
     def _update(self) -> tuple[int, int]:
         assert self._engine.budget_update is not None
         return self._engine.budget_update
+
+    def take_shed(self) -> pa.Table | None:
+        """Return the rows shed since the last call."""
+        return self._engine.take_shed()
 
     def take_counters(self) -> dict[str, int | float]:
         """Return the counters: events since the last call, and the present state."""
@@ -166,31 +161,30 @@ class PooledEngine:
         return self._engine.log_is_heavy
 
 
-class PooledJob:
+class PooledJob(Job):
     """A job whose engines get their budget from a pool."""
 
-    def __init__(self, job: Any, estimator: RecallEstimator, member: Member) -> None:
+    def __init__(self, job: Job, estimator: RecallEstimator, member: Member) -> None:
         self._job, self._estimator, self._member = job, estimator, member
 
     @property
     def result_schema(self) -> pa.Schema:
         """The schema of the results."""
-        schema: pa.Schema = self._job.result_schema
-        return schema
+        return self._job.result_schema
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """Check and hash the raw rows of one stream."""
-        prepared: tuple[pa.RecordBatch, dict[str, int]] = self._job.prepare(stream, batch)
-        return prepared
+        return self._job.prepare(stream, batch)
 
-    def engine(self, shards: int) -> PooledEngine:
-        """Return the engine of the first shard."""
-        return self.engine_at(0, shards)
+    def route(
+        self, stream: int, prepared: pa.RecordBatch, shards: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+        """Return row numbers and the shard of each."""
+        return self._job.route(stream, prepared, shards)
 
-    def engine_at(self, shard: int, shards: int) -> PooledEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> PooledEngine:
         """Return the engine of one shard."""
-        routed = isinstance(self._job, RoutedJob)
-        engine = self._job.engine_at(shard, shards) if routed else self._job.engine(shards)
+        engine = self._job.engine_at(shard, shards, keep_shed=keep_shed)
         watch = self._estimator.watch(engine, self._member.sizes, shard, shards)
         return PooledEngine(engine, watch, self._member, shard, shards)
 
@@ -198,21 +192,3 @@ class PooledJob:
         """Return the settings that a checkpoint depends on, without the memory."""
         place = f"{self._member.name} of a pool"
         return {**self._job.fingerprint(), "memory": place}
-
-
-class PooledRoutedJob(PooledJob):
-    """A pooled job that does not route rows by the hash of their key."""
-
-    def route(
-        self, stream: int, prepared: pa.RecordBatch, shards: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-        """Return row numbers and the shard of each, as the job does."""
-        routed: tuple[NDArray[np.int64], NDArray[np.uint16]]
-        routed = self._job.route(stream, prepared, shards)
-        return routed
-
-
-def pooled(job: Job, estimator: RecallEstimator, member: Member) -> PooledJob:
-    """Return a job whose engines get their budget from a pool."""
-    kind = PooledRoutedJob if isinstance(job, RoutedJob) else PooledJob
-    return kind(job, estimator, member)

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from tidegate.errors import TidegateError, shortened
-from tidegate.joins.constrained.repair import MADE_BY, check_archive
+from tidegate.joins.constrained.repair import MADE_BY, archive_label, check_archive
 from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Archive:
             if there:
                 system.delete_file(path)
             return
-        made_by = json.dumps({"query": query, "settings": json.loads(self.settings)})
-        # The first batch always has a file: it identifies the folder as an archive, and its owner.
+        made_by = archive_label(json.loads(self.settings), query)
+        # The first batch always has a file: an archive is known for one, and for whose it is.
         if there and batch == 0:
             self._check_owner(system, path, made_by)
         system.create_dir(folder, recursive=True)

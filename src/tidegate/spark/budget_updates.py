@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tidegate.engine.state_codec import check_version
 from tidegate.errors import TidegateError
-from tidegate.pool.ledger import Acknowledged, Shares, check_update
+from tidegate.pool.ledger import UPDATE_VERSION, Acknowledged, Shares, check_update
 from tidegate.settings.values import is_whole, quoted
 
 #: The file with the updates that shards have confirmed. The query skips hidden files.
@@ -31,14 +32,14 @@ def latest(folder: Path, memory: int) -> tuple[int, Shares] | None:
 
 
 def write(folder: Path, number: int, shares: Shares, memory: int) -> None:
-    """Write an update, atomically. `memory` is the whole memory of the pool."""
-    update = {"number": number, "shares": shares, "memory": memory}
+    """Send an order, whole or not at all, that divides so much memory of a pool."""
+    update = {"version": UPDATE_VERSION, "number": number, "shares": shares, "memory": memory}
     _replace(folder / f"{number:08d}.json", update)
 
 
 def note(folder: Path, followed: Acknowledged) -> None:
-    """Record which updates shards have confirmed: earlier ones no longer matter."""
-    _replace(folder / _NOTE, followed)
+    """Write down which orders shards have followed, so that earlier ones are done with."""
+    _replace(folder / _NOTE, {"version": UPDATE_VERSION, "followed": followed})
 
 
 def noted(folder: Path) -> Acknowledged:
@@ -47,7 +48,7 @@ def noted(folder: Path) -> Acknowledged:
     if not path.exists():
         return ()
     try:
-        found = tuple((number, allowed) for number, allowed in _loaded(path))
+        found = tuple((number, allowed) for number, allowed in _content(path, "followed"))
     except (TypeError, ValueError):
         found = ()
     if not found or not all(is_whole(number) and number >= 0 for pair in found for number in pair):
@@ -61,6 +62,16 @@ def _loaded(path: Path) -> Any:
         return json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
         raise _damaged(path, f"cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _content(path: Path, name: str) -> Any:
+    """Read the content of a file of the pool; in version 0 it is the whole file."""
+    found = _loaded(path)
+    if not isinstance(found, dict):
+        return found
+    instead = "give the pool another folder"
+    check_version(found.get("version", 0), UPDATE_VERSION, quoted(str(path)), instead)
+    return found.get(name)
 
 
 def _damaged(path: Path, why: str) -> TidegateError:
@@ -101,14 +112,14 @@ def home(folder: object) -> Path:
 
 
 def own(folder: Path, pool: str) -> None:
-    """Make a pool the owner of its folder."""
-    _replace(folder / _OWNER, pool)
+    """Have a pool be the one that writes in its folder."""
+    _replace(folder / _OWNER, {"version": UPDATE_VERSION, "pool": pool})
 
 
 def owner(folder: Path) -> str:
     """Return the id of the pool that owns a folder."""
     path = folder / _OWNER
-    found = _loaded(path)
+    found = _content(path, "pool")
     if not isinstance(found, str):
         raise _damaged(path, f"must be the name of a pool, not {quoted(found)}")
     return found

@@ -38,7 +38,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from tidegate.engine.base import Archiving, BudgetedEngine, Engine, Job, PlacedJob
+from tidegate.engine.base import Engine, Job
 from tidegate.errors import TidegateError
 from tidegate.pool.ledger import check_update
 from tidegate.settings.values import quoted
@@ -165,6 +165,7 @@ def _update(text: str) -> dict[str, Any]:
     try:
         update: dict[str, Any] = json.loads(text)
         check_update(update, memory=2**63)
+        update.pop("version", None)
     except (ValueError, RecursionError) as error:
         raise TidegateError(
             f"the folder of a pool has a file that is no budget update, {quoted(text)}: {error}. "
@@ -193,7 +194,7 @@ class _ShardInput:
         self._notes[stream].load(note)
 
     def feed(self, engine: Engine) -> Iterator[pa.RecordBatch]:
-        if self._updates and isinstance(engine, BudgetedEngine):
+        if self._updates:
             engine.apply_budget(**max(self._updates, key=lambda update: update["number"]))
         return engine.feed(self._streams, [note.clock for note in self._notes])
 
@@ -217,14 +218,13 @@ class _Shard:
     archive: Archive | None = None
 
     def archive_shed(self, engine: Engine, label: int) -> None:
-        """Write the rows that an engine shed in this batch to the archive."""
-        if self.archive is not None and isinstance(engine, Archiving):
-            self.archive.write(engine.take_shed(), label)
+        """Archive what an engine shed in this batch."""
+        shed = engine.take_shed() if self.archive is not None else None
+        if self.archive is not None and shed is not None:
+            self.archive.write(shed, label)
 
     def engine(self, label: int) -> Engine:
-        if isinstance(self.job, PlacedJob):
-            return self.job.engine_at(self.labels.index(label), len(self.labels))
-        return self.job.engine(len(self.labels))
+        return self.job.engine_at(self.labels.index(label), len(self.labels))
 
     def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         return packing.pack_results(results, self.job.result_schema)
@@ -287,8 +287,7 @@ class _StreamingShard(StatefulProcessor):
         shard.archive_shed(opened.engine, label)
         carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
         counters = inbox.counters(opened.engine, carrier)
-        engine = opened.engine
-        yield _frame(b"", counters, engine.report() if isinstance(engine, BudgetedEngine) else "")
+        yield _frame(b"", counters, opened.engine.report() or "")
         large = inbox.bytes > LARGE_BATCH
         del inbox
         if large:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.engine.base import Job, RoutedJob
+from tidegate.engine.base import Job
 from tidegate.engine.payload import one_batch
 from tidegate.engine.pieces import PIECE_BYTES, cut, cut_batch, room, widths
 from tidegate.errors import TidegateError
@@ -33,7 +33,6 @@ from tidegate.settings.times import WATERMARK
 from tidegate.spark import watermarks
 from tidegate.spark.compat import to_arrow
 from tidegate.spark.metrics import FIELDS
-from tidegate.spark.shards import shard_of
 
 #: A pack task holds at most this much of its input before it passes it on.
 CHUNK_BYTES = 32 << 20
@@ -194,14 +193,11 @@ class Pack:
         if shards == 1:
             yield from ((0, piece) for piece in cut_batch(prepared))
             return
-        if isinstance(self.job, RoutedJob):
-            routed, shard = self.job.route(self.stream, prepared, shards)
-            note.count({"copies": len(routed) - prepared.num_rows})
-        else:
-            routed, shard = None, shard_of(prepared.column("key").to_numpy(), shards)
-        # NumPy sorts 16-bit numbers stably by radix sort: one pass per byte, and order is kept.
-        order = np.argsort(shard, kind="stable")
-        order = order if routed is None else routed[order]
+        rows, shard = self.job.route(self.stream, prepared, shards)
+        if len(rows) > prepared.num_rows:
+            note.count({"copies": len(rows) - prepared.num_rows})
+        # A stable sort of 16-bit numbers is a radix sort: a pass a byte, and order is kept.
+        order = rows[np.argsort(shard, kind="stable")]
         taken, limit = widths(prepared), room(prepared.schema)
         ends = np.cumsum(np.bincount(shard, minlength=shards))
         for at, own in enumerate(np.split(order, ends[:-1])):

@@ -27,7 +27,7 @@ from tidegate.pool.allocation import OBJECTIVES, check_weight
 from tidegate.pool.curves import Curve
 from tidegate.pool.division import Claim, divide
 from tidegate.pool.ledger import Acknowledged, AllocationLedger
-from tidegate.pool.member import Member, PooledJob, RecallEstimator, pooled
+from tidegate.pool.member import Member, PooledJob, RecallEstimator
 from tidegate.pool.reports import Reports
 from tidegate.settings.checks import one_of
 from tidegate.settings.values import quoted
@@ -203,7 +203,7 @@ class PoolController:
         spark = frame.sparkSession
         member, folder = self.admit(place, shards)
         self._listen(spark)
-        return pooled(job, place.estimator, member), spark.readStream.text(f"file://{folder}")
+        return PooledJob(job, place.estimator, member), spark.readStream.text(f"file://{folder}")
 
     def admit(self, place: PoolMembership, shards: int) -> tuple[Member, Path]:
         """Add a join. Return what its shards must know, and the folder of its budget updates."""

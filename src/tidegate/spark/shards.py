@@ -1,4 +1,4 @@
-"""Assign rows to shards, and spread shards over Spark's partitions.
+"""How many shards a join has, and how they are spread over Spark's partitions.
 
 A shard is one group of the stateful operator: one engine with its share of the memory. Spark sends
 the group of a label to the partition `pmod(hash(label), partitions)`. The labels 0..n-1 collide, so
@@ -6,9 +6,6 @@ the group of a label to the partition `pmod(hash(label), partitions)`. The label
 """
 
 from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
 
 from tidegate.errors import TidegateError
 from tidegate.settings.values import quoted
@@ -20,9 +17,6 @@ MOST_SHARDS = 4096
 
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
-# An odd 64-bit constant (2^64 over the golden ratio). The multiplication spreads every bit of the
-# key hash upwards. The shard is taken from the high bits; engines' hash tables use the low ones.
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _rotate(x: int, bits: int) -> int:
@@ -84,9 +78,3 @@ def count(shards: int | None, partitions: int, most: int | None = None) -> int:
             f"{quoted(shards)}; use fewer shards or more memory"
         )
     return shards
-
-
-def shard_of(keys: npt.NDArray[np.uint64], shards: int) -> npt.NDArray[np.uint16]:
-    """Return the shard (0..shards-1) of every key hash."""
-    high = (keys * _MIX) >> np.uint64(32)
-    return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)

@@ -83,7 +83,7 @@ def results_of(batches: Any) -> Results:
 def run(case: Case, spec: ConstrainedJoin, cut: int = 1_000) -> tuple[Results, ConstrainedEngine]:
     """Feed all rows, `cut` at a time."""
     job = ConstrainedJob(spec)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     found: Results = Counter()
     for at in range(0, len(case.arrivals), cut):
         found += results_of(engine.feed(case.batches(job, case.arrivals[at : at + cut])))
@@ -281,7 +281,7 @@ def test_state_that_is_moved_goes_on_as_it_was(
         for c, k, t in zip(constraints, least, timed, strict=True)
     ]
     job = ConstrainedJob(case.spec(smaller))
-    stays, moves, records = job.engine(1), job.engine(1), list[bytes]()
+    stays, moves, records = job.engine_at(0, 1), job.engine_at(0, 1), list[bytes]()
     found, also = Counter[Any](), Counter[Any]()
     for at in range(0, len(case.arrivals), 4):
         inputs = case.batches(job, case.arrivals[at : at + 4])
@@ -290,7 +290,7 @@ def test_state_that_is_moved_goes_on_as_it_was(
         kind = data.draw(st.sampled_from(("stay", "log", "snapshot")))
         if kind != "stay":
             records = moves.snapshot() if kind == "snapshot" else [*records, moves.changes()]
-            moves = job.engine(1)
+            moves = job.engine_at(0, 1)
             moves.restore(records)
         else:
             records.append(moves.changes())
@@ -399,7 +399,7 @@ class Example:
             choose=False,
         )
         self.job = ConstrainedJob(self.spec)
-        self.engine = self.job.engine(1)
+        self.engine = self.job.engine_at(0, 1)
         self.time = 0
 
     def arrive(self, name: str, *tuples: tuple[int, ...]) -> list[tuple[int, ...]]:

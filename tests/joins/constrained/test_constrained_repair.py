@@ -46,14 +46,14 @@ def guessed(draw: st.DrawFn) -> tuple[Case, list[Constraint]]:
 def delivered(case: Case, spec: ConstrainedJoin, cuts: Sequence[int]) -> tuple[Results, pa.Table]:
     """Return what a join gives and archives, with a restart after each batch."""
     job = ConstrainedJob(spec)
-    engine, records = job.engine(1), list[bytes]()
+    engine, records = job.engine_at(0, 1), list[bytes]()
     found: Results = Counter()
     shed = []
     for start, end in zip([0, *cuts], [*cuts, len(case.arrivals)], strict=True):
         found += results_of(engine.feed(case.batches(job, case.arrivals[start:end])))
         shed.append(engine.take_shed())
         records.append(engine.changes())
-        engine = job.engine(1)
+        engine = job.engine_at(0, 1)
         engine.restore(records)
     found += results_of(engine.finish())
     return found, pa.concat_tables([*shed, engine.take_shed()])
@@ -61,7 +61,7 @@ def delivered(case: Case, spec: ConstrainedJoin, cuts: Sequence[int]) -> tuple[R
 
 def repaired(case: Case, spec: ConstrainedJoin, shed: pa.Table) -> Results:
     job = RepairJob(spec)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     batches = shed.select(["side", MARK]).combine_chunks().to_batches()
     lines = [job.prepare(len(spec.streams), batch)[0] for batch in batches]
     plain = ConstrainedJob(spec)

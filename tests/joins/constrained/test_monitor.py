@@ -43,7 +43,7 @@ def test_k_is_found_and_a_rise_stops_its_use() -> None:
     case = _waits([3] * 60 + [8] * 80)
     spec = case.spec([RIDS("A -> B")], monitor=Monitor(c=1.0, p=1.0, window=20))
     job = ConstrainedJob(spec)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     seen: list[int | None] = []
     for tup in case.arrivals:
         list(engine.feed(case.batches(job, [tup])))
@@ -81,7 +81,7 @@ def test_every_kind_of_k_is_found(
     monitor = Monitor(c=1.5, window=100)
     more: dict[str, Any] = {"constraints": constraints, "monitor": monitor, "lag": 0}
     job = ConstrainedJob(constrained_join(schemas, **settings, **more))
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     found, ks = 0, []
     last = sum(map(len, streams.values()))
     for at in range(0, last, 100):
@@ -209,13 +209,13 @@ def test_what_is_chosen_survives_a_restart(known: Constraint) -> None:
     case = _strangers(600)
     spec = case.spec([known], monitor=Monitor(window=50, p=0), lag=0)
     job = ConstrainedJob(spec)
-    stays, moves = job.engine(1), job.engine(1)
+    stays, moves = job.engine_at(0, 1), job.engine_at(0, 1)
     for at in range(0, len(case.arrivals), 100):
         batches = case.batches(job, case.arrivals[at : at + 100])
         list(stays.feed(batches))
         list(moves.feed(batches))
         records = moves.snapshot()
-        moves = job.engine(1)
+        moves = job.engine_at(0, 1)
         moves.restore(records)
         heads = [from_bytes(each.snapshot()[0])[0] for each in (moves, stays)]
         assert {**heads[0], "seq": 0} == {**heads[1], "seq": 0}

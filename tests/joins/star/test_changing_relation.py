@@ -38,7 +38,7 @@ class Fed:
         given: dict[str, Any] = {"on": list(NAMES[:n]), "time": "t", "changes": ("op", "at")}
         given |= {"fact": "id", **({"within": 10} if n > 1 else {}), **settings}
         self.job = StarJob(star_join(schemas, FACTS, **given), None)
-        self.engine = self.job.engine(1)
+        self.engine = self.job.engine_at(0, 1)
         self.found: Counter[tuple[Any, ...]] = Counter()
         self.counters: Counter[str] = Counter()
 
@@ -80,7 +80,7 @@ def run(feeds: list[Feed], *, restarts: str = "", **settings: Any) -> Counter[tu
         if restarts:
             log = [*log, fed.engine.changes()] if log and restarts == "log" else []
             log = log or fed.engine.snapshot()
-            fed.engine = fed.job.engine(1)
+            fed.engine = fed.job.engine_at(0, 1)
             fed.engine.restore(log)
     return fed.finish()
 
@@ -206,7 +206,7 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
     for _ in range(2):
         with pytest.raises(tg.TidegateError, match="comes after rows of the time 6 have been"):
             fed.feed(late)
-        fed.engine = fed.job.engine(1)
+        fed.engine = fed.job.engine_at(0, 1)
         fed.engine.restore(log)
     fed.feed({"F": [("update", 12, 7, 1, 2, "new")]})
     assert fed.finish()[12, 22, "new"] == 1

@@ -196,7 +196,7 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
     job = job_of(case)
     inputs = [batches(case, job, at) for at in range(len(case.feeds))]
     twin = twin_of(case, [r for one in inputs for r in twin_rows(case.spec, one)])
-    engine: StarEngine = job.engine(1, keep_shed=True)
+    engine: StarEngine = job.engine_at(0, 1, keep_shed=True)
     log: list[bytes] = []
     counters: Counter[str] = Counter()
     every: Counter[tuple[int, ...]] = Counter()
@@ -221,7 +221,7 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
         if at in case.restarts:
             log = log if at % 3 else []
             log += [engine.changes()] if log else engine.snapshot()
-            engine = job.engine(1, keep_shed=True)
+            engine = job.engine_at(0, 1, keep_shed=True)
             engine.restore(log)
         elif log:
             log.append(engine.changes())

@@ -15,7 +15,7 @@ from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import ChangingCopies, ShardCopies, StarCopies, component_names
 from tidegate.joins.star.spec import star_join
 from tidegate.pool.curves import of_points
-from tidegate.pool.member import Member, pooled
+from tidegate.pool.member import Member, PooledJob
 from tidegate.pool.shadow_joins import Sample, ShadowJoins
 from tidegate.streams import zipf
 
@@ -174,7 +174,7 @@ def changing_feeds(job: StarJob, tables: Tables, changes: pa.Table, batches: int
 
 
 def results(job: StarJob, inputs: list[Any]) -> int:
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     found = [b for each in inputs for b in engine.feed(each)]
     return sum(len(b) for b in [*found, *engine.finish()])
 
@@ -183,7 +183,7 @@ def test_copies_take_the_changes_of_their_relation() -> None:
     tables = streams(1_200, 30)
     job, changes = changing(tables, 30)
     given = changing_feeds(job, tables, changes, 5)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     small = ShadowJoins(ChangingCopies(job.spec, engine), [20, 40, 80], settle=False)
     for inputs in given:
         list(engine.feed(inputs))
@@ -202,7 +202,7 @@ def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
     tables = streams(1_200, 30)
     job, changes = changing(tables, 30)
     given = changing_feeds(job, tables, changes, 6)
-    first, second = job.engine(1), job.engine(1)
+    first, second = job.engine_at(0, 1), job.engine_at(0, 1)
     for inputs in given[:3]:
         list(first.feed(inputs))
     small = ShadowJoins(ChangingCopies(job.spec, second), [40], settle=False, rows=rows)
@@ -222,8 +222,8 @@ def test_a_changing_relation_in_a_pool() -> None:
     tables = streams(900, 30)
     job, changes = changing(tables, 30)
     member = Member("pool", "star", (20, 40), 1.0)
-    shared = pooled(job, StarCopies(job), member)
-    engine, alone = shared.engine(1), job.engine(1)
+    shared = PooledJob(job, StarCopies(job), member)
+    engine, alone = shared.engine_at(0, 1), job.engine_at(0, 1)
     engine.apply_budget(1, [40])
     alone.resize(1, 40)
     for inputs in changing_feeds(job, tables, changes, 6):
@@ -232,7 +232,7 @@ def test_a_changing_relation_in_a_pool() -> None:
         engine.take_counters()
         report = json.loads(engine.report())
         assert report["allowed"] == 40
-        moved = shared.engine(1)
+        moved = shared.engine_at(0, 1)
         moved.restore(engine.snapshot())
         engine = moved if inputs[2] else engine
     assert report["total"] > 0

@@ -7,7 +7,7 @@ output has one row for every time at which an aggregate of a group may have chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.engine.base import Clocks
+from tidegate.engine.base import Clocks, Job
 from tidegate.engine.exact_sums import Changes, reals, sum_type, sums
+from tidegate.engine.payload import one_batch
 from tidegate.engine.pieces import cut_batch
-from tidegate.engine.state_codec import from_bytes, to_bytes
+from tidegate.engine.state_log import RECORD_BYTES, LoggedEngine, Replay
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
 from tidegate.joins.constrained.layout import NEVER
@@ -44,8 +45,8 @@ class Aggregates:
     times: tuple[int, ...]
 
 
-class AggregatedJob:
-    """The settings of a constrained join with aggregates, sent to where it runs."""
+class AggregatedJob(Job):
+    """Aggregates of a constrained join as something to send to where it runs."""
 
     def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
         self.join = ConstrainedJob(spec)
@@ -72,8 +73,8 @@ class AggregatedJob:
         """Prepare rows as the join does."""
         return self.join.prepare(stream, batch)
 
-    def engine(self, shards: int) -> AggregatedEngine:
-        """Return the engine; there is only one shard."""
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> AggregatedEngine:
+        """Return the engine of the only shard."""
         return AggregatedEngine(self)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -90,13 +91,16 @@ def at_type(spec: ConstrainedJoin) -> pa.DataType:
     return pa.timestamp(unit, "UTC" if spec.unit.kind == "timestamp" else None)
 
 
-class AggregatedEngine:
-    """A constrained join, and the aggregates over the results in its windows."""
+class AggregatedEngine(LoggedEngine):
+    """A constrained join, and the aggregates of what its windows hold."""
+
+    _streams = 1
 
     def __init__(self, job: AggregatedJob) -> None:
         self._job = job
         self._asked = job.asked
-        self._join: ConstrainedEngine = job.join.engine(1)
+        self._join: ConstrainedEngine = job.join.engine_at(0, 1)
+        self._inner = self._join
         source = job.join.result_schema
         used = {c for _, _, c in self._asked.items if c is not None} | {*self._asked.groups}
         self._columns = sorted(used)
@@ -237,41 +241,31 @@ class AggregatedEngine:
         """Number of rows the join holds."""
         return self._join.held
 
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if most of the join's log is out of date."""
-        return self._join.log_is_heavy
+    def _head(self) -> dict[str, Any]:
+        return {"reported": self._told}
 
-    def changes(self) -> bytes:
-        """Return what has changed: the join's changes, and new results."""
-        record = self._record(self._join.changes(), self._fresh)
+    def _open_rows(self) -> list[pa.RecordBatch]:
+        return []
+
+    def _load_open(self, rows: list[pa.RecordBatch]) -> None:
+        pass
+
+    def _held_rows(
+        self, stream: int, most: tuple[int, int] | None, *, changed: bool
+    ) -> Iterator[pa.RecordBatch]:
+        rows = self._fresh if changed else self._rows
+        return cut_batch(one_batch(rows), RECORD_BYTES)
+
+    def _held_size(self) -> tuple[int, int]:
+        return self._rows.num_rows, self._rows.nbytes
+
+    def _mark(self) -> None:
         self._fresh = self._schema.empty_table()
-        return record
 
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state."""
-        first, *others = self._join.snapshot()
-        self._fresh = self._schema.empty_table()
-        none = self._schema.empty_table()
-        return [self._record(first, self._rows), *(self._record(each, none) for each in others)]
-
-    def _record(self, inner: bytes, rows: pa.Table) -> bytes:
-        none = pa.RecordBatch.from_pylist([], self._schema)
-        whole = pa.concat_batches([none, *rows.to_batches()])
-        join = pa.record_batch([pa.array([inner], pa.large_binary())], ["join"])
-        return to_bytes({"told": self._told}, {"rows": whole, "join": join})
-
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Restore the state from records, into a new engine."""
-        inner, rows = [], [self._schema.empty_table()]
-        for record in records:
-            head, parts = from_bytes(record)
-            self._told = head["told"]
-            inner.append(parts["join"].column(0)[0].as_py())
-            rows.append(pa.Table.from_batches([parts["rows"]]))
-        self._join.restore(inner)
-        every = pa.concat_tables(rows)
-        self._rows = every.filter(pc.greater_equal(every.column("until"), self._told))
+    def _load(self, log: Replay) -> None:
+        self._told = log.head["reported"]
+        rows = pa.Table.from_batches(log.all("held0"), self._schema)
+        self._rows = rows.filter(pc.greater_equal(rows.column("until"), self._told))
 
 
 def _whole(column: Any) -> pa.Array:

@@ -5,21 +5,21 @@ Record batches in, record batches out, around the compiled loop of `joins/constr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import FLOWS, Clocks, Job
 from tidegate.engine.payload import Payload, gather
 from tidegate.engine.pieces import Widths, cut, room
 from tidegate.engine.prepare import ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained import loop as loop
 from tidegate.joins.constrained.arrays import Tables
-from tidegate.joins.constrained.log import Log
+from tidegate.joins.constrained.log import ConstrainedState
 from tidegate.joins.constrained.prepare import BITS, Side, prepare
 from tidegate.joins.constrained.shed_log import ShedLog
 from tidegate.joins.constrained.spec import ConstrainedJoin
@@ -38,8 +38,8 @@ KEY_OVERHEAD = 96
 _COUNTED = ("out_of_order", "null_keys", "expired", "eliminated", "violations")
 
 
-class JoinFrame:
-    """Base class of the jobs of a constrained join and of its repair."""
+class JoinFrame(Job):
+    """What a constrained join and its repair have in common, as something to send."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
@@ -60,8 +60,8 @@ class JoinFrame:
 class ConstrainedJob(JoinFrame):
     """The settings of a constrained join, sent to where it runs."""
 
-    def engine(self, shards: int) -> ConstrainedEngine:
-        """Return the engine of one shard."""
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> ConstrainedEngine:
+        """Return the engine of one shard; it keeps shed rows if the spec says so."""
         return ConstrainedEngine(self.spec)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class ConstrainedJob(JoinFrame):
         return self.spec.settings()
 
 
-class ConstrainedEngine:
-    """A select-project-join over n streams that exploits constraints (sections 3 to 6)."""
+class ConstrainedEngine(ConstrainedState):
+    """A select-project-join over n streams that exploits constraints (section 3 to 6)."""
 
     def __init__(self, spec: ConstrainedJoin, more: Sequence[pa.Field] = ()) -> None:
         self.spec = spec
@@ -79,9 +79,9 @@ class ConstrainedEngine:
         self._payload = [Payload(side.payload_schema) for side in self._sides]
         self._piece = room(spec.result_schema)
         self._open = [self._no_rows(s) for s in range(len(self._sides))]
+        self._streams = len(self._open)
         self._flows = dict.fromkeys(FLOWS, 0)
         self._shed_log = ShedLog(spec)
-        self._log = Log(self._sides, self._tables, self._payload, self._open, self._shed_log)
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -310,22 +310,8 @@ class ConstrainedEngine:
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return what has changed since the last record."""
-        return self._log.changes()
-
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state."""
-        return self._log.snapshot()
-
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Restore the state from records, into a new engine."""
-        self._log.restore(records)
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if most of the log is out of date."""
-        return self._log.is_heavy(self._bytes())
+    def _held_size(self) -> tuple[int, int]:
+        return self._tables.held, self._bytes()
 
     # ---- what was shed ------------------------------------------------------------------------
 

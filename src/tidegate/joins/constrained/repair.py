@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import FLOWS, Clocks, Engine
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME
+from tidegate.engine.state_codec import check_version
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.engine import ConstrainedEngine, JoinFrame
@@ -52,6 +53,8 @@ _ARCHIVED = pa.schema(
 _SEEN = ("seen_time", "seen_tie", "seen_number")
 #: The name under which an archive stores the settings it was written with.
 MADE_BY = "made_by"
+#: The version of the format of an archive; archives that carry none have version 0.
+ARCHIVE_VERSION = 1
 
 
 class RepairJob(JoinFrame):
@@ -69,7 +72,7 @@ class RepairJob(JoinFrame):
         columns += [mark[name] for name in ("content", *_SEEN)]
         return pa.RecordBatch.from_arrays(columns, schema=_ARCHIVED), {}
 
-    def engine(self, shards: int) -> RepairEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> RepairEngine:
         """Return the engine of one shard."""
         return RepairEngine(self.spec)
 
@@ -91,16 +94,23 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
     return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
 
 
+def archive_label(settings: dict[str, Any], query: str | None = None) -> str:
+    """Return what an archive says of its origin: the format, the settings and the query."""
+    named = {} if query is None else {"query": query}
+    return json.dumps({"version": ARCHIVE_VERSION, **named, "settings": settings})
+
+
 def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
     """Raise an error if an archive does not state its settings, or if they differ."""
     try:
-        written = json.loads(made_by)["settings"]
-        keys = {**written}
+        made = json.loads(made_by)
+        keys, version = {**made["settings"]}, made.get("version", 0)
     except (TypeError, ValueError, KeyError, RecursionError):
         raise TidegateError(
             f"{where} must say which join wrote it, and says {quoted(made_by)}: it was changed, or "
             "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
         ) from None
+    check_version(version, ARCHIVE_VERSION, where, "run the join again without the archive")
     check_same(keys, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
@@ -124,8 +134,8 @@ class _Missing(ConstrainedEngine):
         return super()._results(rows[missing])
 
 
-class RepairEngine:
-    """Find missing results once all rows are there."""
+class RepairEngine(Engine):
+    """Finds what is missing when all rows are there."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
@@ -247,11 +257,6 @@ class RepairEngine:
 
     def restore(self, records: Iterable[bytes]) -> None:
         """Do nothing."""
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """False: there is no log."""
-        return False
 
 
 def _matches(

@@ -8,16 +8,18 @@ plans the inclusion probabilities anew, from the memory and from what it has lea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.engine.base import Job
 from tidegate.engine.pieces import cut
 from tidegate.engine.prepare import ROW_HASH, payload_of, prepare
-from tidegate.engine.state_codec import from_bytes
+from tidegate.engine.state_codec import Parts
+from tidegate.engine.state_log import Replay, batch_of, update_rows
 from tidegate.joins.sampled import loop as sampled
 from tidegate.joins.sampled.spec import SampledJoin
 from tidegate.joins.window.arrays import Tables
@@ -52,11 +54,13 @@ _EVIDENCE, _BEYOND = 200.0, 0.01
 _PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
+#: Columns and arrays of the sampler that a record stores.
+_PLAIN = ("ints", "plan", "sums")
 _INCLUSION = ("random_word", "passed", "next", "most")
 _MONITOR = ("hash", "random_word", "time", "most", "found", "size", "side")
 
 
-class SampledJob:
+class SampledJob(Job):
     """The settings of a sampled join, and its engines."""
 
     def __init__(self, spec: SampledJoin) -> None:
@@ -71,13 +75,7 @@ class SampledJob:
         """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.window.sides[stream], self.spec.window.unit, batch)
 
-    def engine(self, shards: int, *, keep_shed: bool = False) -> SampledEngine:
-        """Return one of several engines that share the memory equally."""
-        return self.engine_at(None, shards, keep_shed=keep_shed)
-
-    def engine_at(
-        self, shard: int | None, shards: int, *, keep_shed: bool = False
-    ) -> SampledEngine:
+    def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> SampledEngine:
         """Return the engine of one shard; the shares of all shards add up to the memory."""
         return SampledEngine(self.spec, shards=shards, shard=shard, keep_shed=keep_shed)
 
@@ -121,7 +119,6 @@ class SampledEngine(WindowEngine):
             heads=np.full(2 * _MONITORS, -1, np.int32),
             tallies=np.zeros((2, sampled.TALLIES)),
         )
-        self._whole = False
         self._begin()
 
     # ---- input and output ---------------------------------------------------------------------
@@ -568,85 +565,58 @@ class SampledEngine(WindowEngine):
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return a record of all changes since the last record."""
-        record = super().changes()
-        self._forget_touched()
-        return record
-
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state as records."""
-        self._whole = True
-        records = super().snapshot()
-        self._whole = False
-        self._forget_touched()
-        return records
-
-    def _forget_touched(self) -> None:
-        self._sampler.ints[sampled.TOUCHED] = 0
-        self._sampler.is_touched[:] = False
-
     def _head(self) -> dict[str, Any]:
-        own = {name: getattr(self._sampler, name).tolist() for name in ("ints", "plan", "sums")}
-        return super()._head() | {"lots": own}
+        own = {name: getattr(self._sampler, name).tolist() for name in _PLAIN}
+        return super()._head() | {"sampler": own}
 
-    def _model(self) -> dict[str, pa.RecordBatch]:
+    def _model(self, *, changed: bool) -> Parts:
         """Return the inclusions that are new or changed, or all; and the monitored rows."""
         sampler, slots = self._sampler, self._tables.core.slots
-        if self._whole:
-            wanted = np.flatnonzero(slots["seq"][: len(sampler.inclusions)] >= 0)
-        else:
+        if changed:
             touched = sampler.touched[: sampler.ints[sampled.TOUCHED]].astype(np.int64)
             wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
-        inclusions = [slots[name][wanted] for name in ("seq", "rank")]
-        inclusions += [sampler.inclusions[name][wanted] for name in _INCLUSION]
+        else:
+            wanted = np.flatnonzero(slots["seq"][: len(sampler.inclusions)] >= 0)
+        inclusions = {name: slots[name][wanted] for name in ("seq", "rank")}
+        inclusions |= {name: sampler.inclusions[name][wanted] for name in _INCLUSION}
         number = int(sampler.ints[sampled.MONITORS])
         ages = sampler.ages[:number].ravel()
         places = np.flatnonzero(ages)
         return {
-            "tickets": _batch(("seq", "rank", *_INCLUSION), inclusions),
-            "monitors": _batch(_MONITOR, [sampler.monitors[name][:number] for name in _MONITOR]),
-            "ages": _batch(("place", "found"), [places, ages[places]]),
-            "tallies": _batch(("value",), [sampler.tallies.ravel()]),
+            "inclusions": batch_of(inclusions),
+            "monitors": batch_of({name: sampler.monitors[name][:number] for name in _MONITOR}),
+            "ages": batch_of({"place": places, "found": ages[places]}),
+            "tallies": batch_of({"value": sampler.tallies.ravel()}),
         }
 
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Load the state from records; for a new engine."""
-        records = list(records)
-        super().restore(records)
+    def _mark(self) -> None:
+        super()._mark()
+        self._sampler.ints[sampled.TOUCHED] = 0
+        self._sampler.is_touched[:] = False
+
+    def _load(self, log: Replay) -> None:
+        super()._load(log)
         self._widen()
         sampler, core = self._sampler, self._tables.core
-        held = np.flatnonzero(core.slots["seq"] >= 0)
-        held = held[np.argsort(core.slots["seq"][held])]
-        known = core.slots["seq"][held]
-        for record in records:
-            head, parts = from_bytes(record)
-            if "tickets" not in parts:
-                continue
-            seq, rank, *columns = (column.to_numpy() for column in parts["tickets"].columns)
-            at = np.searchsorted(known, seq)
-            there = at < len(known)
-            there[there] = known[at[there]] == seq[there]
-            core.slots["rank"][held[at[there]]] = rank[there]
-            for name, column in zip(_INCLUSION, columns, strict=True):
-                sampler.inclusions[name][held[at[there]]] = column[there]
-            for name, values in head["lots"].items():
-                getattr(sampler, name)[:] = values
-            monitors = parts["monitors"]
-            for name in _MONITOR:
-                sampler.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
-            places, found = (column.to_numpy() for column in parts["ages"].columns)
-            sampler.ages[:] = 0
-            sampler.ages.reshape(-1)[places] = found
-            sampler.tallies.reshape(-1)[:] = parts["tallies"].column(0).to_numpy()
+        for name in _PLAIN:
+            getattr(sampler, name)[:] = log.head["sampler"][name]
+        slots = np.flatnonzero(core.slots["seq"] >= 0)
+        slots = slots[np.argsort(core.slots["seq"][slots])]
+        known = {name: core.slots[name][slots] for name in ("seq", "rank")}
+        known |= {name: sampler.inclusions[name][slots] for name in _INCLUSION}
+        update_rows(known, log.all("inclusions"), ("rank", *_INCLUSION))
+        core.slots["rank"][slots] = known["rank"]
+        for name in _INCLUSION:
+            sampler.inclusions[name][slots] = known[name]
+        monitors = log.last("monitors")
+        for name in _MONITOR:
+            sampler.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
+        places, found = (column.to_numpy() for column in log.last("ages").columns)
+        sampler.ages.reshape(-1)[places] = found
+        sampler.tallies.reshape(-1)[:] = log.last("tallies").column(0).to_numpy()
         sampled.index_monitors(sampler)
-        self._forget_touched()
 
 
 def _rounded(number: float) -> float:
     """Round to nine digits, as the order in which keys are summed depends on batches."""
     return float(f"{number:.9g}")
-
-
-def _batch(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(column) for column in columns], list(names))

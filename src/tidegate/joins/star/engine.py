@@ -5,7 +5,7 @@ The relation's rows are *links*. The paper, and names in the code, call them fac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,7 +17,8 @@ from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import Payload, gather
 from tidegate.engine.pieces import cut, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
-from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
+from tidegate.engine.state_codec import Parts
+from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
 from tidegate.joins.star import layout as star_layout
 from tidegate.joins.star import loop as star
 from tidegate.joins.star.arrays import StarTables
@@ -31,10 +32,7 @@ from tidegate.settings.columns import as_floats, equal
 
 #: Results collected before they are handed over.
 _ROOM = 1 << 16
-#: Rows per record of a snapshot, and bytes a log may take however little is held.
-_RECORD_ROWS = 1 << 16
-_RECORD_BYTES = 16 << 20
-#: Bytes per held row besides its payload.
+#: What a held tuple costs besides its payload.
 TUPLE_OVERHEAD = 256
 
 #: Counters of the loop.
@@ -45,8 +43,8 @@ _SCALARS = ("seq", "epoch", "started")
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
 
 
-class StarEngine:
-    """Join streams through a relation (Towne, Zhu, Zuzarte, Hou; ALGORITHMS section 4).
+class StarEngine(LoggedEngine):
+    """Streams joined through a relation (Towne, Zhu, Zuzarte, Hou; ALGORITHMS section 4).
 
     Parameters
     ----------
@@ -82,15 +80,14 @@ class StarEngine:
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._piece = room(spec.result_schema)
         self._open = [pa.RecordBatch.from_pylist([], schema) for schema in self._schemas]
-        self._done = self._tables.rules.never  # the time of the last closed tick
+        self._streams = len(self._open)
+        self._done = self._tables.rules.never  # the time of the last tick that is closed
         self._keep_shed = keep_shed
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         #: The last budget update: its number, and the new budget.
         self.budget_update: tuple[int, int] | None = None
-        self._logged_rows = 0
-        self._logged_bytes = 0
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -385,159 +382,90 @@ class StarEngine:
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return what has changed since the last record."""
-        tables = self._tables
-        core = tables.core
-        rewritten = bool(core.scalars["rewritten"][0])
-        new = tables.unmarked()
-        gone = core.gone[: core.scalars["gone"][0]].copy()
-        parts = {
-            "gone": pa.record_batch([pa.array(gone)], ["seq"]),
-            "rates": tables.rates(changed=not rewritten),
-            "learned": tables.learned(),
-            **{f"open{s}": one for s, one in enumerate(self._open)},
-        }
-        for s in range(len(self._open)):
-            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
-        if self._changing is not None:
-            parts |= self._changing.log()
-        record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
-        self._logged_rows += len(new) + len(gone)
-        self._logged_bytes += len(record)
-        tables.mark()
-        return record
-
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state."""
-        tables = self._tables
-        parts: dict[str, pa.RecordBatch] = {
-            "rates": tables.rates(changed=False),
-            **{f"open{s}": one for s, one in enumerate(self._open)},
-        }
-        if self._changing is not None:
-            parts |= self._changing.whole()
-        records = [to_bytes(self._head() | {"all_rates": True}, parts)]
-        for s in range(len(self._open)):
-            for held in self._held_rows(s, tables.slots_of(s), _RECORD_ROWS, _RECORD_BYTES):
-                records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
-        self._logged_rows = tables.held
-        self._logged_bytes = sum(map(len, records))
-        tables.mark()
-        return records
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if more than three quarters of the log is out of date."""
-        facts = 0 if self._changing is None else self._changing.nbytes
-        return (
-            self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
-            or self._logged_bytes > 4 * (self._bytes() + facts) + _RECORD_BYTES
-        )
-
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
-        scalars = {name: int(core.scalars[name][0]) for name in _SCALARS}
         return {
-            "clock": core.scalars["clock"][0].item(),
-            "heard": core.streams["clock"].tolist(),
-            "floor": core.pools["floor"].tolist(),
+            "clock": core.clock[0].item(),
+            "stream_clock": core.stream_clock.tolist(),
+            "floor": core.floor.tolist(),
             "done": self._done.item(),
-            "order": self.budget_update,
-            **scalars,
+            "budget_update": self.budget_update,
+            **{name: int(core.ints[at]) for name, at in _SCALARS.items()},
         }
 
+    def _parts(self, *, changed: bool) -> Parts:
+        tables = self._tables
+        some = changed and not tables.core.ints[star_layout.REWRITTEN]
+        parts = {"rates" if some else "all_rates": tables.rates(changed=some)}
+        if changed:
+            parts["learned"] = tables.learned()
+        if self._changing is not None:
+            parts |= self._changing.log() if changed else self._changing.whole()
+        return parts
+
+    def _gone(self) -> NDArray[np.int64]:
+        core = self._tables.core
+        return core.gone[: core.ints[star_layout.GONE]]
+
     def _held_rows(
-        self, stream: int, slots: NDArray[np.int64], *most: int
+        self, stream: int, most: tuple[int, int] | None, *, changed: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Give the held rows of a stream for a record, in pieces (see `Payload.cut`)."""
-        table = self._tables.core.slots
+        tables, payload = self._tables, self._payload[stream]
+        table = tables.core.slots
+        slots = tables.unmarked() if changed else tables.slots_of(stream)
         slots = slots[table["stream"][slots] == stream]
-        for part in self._payload[stream].cut(table["row"][slots], *most):
+        for part in payload.cut(table["row"][slots], *(most or ())):
             taken = table[slots[part]]
             own = {"key": self._index.arrays.hashes[stream, taken["entry"]]}
             own |= {name: taken[name] for name in _LOGGED}
-            rows = self._payload[stream].take(taken["row"])
-            names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
-            columns = [pa.array(np.ascontiguousarray(column)) for column in own.values()]
-            yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
+            yield batch_of(own, payload.take(taken["row"]))
 
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Restore the state from records, into a new engine."""
-        streams = range(len(self._open))
-        tables, number = self._tables, self.spec.unit.dtype.type
-        held: list[list[pa.RecordBatch]] = [[] for _ in streams]
-        gone = [np.empty(0, np.int64)]
-        learned: list[pa.RecordBatch] = []
-        rates: list[pa.RecordBatch] = []
-        head: dict[str, Any] = {}
-        for record in records:
-            head, parts = from_bytes(record)
-            self._logged_bytes += len(record)
-            for s in streams:
-                held[s] += pieces_of(parts, f"held{s}")
-                self._open[s] = parts.get(f"open{s}", self._open[s])
-            if "gone" in parts:
-                gone.append(parts["gone"].column(0).to_numpy())
-                learned.append(parts["learned"])
-            if "rates" in parts:
-                rates = [*([] if head["all_rates"] else rates), parts["rates"]]
-            if self._changing is not None and "facts" in parts:
-                self._changing.load(parts)
-        self._done = number(head["done"])
-        if head.get("order") is not None:
-            self._allow(*head["order"])
+    def _held_size(self) -> tuple[int, int]:
+        links = 0 if self._changing is None else self._changing.nbytes
+        return self._tables.held, self._bytes() + links
+
+    def _mark(self) -> None:
+        self._tables.mark()
+
+    def _load(self, log: Replay) -> None:
+        tables, head = self._tables, log.head
+        if self._changing is not None:
+            for links, ended in zip(log.all("facts"), log.all("ended"), strict=True):
+                self._changing.load({"facts": links, "ended": ended})
+        self._done = self.spec.unit.dtype.type(head["done"])
+        if head["budget_update"] is not None:
+            self._allow(*head["budget_update"])
         core = tables.core
-        core.scalars["clock"] = head["clock"]
-        core.streams["clock"] = head["heard"]
-        core.pools["floor"] = head["floor"]
-        for name in _SCALARS:
-            core.scalars[name] = head[name]
+        core.clock[0] = head["clock"]
+        core.stream_clock[:], core.floor[:] = head["stream_clock"], head["floor"]
+        for name, at in _SCALARS.items():
+            core.ints[at] = head[name]
         tables.fit()
-        for batch in rates:
+        for batch in log.all("rates"):
             tables.load_rates(batch)
-        departed = np.concatenate(gone)
-        tuples = np.concatenate([self._survivors(s, held[s], departed) for s in streams])
-        tuples = np.sort(tuples, order="seq")
-        for batch in learned:
-            _update(tuples, batch)
-        tables.make_room(len(tuples), len(tuples))
+        streams = range(self._streams)
+        held = np.concatenate([self._survivors(stream, log) for stream in streams])
+        held = np.sort(held, order="seq")
+        update_rows(held, log.all("learned"), ("gain", "last"))
+        tables.make_room(len(held), len(held))
         tables.renumber()
-        star.reload(tables.core, self._index.arrays, tables.rules, tuples)
-        self._logged_rows = sum(b.num_rows for one in held for b in one) + len(departed)
-        for s in streams:
-            self._payload[s].trim(0, tables.keep_rows(s, 0, self._payload[s].rows))
-        tables.mark()
+        star.reload(tables.core, self._index.arrays, tables.rules, held)
+        for stream, payload in enumerate(self._payload):
+            payload.trim(0, tables.keep_rows(stream, 0, payload.rows))
 
-    def _survivors(
-        self, stream: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
-    ) -> NDArray[Any]:
+    def _survivors(self, stream: int, log: Replay) -> NDArray[Any]:
         """Return the logged rows of one stream that are still held, as slots."""
-        payload = self._payload[stream]
-        own = 1 + len(_LOGGED)
-        payload.add(
-            [pa.RecordBatch.from_arrays(b.columns[own:], schema=payload.schema) for b in batches]
-        )
-        found = np.zeros(payload.rows, self._tables.core.slots.dtype)
-        if payload.rows:
-            table = pa.Table.from_batches(batches)
-            for name in _LOGGED:
-                found[name] = table.column(name).to_numpy()
-            found["entry"] = self._index.find(stream, table.column("key").to_numpy())
+        slot = self._tables.core.slots.dtype
+        types = {name: slot[name] for name in _LOGGED} | {"key": np.dtype(np.uint64)}
+        columns = log.held(stream, types, self._payload[stream])
+        found = np.zeros(len(columns["seq"]), slot)
+        for name in _LOGGED:
+            found[name] = columns[name]
+        found["entry"] = self._index.find(stream, columns["key"])
         found["stream"] = stream
-        found["row"] = np.arange(payload.rows)
-        alive: NDArray[Any] = found[~np.isin(found["seq"], departed)]
-        return alive
-
-
-def _update(tuples: NDArray[Any], learned: pa.RecordBatch) -> None:
-    """Apply the logged DGL state of rows, which are sorted by sequence number."""
-    seq = learned.column("seq").to_numpy()
-    at = np.searchsorted(tuples["seq"], seq)
-    known = at < len(tuples)
-    known[known] = tuples["seq"][at[known]] == seq[known]
-    for name in ("gain", "last"):
-        tuples[name][at[known]] = learned.column(name).to_numpy()[known]
+        found["row"] = np.arange(len(found))
+        kept: NDArray[Any] = found[log.survivors(found["seq"])]
+        return kept
 
 
 def _no_batch(time: np.dtype[Any]) -> star_layout.Batch:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.engine.base import Job
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, TIME, Bounds, prepare
 from tidegate.joins.star.changing_relation import prepare_changes
@@ -86,8 +87,8 @@ _indexed: OrderedDict[str, _Indexed] = OrderedDict()
 _lock = threading.Lock()
 
 
-class StarJob:
-    """The settings of a star join, sent to where it runs.
+class StarJob(Job):
+    """The settings of a star join, and its engines.
 
     `relation` is None if the relation is a stream of changes, which is then the input after the
     streams.
@@ -123,10 +124,6 @@ class StarJob:
         good[np.argmax(times)] = True
         dropped["filtered"] = int(len(good) - good.sum())
         return prepared.filter(pa.array(good)) if dropped["filtered"] else prepared, dropped
-
-    def engine(self, shards: int, *, keep_shed: bool = False) -> StarEngine:
-        """Return the engine of the first shard, which is the only one if `shards` is 1."""
-        return self.engine_at(0, shards, keep_shed=keep_shed)
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """Return the engine of one shard, with its links and its share of the memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from tidegate.engine.base import FLOWS, Clocks
 from tidegate.engine.payload import Payload, gather, sizes
 from tidegate.engine.pieces import cut, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
-from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
+from tidegate.engine.state_codec import Parts
+from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
 from tidegate.joins.window import loop as window
 from tidegate.joins.window import victims
 from tidegate.joins.window.arrays import Tables, windows_of
@@ -30,10 +31,6 @@ from tidegate.sql.conditions import Predicate
 
 #: The number of pairs that the loop finds before results are yielded.
 _ROOM = 1 << 18
-#: The number of rows in one record of a snapshot.
-_RECORD_ROWS = 1 << 16
-#: The bytes of these rows, and the size below which a log is never heavy.
-_RECORD_BYTES = 16 << 20
 
 #: Columns of a held row besides its payload; a type of None is that of times.
 _HELD = {
@@ -51,13 +48,15 @@ _SCALARS = {
     "seq": layout.SEQ,
     "epoch": layout.EPOCH,
     "started": layout.STARTED,
-    "census": layout.CENSUS_SEQ,
+    "refit": layout.CENSUS_SEQ,
     "fit": layout.REDRAWN,
     "thinned": layout.THINNED,
     "change": layout.CHANGE,
     "ring_from": layout.RING_FROM,
     "ring_to": layout.RING_TO,
 }
+#: Arrays of the loop that a record stores.
+_ARRAYS = ("stream_clock", "floor", "model", "quality")
 #: The largest number of ghosts, and the classes that `Auto` learns besides ages.
 _GHOSTS = 1024
 _FEATURES = {"levels": 12, "trends": 10}
@@ -71,8 +70,10 @@ _COUNTED = {
 }
 
 
-class WindowEngine:
+class WindowEngine(LoggedEngine):
     """A bounded join of two streams over sliding windows (ALGORITHMS section 0)."""
+
+    _streams = 2
 
     def __init__(
         self,
@@ -107,8 +108,6 @@ class WindowEngine:
         self._importance = 0.0
         #: The last budget update of a pool: its number and the memory.
         self.budget_update: tuple[int, int] | None = None
-        self._logged_rows = 0
-        self._logged_bytes = 0
         # Columns of a held row that a record stores besides key and payload: those that vary.
         self._logged = ["time", "seq"]
         self._logged += ["size"] if spec.in_bytes else []
@@ -449,161 +448,99 @@ class WindowEngine:
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return a record of all changes since the last record."""
-        core = self._tables.core
-        rewritten = bool(core.ints[layout.REWRITTEN])
-        gone = pa.array(core.gone[: core.ints[layout.GONE]].copy())
-        new = self._tables.unmarked()
-        parts = {
-            "gone": pa.record_batch([gone], ["seq"]),
-            "rates": self._tables.rates(changed=not rewritten),
-            "learned": self._tables.learned(),
-            **self._tables.priorities(changed=True),
-            **self._candidates.record(core, changed=True),
-            **self._tables.arrivals(changed=True),
-            **self._model(),
-            **{f"open{s}": self._open[s] for s in range(2)},
-        }
-        for s in range(2):
-            parts |= in_pieces(f"held{s}", self._held_rows(s, new))
-        record = to_bytes(self._head() | {"all_rates": rewritten}, parts)
-        self._logged_rows += len(new) + len(gone)
-        self._logged_bytes += len(record)
-        self._tables.mark()
-        return record
-
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state as records."""
-        parts: dict[str, pa.RecordBatch] = {
-            "rates": self._tables.rates(changed=False),
-            **self._tables.priorities(changed=False),
-            **self._candidates.record(self._tables.core, changed=False),
-            **self._tables.arrivals(changed=False),
-            **self._model(),
-            **{f"open{s}": self._open[s] for s in range(2)},
-        }
-        records = [to_bytes(self._head() | {"all_rates": True}, parts)]
-        for s in range(2):
-            slots = self._tables.slots_of(s)
-            for held in self._held_rows(s, slots, _RECORD_ROWS, _RECORD_BYTES):
-                records.append(to_bytes(self._head() | {"all_rates": False}, {f"held{s}": held}))
-        self._logged_rows = self._tables.held
-        self._logged_bytes = sum(map(len, records))
-        self._tables.mark()
-        return records
-
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if more than three quarters of the log are outdated."""
-        return (
-            self._logged_rows > 4 * self._tables.held + _RECORD_ROWS
-            or self._logged_bytes > 4 * self._bytes() + _RECORD_BYTES
-        )
-
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
         scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
-        clocks = {"clock": core.clock[0].item(), "heard": core.stream_clock.tolist()}
-        names = ("floor", "model", "quality")
-        model = {name: getattr(core, name).tolist() for name in names}
-        queue = self._candidates.head(core)
-        return {**clocks, **model, **scalars, **queue, "order": self.budget_update}
+        arrays = {name: getattr(core, name).tolist() for name in _ARRAYS}
+        own = {"clock": core.clock[0].item(), "budget_update": self.budget_update}
+        return {**own, **arrays, **scalars, **self._candidates.head(core)}
 
-    def _model(self) -> dict[str, pa.RecordBatch]:
+    def _parts(self, *, changed: bool) -> Parts:
+        tables, core = self._tables, self._tables.core
+        some = changed and not core.ints[layout.REWRITTEN]
+        return {
+            "rates" if some else "all_rates": tables.rates(changed=some),
+            **({"learned": tables.learned()} if changed else {}),
+            **tables.priorities(changed=changed),
+            **self._candidates.record(core, changed=changed),
+            **tables.arrivals(changed=changed),
+            **self._model(changed=changed),
+        }
+
+    def _model(self, *, changed: bool) -> Parts:
+        """Return the parts of what was learned from ghosts, all of it in every record."""
         return self._tables.model() if len(self._tables.core.ghosts) else {}
 
-    def _held_rows(
-        self, side: int, slots: NDArray[np.int64], *most: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the held rows of one side as a record stores them, in pieces (`Payload.cut`)."""
-        table = self._tables.core.slots
-        slots = slots[table["group"][slots] & 1 == side]
-        for part in self._payload[side].cut(table["row"][slots], *most):
-            taken = table[slots[part]]
-            keys = self._tables.core.hashes[taken["group"] >> 1]
-            own = {"key": keys} | {name: taken[name] for name in self._logged}
-            rows = self._payload[side].take(taken["row"])
-            names = [*own, *(f"c{i}" for i in range(rows.num_columns))]
-            columns = [pa.array(np.ascontiguousarray(column)) for column in own.values()]
-            yield pa.RecordBatch.from_arrays([*columns, *rows.columns], names)
-
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Load the state from records; for a new engine."""
-        head: dict[str, Any] = {}
-        held: list[list[pa.RecordBatch]] = [[], []]
-        gone = [np.empty(0, np.int64)]
-        names = ("learned", "priorities", "ring", "queue")
-        logs: dict[str, list[pa.RecordBatch]] = {name: [] for name in names}
-        for record in records:
-            head, parts = from_bytes(record)
-            self._logged_bytes += len(record)
-            for s in range(2):
-                held[s] += pieces_of(parts, f"held{s}")
-                self._open[s] = parts.get(f"open{s}", self._open[s])
-            if "gone" in parts:
-                gone.append(parts["gone"].column(0).to_numpy())
-            if "ghosts" in parts:
-                self._tables.load_model(parts)
-            for name, log in logs.items():
-                log += [parts[name]] if name in parts else []
-            if "sketch" in parts:
-                self._tables.load_sketch(parts["sketch"])
-            if "rates" in parts:
-                self._tables.load_rates(parts["rates"], replace=head["all_rates"])
+    def _gone(self) -> NDArray[np.int64]:
         core = self._tables.core
-        core.clock[0] = head["clock"]
-        core.stream_clock[:] = head["heard"]
-        core.floor[:] = head["floor"]
-        core.model[:] = head["model"]
-        core.quality[:] = head["quality"]
-        for name, at in _SCALARS.items():
-            core.ints[at] = head[name]
-        self._tables.set_budget()
-        if head.get("order") is not None:
-            self._allow(*head["order"])
-        departed = np.concatenate(gone)
-        sides = [self._survivors(s, held[s], departed) for s in range(2)]
-        merged = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
-        order = np.argsort(merged["seq"], kind="stable")
-        merged = {name: column[order] for name, column in merged.items()}
-        for batch in logs["learned"]:
-            _update(merged, batch)
-        if logs["ring"]:
-            self._tables.load_ring(logs["ring"], head["ring_from"], head["ring_to"])
-        self._tables.reload(merged)
-        self._tables.load_priorities(logs["priorities"])
-        self._sweep(tight=True)
-        if self.spec.frequencies is not None:
-            self._tables.set_rates(self._tables.intern(merged["key"]), *self.spec.frequencies)
-            victims.requeue(self._tables.core, self._rules)
-        self._candidates.load(self._tables.core, logs["queue"], head)
-        self._logged_rows = sum(b.num_rows for side in held for b in side) + len(departed)
+        return core.gone[: core.ints[layout.GONE]]
+
+    def _held_rows(
+        self, stream: int, most: tuple[int, int] | None, *, changed: bool
+    ) -> Iterator[pa.RecordBatch]:
+        tables, payload = self._tables, self._payload[stream]
+        table = tables.core.slots
+        slots = tables.unmarked() if changed else tables.slots_of(stream)
+        slots = slots[table["group"][slots] & 1 == stream]
+        for part in payload.cut(table["row"][slots], *(most or ())):
+            taken = table[slots[part]]
+            own = {"key": tables.core.hashes[taken["group"] >> 1]}
+            own |= {name: taken[name] for name in self._logged}
+            yield batch_of(own, payload.take(taken["row"]))
+
+    def _held_size(self) -> tuple[int, int]:
+        return self._tables.held, self._bytes()
+
+    def _mark(self) -> None:
         self._tables.mark()
 
-    def _survivors(
-        self, side: int, batches: list[pa.RecordBatch], departed: NDArray[np.int64]
-    ) -> dict[str, NDArray[Any]]:
+    def _load(self, log: Replay) -> None:
+        tables, head = self._tables, log.head
+        if log.last("ghosts") is not None:
+            tables.load_model({name: log.last(name) for name in self._model(changed=False)})
+        for batch in log.all("sketch"):
+            tables.load_sketch(batch)
+        for batch in log.all("rates"):
+            tables.load_rates(batch, replace=False)
+        core = tables.core
+        core.clock[0] = head["clock"]
+        for name in _ARRAYS:
+            getattr(core, name)[:] = head[name]
+        for name, at in _SCALARS.items():
+            core.ints[at] = head[name]
+        tables.set_budget()
+        if head["budget_update"] is not None:
+            self._allow(*head["budget_update"])
+        sides = [self._survivors(side, log) for side in range(2)]
+        held = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
+        order = np.argsort(held["seq"], kind="stable")
+        held = {name: column[order] for name, column in held.items()}
+        update_rows(held, log.all("learned"), ("gain", "last"))
+        if ring := log.all("ring"):
+            tables.load_ring(ring, head["ring_from"], head["ring_to"])
+        tables.reload(held)
+        tables.load_priorities(log.all("priorities"))
+        self._sweep(tight=True)
+        if self.spec.frequencies is not None:
+            tables.set_rates(tables.intern(held["key"]), *self.spec.frequencies)
+            victims.requeue(tables.core, self._rules)
+        self._candidates.load(tables.core, log.all("queue"), head)
+
+    def _survivors(self, side: int, log: Replay) -> dict[str, NDArray[Any]]:
         """Return the logged rows of one side that were neither shed nor expired since."""
-        payload = self._payload[side]
-        payload.add(
-            [
-                pa.RecordBatch.from_arrays(
-                    b.columns[1 + len(self._logged) :], schema=payload.schema
-                )
-                for b in batches
-            ]
-        )
-        columns: dict[str, NDArray[Any]] = {}
-        total = sum(b.num_rows for b in batches)
-        for name, kind in _HELD.items():
-            dtype = self.spec.unit.dtype if kind is None else np.dtype(kind)
-            if name in ("key", *self._logged):
-                parts = [b.column(name).to_numpy() for b in batches]
-                columns[name] = np.concatenate([np.empty(0, dtype), *parts])
-            else:
-                columns[name] = np.full(total, _DEFAULTS[name], dtype)
-        live = ~np.isin(columns["seq"], departed)
+        types = {
+            name: self.spec.unit.dtype if kind is None else np.dtype(kind)
+            for name, kind in _HELD.items()
+        }
+        stored = {name: types[name] for name in ("key", *self._logged)}
+        columns = log.held(side, stored, self._payload[side])
+        total = len(columns["seq"])
+        columns |= {
+            name: np.full(total, _DEFAULTS[name], dtype)
+            for name, dtype in types.items()
+            if name not in stored
+        }
+        live = log.survivors(columns["seq"])
         other, lateness = self._tables.core.stream_clock[1 - side], self._rules.lateness
         lengths = windows_of(self._rules, side, columns["time"])
         if side == 0:
@@ -615,15 +552,6 @@ class WindowEngine:
             "row": rows,
             "side": np.full(len(rows), side, np.int64),
         }
-
-
-def _update(held: dict[str, NDArray[Any]], learned: pa.RecordBatch) -> None:
-    """Load what was learned about held rows, which are ordered by sequence number."""
-    seq = learned.column("seq").to_numpy()
-    at = np.minimum(np.searchsorted(held["seq"], seq), max(len(held["seq"]) - 1, 0))
-    known = held["seq"][at] == seq if len(held["seq"]) else np.zeros(len(seq), np.bool_)
-    for name in ("gain", "last"):
-        held[name][at[known]] = learned.column(name).to_numpy()[known]
 
 
 def _opened(batch: layout.Batch) -> tuple[int, int]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.engine.base import Job
 from tidegate.engine.prepare import prepare
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.spec import WindowJoin
 
 
-class WindowJob:
+class WindowJob(Job):
     """The settings of a window join, and its engines."""
 
     def __init__(self, spec: WindowJoin) -> None:
@@ -27,12 +28,8 @@ class WindowJob:
         """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.sides[stream], self.spec.unit, batch)
 
-    def engine(self, shards: int, *, keep_shed: bool = False) -> WindowEngine | QueueEngine:
-        """Return one of several engines that share the memory equally."""
-        return self.engine_at(None, shards, keep_shed=keep_shed)
-
     def engine_at(
-        self, shard: int | None, shards: int, *, keep_shed: bool = False
+        self, shard: int, shards: int, *, keep_shed: bool = False
     ) -> WindowEngine | QueueEngine:
         """Return the engine of one shard; the shares of all shards add up to the memory."""
         kind = WindowEngine if self.spec.cpu is None else QueueEngine

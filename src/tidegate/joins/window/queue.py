@@ -9,7 +9,7 @@ processes a row by the row's own time. The compiled loop is `joins/window/queue_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tidegate.engine.base import Clocks
 from tidegate.engine.payload import Payload
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME, prepared_schema
-from tidegate.engine.state_codec import from_bytes, to_bytes
+from tidegate.engine.state_codec import Parts
+from tidegate.engine.state_log import LoggedEngine, Replay, batch_of
 from tidegate.joins.window import queue_loop as kernel
 from tidegate.joins.window.key_counts import Statistics
 from tidegate.joins.window.spec import WindowJoin
@@ -28,14 +29,14 @@ from tidegate.kernel import layout
 
 #: The number of keys whose arrivals are counted.
 _KEYS = 65_536
-#: The number of rows below which a log is never heavy.
-_LOG_ROWS = 1 << 16
 #: The largest time, and the largest denominator of a step.
 _LARGEST = 2**62
 
 
-class QueueEngine:
+class QueueEngine(LoggedEngine):
     """A window engine that takes rows from a bounded queue, at a steady rate."""
+
+    _streams = 2
 
     def __init__(
         self,
@@ -49,13 +50,14 @@ class QueueEngine:
         assert spec.cpu is not None
         self.spec = spec
         self._join = SteppedWindowEngine(spec, shards=shards, shard=shard, keep_shed=keep_shed)
+        self._inner = self._join
         self._statistics = Statistics(spec.frequencies, keys)
         self._rules = _rules(spec, shards, keys)
         self._keep_shed = keep_shed
         self._rows = [Payload(prepared_schema(side.schema, spec.unit)) for side in spec.sides]
         self._item = np.dtype(
             [
-                ("number", "i8"),  # in the order in which rows entered the queue
+                ("seq", "i8"),  # in the order in which rows entered the queue
                 ("since", spec.unit.dtype),
                 ("time", spec.unit.dtype),
                 ("side", "i1"),
@@ -66,14 +68,13 @@ class QueueEngine:
         )
         self._clock: int | float | None = None
         self._free: tuple[int | float, int] | None = None
-        self._open = np.empty(0, self._item)
+        self._tick = np.empty(0, self._item)  # the rows of the open tick
         self._queue = np.empty(0, self._item)
         self._next = 0
         self._arrived = self._shed = 0
-        # The log has the rows before number `_logged`; `_gone` are those that left since.
+        # The log has the rows before number `_logged`; `_left` are those that left since.
         self._logged = 0
-        self._logged_rows = 0
-        self._gone: list[NDArray[np.int64]] = []
+        self._left: list[NDArray[np.int64]] = []
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -85,11 +86,11 @@ class QueueEngine:
         new = [self._add(side, inputs[side]) for side in range(2)]
         known = [clock for clock in clocks or () if clock is not None]
         told = max(known) if known else None
-        yield from self._run(np.concatenate([self._open, *new]), told, clocks, close=False)
+        yield from self._run(np.concatenate([self._tick, *new]), told, clocks, close=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the open tick and process all waiting rows."""
-        yield from self._run(self._open, None, None, close=True)
+        yield from self._run(self._tick, None, None, close=True)
         yield from self._join.finish()
 
     def _run(
@@ -198,12 +199,12 @@ class QueueEngine:
         ints = queue.ints
         entered, before = int(ints[kernel.ENTERED]), len(self._queue)
         items["since"] = queue.since
-        items["number"][before:entered] = self._next + np.arange(entered - before)
+        items["seq"][before:entered] = self._next + np.arange(entered - before)
         self._next += entered - before
         waits = queue.state == kernel.WAITING
         left = np.flatnonzero(~waits[:entered] | close)
-        numbers = items["number"][left]
-        self._gone.append(numbers[numbers < self._logged])
+        numbers = items["seq"][left]
+        self._left.append(numbers[numbers < self._logged])
         dropped = queue.dropped[: ints[kernel.SHED]]
         self._shed += len(dropped)
         if self._keep_shed:
@@ -212,7 +213,7 @@ class QueueEngine:
                 gone = self._rows_of(side, items[dropped[mine]])
                 self._join.note_dropped(side, gone, queue.when[mine], "queue full")
         self._queue = items[:0] if close else items[waits]
-        self._open = items[entered:]
+        self._tick = items[entered:]
         if ints[kernel.TICKS]:
             self._clock = queue.clock[0].item()
         if queue.free[0] > layout.NEVER:
@@ -229,7 +230,7 @@ class QueueEngine:
         """
         if clocks is None:
             return None
-        waiting = np.concatenate([self._queue["time"], self._open["time"]])
+        waiting = np.concatenate([self._queue["time"], self._tick["time"]])
         first = [waiting.min().item()] if len(waiting) else []
         return [None if c is None else min([c, *first]) for c in clocks]
 
@@ -243,89 +244,72 @@ class QueueEngine:
         """Return the counters: events since the last call, and the present state."""
         taken = self._join.take_counters()
         taken |= {"arrived": self._arrived, "queue_shed": self._shed, "queued": len(self._queue)}
-        taken["waiting"] += len(self._open)
+        taken["waiting"] += len(self._tick)
         self._arrived = self._shed = 0
         return taken
 
     def _sweep(self) -> None:
         """Drop stored rows that no longer wait, if they are many."""
         for side, rows in enumerate(self._rows):
-            mine = [items["side"] == side for items in (self._queue, self._open)]
-            queued, opened = self._queue["row"][mine[0]], self._open["row"][mine[1]]
+            mine = [items["side"] == side for items in (self._queue, self._tick)]
+            queued, opened = self._queue["row"][mine[0]], self._tick["row"][mine[1]]
             kept = np.sort(np.concatenate([queued, opened]))
             if rows.wants_trim(len(kept)):
                 rows.trim(0, kept)
                 self._queue["row"][mine[0]] = np.searchsorted(kept, queued)
-                self._open["row"][mine[1]] = np.searchsorted(kept, opened)
+                self._tick["row"][mine[1]] = np.searchsorted(kept, opened)
 
     # ---- state --------------------------------------------------------------------------------
 
-    def changes(self) -> bytes:
-        """Return a record of all changes since the last record."""
-        return _nested(self._record(every=False), self._join.changes())
+    def _head(self) -> dict[str, Any]:
+        first = self._statistics.first
+        return {"clock": self._clock, "free": self._free, "next": self._next, "first": first}
 
-    def snapshot(self) -> list[bytes]:
-        """Return the whole state as records."""
-        first, *others = self._join.snapshot()
-        self._logged_rows = 0
-        records = [_nested(self._record(every=True), first)]
-        return records + [_nested(b"", record) for record in others]
+    def _parts(self, *, changed: bool) -> Parts:
+        whole, counts = self._statistics.record(every=not changed)
+        return {"all_counts" if whole else "counts": counts}
 
-    @property
-    def log_is_heavy(self) -> bool:
-        """True if more than three quarters of the log are outdated."""
-        return self._join.log_is_heavy or self._logged_rows > 4 * len(self._queue) + _LOG_ROWS
+    def _open_rows(self) -> list[pa.RecordBatch]:
+        return [self._rows_of(side, self._tick) for side in range(2)]
 
-    def _record(self, *, every: bool) -> bytes:
-        """Encode the waiting rows, or the new ones and the numbers of those that left."""
-        new = self._queue[self._queue["number"] >= (0 if every else self._logged)]
-        gone = np.concatenate([np.empty(0, np.int64), *([] if every else self._gone)])
-        whole, counts = self._statistics.record(every=every)
-        parts = {"gone": pa.record_batch([pa.array(gone)], ["number"]), "counts": counts}
-        for side in range(2):
-            mine = new[new["side"] == side]
-            parts[f"open{side}"] = self._rows_of(side, self._open)
-            rows = self._rows_of(side, mine)
-            head = [pa.array(mine["number"].copy()), pa.array(mine["since"].copy())]
-            names = ["number", "since", *rows.schema.names]
-            parts[f"queue{side}"] = pa.RecordBatch.from_arrays([*head, *rows.columns], names)
-        self._logged, self._gone = self._next, []
-        self._logged_rows += len(new) + len(gone)
-        numbers = {"clock": self._clock, "free": self._free, "next": self._next}
-        epoch = {"first": self._statistics.first, "all_counts": whole, "all_rows": every}
-        return to_bytes(numbers | epoch, parts)
+    def _load_open(self, rows: list[pa.RecordBatch]) -> None:
+        self._tick = np.concatenate([self._add(side, [rows[side]]) for side in range(2)])
 
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Load the state from records; for a new engine."""
-        self._join.restore(self._unpacked(records))
-        self._queue = self._queue[np.argsort(self._queue["number"])]
-        self._sweep()
-        self._logged, self._gone = self._next, []
+    def _held_rows(
+        self, stream: int, most: tuple[int, int] | None, *, changed: bool
+    ) -> Iterator[pa.RecordBatch]:
+        items = self._queue[self._queue["side"] == stream]
+        items = items[items["seq"] >= (self._logged if changed else 0)]
+        for part in self._rows[stream].cut(items["row"], *(most or ())):
+            own = {name: items[name][part] for name in ("seq", "since")}
+            yield batch_of(own, self._rows[stream].take(items["row"][part]))
 
-    def _unpacked(self, records: Iterable[bytes]) -> Iterator[bytes]:
-        """Load the records of the queue, and yield those of the join."""
-        for record in records:
-            size = int.from_bytes(record[:8], "little")
-            if size:
-                self._load(*from_bytes(record[8 : 8 + size]))
-            yield record[8 + size :]
+    def _gone(self) -> NDArray[np.int64]:
+        return np.concatenate([np.empty(0, np.int64), *self._left])
 
-    def _load(self, head: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> None:
-        if head["all_rows"]:
-            self._queue = self._queue[:0]
+    def _held_size(self) -> tuple[int, int]:
+        return len(self._queue), sum(rows.nbytes for rows in self._rows)
+
+    def _mark(self) -> None:
+        self._logged, self._left = self._next, []
+
+    def _load(self, log: Replay) -> None:
+        head = log.head
         self._clock, self._next = head["clock"], head["next"]
         self._free = None if head["free"] is None else tuple(head["free"])
-        self._statistics.restore(head["first"], head["all_counts"], parts["counts"])
-        self._open = np.concatenate([self._add(s, [parts[f"open{s}"]]) for s in range(2)])
-        for side in range(2):
-            batch = parts[f"queue{side}"]
-            rows = pa.RecordBatch.from_arrays(batch.columns[2:], schema=self._rows[side].schema)
-            items = self._add(side, [rows])
-            items["number"], items["since"] = (batch.column(i).to_numpy() for i in range(2))
-            self._queue = np.concatenate([self._queue, items])
-            self._logged_rows += batch.num_rows
-        gone = parts["gone"].column(0).to_numpy()
-        self._queue = self._queue[~np.isin(self._queue["number"], gone)]
+        for counts in log.all("counts"):
+            self._statistics.restore(head["first"], False, counts)
+        types = {name: self._item[name] for name in ("seq", "since", "time", "key", "row_hash")}
+        for side, rows in enumerate(self._rows):
+            first = rows.rows
+            columns = log.held(side, types, rows)
+            items = np.zeros(rows.rows - first, self._item)
+            items["side"], items["row"] = side, np.arange(first, rows.rows)
+            for name in types:
+                items[name] = columns[name]
+            self._queue = np.concatenate([self._queue, items[log.survivors(items["seq"])]])
+        self._queue = self._queue[np.argsort(self._queue["seq"])]
+        self._sweep()
 
 
 def _rules(spec: WindowJoin, shards: int, keys: int) -> kernel.Rules:
@@ -346,8 +330,3 @@ def _rules(spec: WindowJoin, shards: int, keys: int) -> kernel.Rules:
         parts=1 if real else step.denominator,
         last=number(np.inf if real else _LARGEST),
     )
-
-
-def _nested(own: bytes, join: bytes) -> bytes:
-    """Pack a record of the queue and one of the join into one."""
-    return b"".join((len(own).to_bytes(8, "little"), own, join))
