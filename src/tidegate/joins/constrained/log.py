@@ -42,12 +42,12 @@ class ConstrainedState(LoggedEngine):
         bits = groups["clustered"] | groups["closed"] << 1 | groups["kept"] << 2
         own = {name: groups[name] for name in ("edge", "hash", "ca")}
         parts = {"groups": batch_of(own | {"bits": bits})}
-        for c in range(len(core.k)):
+        for c in range(len(core.constraints)):
             records = tables.records_of(c)
             parts[f"records{c}"] = batch_of({name: records[name] for name in ("at", "value")})
         if changed:
-            lost = core.departed_groups[: core.ints[layout.DEPARTED_GROUPS]]
-            parts["lost"] = batch_of({"edge": lost[:, 0], "hash": lost[:, 1]})
+            lost = core.departed_groups[: core.scalars["departed_groups"][0]]
+            parts["lost"] = batch_of({name: lost[name] for name in ("edge", "hash")})
             parts["moved"] = self._moved()
         return parts
 
@@ -55,7 +55,7 @@ class ConstrainedState(LoggedEngine):
         """Return the changes of rows of earlier records: component, window, payload."""
         core = self._tables.core
         used = self._tables.used_slots()
-        logged = core.slots["seq"][used] <= core.ints[layout.MARK]
+        logged = core.slots["seq"][used] <= core.scalars["mark"]
         slots = used[logged & (core.slots["dirty"][used] == 1)]
         columns = {name: core.slots[name][slots] for name in ("seq", "status", "kept")}
         columns["bare"] = core.slots["row"][slots] < 0
@@ -65,7 +65,7 @@ class ConstrainedState(LoggedEngine):
 
     def _gone(self) -> NDArray[np.int64]:
         core = self._tables.core
-        return core.departed[: core.ints[layout.DEPARTED]]
+        return core.departed[: core.scalars["departed"][0]]
 
     def _held_rows(
         self, stream: int, most: tuple[int, int] | None, *, changed: bool
@@ -74,7 +74,7 @@ class ConstrainedState(LoggedEngine):
         slots = self._tables.used_slots()
         slots = slots[core.slots["stream"][slots] == stream]
         if changed:
-            slots = slots[core.slots["seq"][slots] > core.ints[layout.MARK]]
+            slots = slots[core.slots["seq"][slots] > core.scalars["mark"]]
         for part in payload.cut(np.maximum(core.slots["row"][slots], 0), *(most or ())):
             own = slots[part]
             rows = core.slots["row"][own]
@@ -97,16 +97,15 @@ class ConstrainedState(LoggedEngine):
 
     def _load(self, log: Replay) -> None:
         tables, head = self._tables, log.head
-        for name in _STATE:
-            getattr(tables.core, name)[:] = head[name]
+        tables.load_values(head)
         self._shed_log.load(head)
-        tables.core.ints[layout.SEQ] = head["seq"]
+        tables.core.scalars["seq"] = head["seq"]
         loaded = [self._survivors(s, log) for s in range(self._streams)]
         slots, links, hashes = (np.concatenate([part[i] for part in loaded]) for i in range(3))
         order = np.argsort(slots["seq"], kind="stable")
         keys = _groups(log)
         tables.make_room(len(slots) + len(keys))
-        for c in range(len(tables.core.k)):
+        for c in range(len(tables.core.constraints)):
             stored = log.last(f"records{c}")
             records = np.zeros(stored.num_rows, layout.RECORD)
             for name in ("at", "value"):
@@ -117,7 +116,7 @@ class ConstrainedState(LoggedEngine):
         hashed = np.array([h for _, h in keys], np.uint64)
         load_group(tables.core, tables.plan, edges, hashed, table[:, 0].copy(), table[:, 1].copy())
         load_slots(tables.core, tables.plan, slots[order], links[order], hashes[order])
-        tables.core.ints[layout.SEQ] = max(int(tables.core.ints[layout.SEQ]), head["seq"])
+        tables.core.scalars["seq"] = np.maximum(tables.core.scalars["seq"], head["seq"])
 
     def _survivors(
         self, stream: int, log: Replay

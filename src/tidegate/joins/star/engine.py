@@ -385,17 +385,17 @@ class StarEngine(LoggedEngine):
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
         return {
-            "clock": core.clock[0].item(),
-            "stream_clock": core.stream_clock.tolist(),
-            "floor": core.floor.tolist(),
+            "clock": core.scalars["clock"][0].item(),
+            "stream_clock": core.streams["clock"].tolist(),
+            "floor": core.pools["floor"].tolist(),
             "done": self._done.item(),
             "budget_update": self.budget_update,
-            **{name: int(core.ints[at]) for name, at in _SCALARS.items()},
+            **{name: int(core.scalars[name][0]) for name in _SCALARS},
         }
 
     def _parts(self, *, changed: bool) -> Parts:
         tables = self._tables
-        some = changed and not tables.core.ints[star_layout.REWRITTEN]
+        some = changed and not tables.core.scalars["rewritten"][0]
         parts = {"rates" if some else "all_rates": tables.rates(changed=some)}
         if changed:
             parts["learned"] = tables.learned()
@@ -405,7 +405,7 @@ class StarEngine(LoggedEngine):
 
     def _gone(self) -> NDArray[np.int64]:
         core = self._tables.core
-        return core.gone[: core.ints[star_layout.GONE]]
+        return core.gone[: core.scalars["gone"][0]]
 
     def _held_rows(
         self, stream: int, most: tuple[int, int] | None, *, changed: bool
@@ -436,10 +436,10 @@ class StarEngine(LoggedEngine):
         if head["budget_update"] is not None:
             self._allow(*head["budget_update"])
         core = tables.core
-        core.clock[0] = head["clock"]
-        core.stream_clock[:], core.floor[:] = head["stream_clock"], head["floor"]
-        for name, at in _SCALARS.items():
-            core.ints[at] = head[name]
+        core.scalars["clock"], core.streams["clock"] = head["clock"], head["stream_clock"]
+        core.pools["floor"] = head["floor"]
+        for name in _SCALARS:
+            core.scalars[name] = head[name]
         tables.fit()
         for batch in log.all("rates"):
             tables.load_rates(batch)
