@@ -95,7 +95,7 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
         elif what == "start" and isinstance(value, tuple) and value[0] not in joins.sent:
             ledger.open(value[0], value[1], 1.0, 1)
             joins.start(*value)
-            joins.sent[value[0]].append(ledger.begin(value[0]))
+            joins.sent[value[0]].append(ledger.repeat_latest(value[0]))
         elif what == "leave" and isinstance(value, str) and value in ledger.names:
             ledger.leave(value)
         elif what == "stop" and isinstance(value, str) and value in joins.sent:
@@ -110,7 +110,7 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
         for name, update in ledger.updates(targets).items():
             joins.sent[name].append(update)
         for name in [name for name in ledger.names if name in joins.resting]:
-            ledger.settle(name)
+            ledger.assume_latest(name)
         assert joins.held <= ledger.granted <= MEMORY
 
 
@@ -128,7 +128,11 @@ def test_memory_moves_once_it_is_free() -> None:
     ledger.confirm("a", 1, 2, 30)
     assert ledger.updates(targets) == {"b": (2, (50,))}
     ledger.confirm("b", 0, 2, 50)
-    assert (ledger.granted, ledger.allowed("a"), ledger.ordered("b")) == (100, [20, 30], (50,))
+    assert (ledger.granted, ledger.allowed("a"), ledger.latest_shares("b")) == (
+        100,
+        [20, 30],
+        (50,),
+    )
     # A report that comes late changes nothing.
     ledger.confirm("a", 0, 1, 60)
     assert ledger.granted == 100
@@ -144,7 +148,7 @@ def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1, {1: (90,), 2: (30,)})
     ledger.open("b", 1, 1.0, 1, {1: (10,), 2: (70,)})
-    assert (ledger.ordered("a"), ledger.ordered("b")) == ((30,), (70,))
+    assert (ledger.latest_shares("a"), ledger.latest_shares("b")) == ((30,), (70,))
     assert ledger.updates({"a": [30], "b": [70]}) == {}
     assert ledger.updates({"a": [40], "b": [60]}) == {"b": (3, (60,))}
     ledger.confirm("a", 0, 2, 30)
@@ -158,11 +162,11 @@ def test_who_does_not_run_follows_its_last_order_first() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1)
     ledger.open("b", 1, 1.0, 1)
-    assert ledger.begin("a") == (1, (0,))
+    assert ledger.repeat_latest("a") == (1, (0,))
     assert ledger.updates({"a": [60], "b": [40]}) == {"a": (2, (60,)), "b": (1, (40,))}
     assert ledger.updates({"a": [0], "b": [100]}) == {"a": (3, (0,))}
-    ledger.settle("a")
-    assert (ledger.most("a"), ledger.followed("a"), ledger.granted) == (0, ((2, 0),), 40)
+    ledger.assume_latest("a")
+    assert (ledger.most("a"), ledger.confirmed("a"), ledger.granted) == (0, ((2, 0),), 40)
     assert ledger.updates({"a": [0], "b": [100]}) == {"b": (2, (100,))}
     ledger.confirm("a", 0, 2, 60)
     ledger.confirm("a", 0, 3, 0)
@@ -172,7 +176,7 @@ def test_who_does_not_run_follows_its_last_order_first() -> None:
 def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
     ledger = AllocationLedger(10)
     ledger.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
-    assert (ledger.most("a"), ledger.ordered("a")) == (7, (4, 3))
+    assert (ledger.most("a"), ledger.latest_shares("a")) == (7, (4, 3))
     ledger.renew("a", 2, 2.0, 4)
     assert (ledger.weight("a"), ledger.least("a")) == (2.0, [4, 4])
     with pytest.raises(tg.TidegateError, match='"a" had 2 shards when it last ran'):

@@ -135,7 +135,7 @@ def replayed(home: Path) -> dict[str, Bag]:
                     clocks[side] = pc.max(table["time"]).as_py()
             found[name] += list(engine.feed(inputs, clocks))
         held = {name: engine.take_counters()["held"] for name, engine in engines.items()}
-        allowed = {name: engine.update[1] for name, engine in engines.items()}
+        allowed = {name: engine.budget_update[1] for name, engine in engines.items()}
         assert all(held[name] <= allowed[name] for name in NAMES)
         assert sum(allowed.values()) <= MEMORY
     return {name: bag(_rows(name, parts)) for name, parts in found.items()}

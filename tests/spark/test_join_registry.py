@@ -56,7 +56,7 @@ def test_a_join_that_is_gone_may_still_have_a_query() -> None:
     registry = JoinRegistry()
     registry.build("a", replays=False)
     registry.on_progress("run", "query", {"a"})
-    registry.leave("a")
+    registry.remove("a")
     assert registry.still_runs("a")
     assert registry.on_progress("run", "query", {"a"}) == set()
     registry.end("run", in_flight=False)
@@ -66,7 +66,7 @@ def test_a_join_that_is_gone_may_still_have_a_query() -> None:
 
 def test_starts_that_are_heard_of_late() -> None:
     registry = JoinRegistry()
-    registry.prompt = False
+    registry.starts_precede_batches = False
     registry.build("a", replays=False)
     assert not registry.is_safely_stopped("a")
     registry.on_progress("run", "query", {"a"})

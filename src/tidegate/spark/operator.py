@@ -108,7 +108,7 @@ def run(
     updates: list[DataFrame] = []
     if share is not None:
         job, control = share.take(job, inputs[0], number)
-        updates = [control.mapInArrow(packing.Orders(labels).__call__, packing.PACKED)]
+        updates = [control.mapInArrow(packing.BudgetUpdates(labels).__call__, packing.PACKED)]
     packs = [
         packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
         for stream, frame in enumerate(inputs)
@@ -160,7 +160,7 @@ def _need_rocksdb(provider: str) -> None:
         )
 
 
-def _update(text: str) -> dict[str, Any]:
+def _parse_update(text: str) -> dict[str, Any]:
     """Parse a budget update as it stands in the pool's folder. Its amount is checked later."""
     try:
         update: dict[str, Any] = json.loads(text)
@@ -185,7 +185,7 @@ class _ShardInput:
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
-            self._updates.append(_update(note))
+            self._updates.append(_parse_update(note))
             return
         if len(data):
             self.bytes += len(data)
@@ -258,7 +258,7 @@ class _StreamingShard(StatefulProcessor):
     """The stateful operator. Spark calls it once per shard and batch."""
 
     def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
-        self._sealed = _LazyPickle(shard)
+        self._pickled = _LazyPickle(shard)
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
         self._partitions: int = settings["shuffle partitions"]
@@ -274,23 +274,23 @@ class _StreamingShard(StatefulProcessor):
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         """Feed the shard's engine, yield its results, and save what changed."""
-        shard = self._sealed.open()
-        inbox = _ShardInput(shard.streams)
+        shard = self._pickled.open()
+        shard_input = _ShardInput(shard.streams)
         for frame in rows:
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
-                inbox.add(*row)
+                shard_input.add(*row)
         label = int(key[0])
-        where = _where(self._operator, label, shard.labels, self._partitions)
-        opened = self._log.open(self._settings, where, lambda: shard.engine(label))
-        for data in shard.packed(inbox.feed(opened.engine)):
+        identity = _shard_identity(self._operator, label, shard.labels, self._partitions)
+        session = self._log.open(self._settings, identity, lambda: shard.engine(label))
+        for data in shard.packed(shard_input.feed(session.engine)):
             yield _frame(data, {})
-        shard.archive_shed(opened.engine, label)
-        carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
-        counters = inbox.counters(opened.engine, carrier)
-        engine = opened.engine
+        shard.archive_shed(session.engine, label)
+        carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
+        counters = shard_input.counters(session.engine, carrier)
+        engine = session.engine
         yield _frame(b"", counters, engine.report() if isinstance(engine, BudgetedEngine) else "")
-        large = inbox.bytes > LARGE_BATCH
-        del inbox
+        large = shard_input.bytes > LARGE_BATCH
+        del shard_input
         if large:
             _release_unused()
 
@@ -312,18 +312,18 @@ def _batch_shard(
     """
 
     def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        inbox = _ShardInput(shard.streams)
+        shard_input = _ShardInput(shard.streams)
         label = 0
         for batch in rows:
             label = batch.column("shard")[0].as_py() if batch.num_rows else label
             streams, notes = batch.column("stream").to_pylist(), batch.column("note").to_pylist()
             for stream, data, note in zip(streams, batch.column("data"), notes, strict=True):
-                inbox.add(stream, data.as_buffer(), note)
+                shard_input.add(stream, data.as_buffer(), note)
         engine = shard.engine(label)
-        for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
+        for data in shard.packed(itertools.chain(shard_input.feed(engine), engine.finish())):
             yield _batch(data, {})
         shard.archive_shed(engine, label)
-        yield _batch(b"", inbox.counters(engine, {"shards": 1}))
+        yield _batch(b"", shard_input.counters(engine, {"shards": 1}))
 
     return run_shard
 
@@ -332,16 +332,18 @@ def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pandas(_frame(data, counters), schema=packing.RESULTS_ARROW)
 
 
-def _where(operator: str, label: int, labels: Sequence[int], partitions: int) -> state.Shard:
+def _shard_identity(
+    operator: str, label: int, labels: Sequence[int], partitions: int
+) -> state.Shard:
     """Identify the shard, the query and the batch that this task runs."""
     context = TaskContext.get()
-    told = context.getLocalProperty if context is not None else lambda name: None
+    property_of = context.getLocalProperty if context is not None else lambda name: None
     return state.Shard(
         label,
         labels,
         sharding.spark_hash(label) % partitions,
-        int(told("streaming.sql.batchId") or 0),
-        (told("sql.streaming.queryId"), operator, label),
+        int(property_of("streaming.sql.batchId") or 0),
+        (property_of("sql.streaming.queryId"), operator, label),
     )
 
 
