@@ -109,22 +109,8 @@ def run(
     if share is not None:
         job, control = share.take(job, inputs[0], number)
         updates = [control.mapInArrow(packing.BudgetUpdates(labels).__call__, packing.PACKED)]
-    packs = [
-        packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
-        for stream, frame in enumerate(inputs)
-    ]
-    packed = reduce(
-        lambda one, other: one.union(other),
-        [
-            # Rename by position: Spark would take a dot in a name for access to a field.
-            frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).mapInArrow(
-                pack.__call__, packing.PACKED
-            )
-            for frame, pack in zip(inputs, packs, strict=True)
-        ]
-        + updates,
-    )
-    groups = packed.groupBy("shard")
+    packed = [_pack(job, stream, frame, labels) for stream, frame in enumerate(inputs)]
+    groups = reduce(lambda one, other: one.union(other), packed + updates).groupBy("shard")
     shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
         compat.check_stateful(groups)
@@ -141,6 +127,14 @@ def run(
     return metrics.observe(results, name, reports=share is not None).mapInArrow(
         packing.unpack, result_schema
     )
+
+
+def _pack(job: Job, stream: int, frame: DataFrame, labels: tuple[int, ...]) -> DataFrame:
+    """Prepare one input and group its rows by shard: the stage before the shuffle."""
+    pack = packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
+    # Rename by position: Spark would take a dot in a name for access to a field.
+    renamed = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
+    return renamed.mapInArrow(pack.__call__, packing.PACKED)
 
 
 def settings_of(job: Job, result_schema: StructType) -> dict[str, Any]:

@@ -287,22 +287,22 @@ class PoolController:
         at once.
         """
         reports = [each for each in metrics.reports(progress) if each["pool"] == self._id]
-        at = (str(progress["runId"]), int(progress["batchId"]))
+        run, batch = str(progress["runId"]), int(progress["batchId"])
         with self._lock:
-            if not reports or at in self._processed:
+            if not reports or (run, batch) in self._processed:
                 return
-            self._processed.add(at)
+            self._processed.add((run, batch))
             reporting = self._registry.on_progress(
-                at[0], str(progress["id"]), {each["join"] for each in reports}
+                run, str(progress["id"]), {each["join"] for each in reports}
             )
             for report in reports:
                 name, shard = report["join"], report["shard"]
                 if name in reporting:
-                    last = self._ledger.confirm(name, shard, report["number"], report["allowed"])
-                    if last and updates.owner(self._folder) == self._id:
-                        updates.save_confirmed(self._folder / name, last)
+                    final = self._ledger.confirm(name, shard, report["number"], report["allowed"])
+                    if final and updates.owner(self._folder) == self._id:
+                        updates.save_confirmed(self._folder / name, final)
                 # A report counts for the run that made it, even if it arrives after the run's end.
-                if name in self._registry and self._registry[name].run == at[0]:
+                if name in self._registry and self._registry[name].run == run:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
             # Count joins, not queries: a query may contain several joins.
             self._batches += len(reporting)
@@ -319,14 +319,13 @@ class PoolController:
             names = [name for name in self._ledger.names if self._registry.claims(name)]
             if names:
                 claims = {name: self._claim(name) for name in names}
-                kept = sum(
-                    map(
-                        self._ledger.most,
-                        filter(self._registry.reserves_memory, self._ledger.names),
-                    )
+                reserved = sum(
+                    self._ledger.most(name)
+                    for name in self._ledger.names
+                    if self._registry.reserves_memory(name)
                 )
                 least = sum(sum(claim.least) for claim in claims.values())
-                self._targets = divide(claims, max(self.size - kept, least), self.objective)
+                self._targets = divide(claims, max(self.size - reserved, least), self.objective)
             self._send_updates()
 
     def _claim(self, name: str) -> Claim:
