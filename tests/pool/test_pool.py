@@ -252,7 +252,7 @@ def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Pa
         run.add("a", spec)
     run.feed({"a": feeds[1]})
     assert pool.granted == 0
-    with pytest.raises(tg.TidegateError, match="its query still runs, which would follow"):
+    with pytest.raises(tg.TidegateError, match="its query still runs, which would apply"):
         run.add("a", spec)
     pool.end("a")
     run.add("a", spec)

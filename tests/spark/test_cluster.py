@@ -18,9 +18,11 @@ import tidegate as tg
 from tidegate.spark import java
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
+from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of
 
-BATCHES = 5
+BATCHES = 4
+#: The batch after which an executor is killed.
+HALFWAY = BATCHES // 2 - 1
 SETTINGS = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
@@ -103,8 +105,7 @@ def executors(worker: subprocess.Popen[bytes]) -> list[int]:
 def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1200, domain=60, skew=0.9, seed=8), BATCHES)
-    start(tg.join(*pair.stream(), **SETTINGS), tmp_path)  # type: ignore[arg-type]
-    expected = bag(delivered(spark, tmp_path))
+    expected = bag(tg.join(*pair.batch(), **SETTINGS).toArrow())  # type: ignore[arg-type]
     assert expected.total() > 900
 
     with ExitStack() as services:
@@ -131,8 +132,8 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
                 start_new_session=True,
             )
         try:
-            halfway = tmp_path / "cluster/checkpoint/commits" / str(BATCHES // 2)
-            while not halfway.exists():
+            commits = tmp_path / "cluster/checkpoint/commits"
+            while not (commits / str(HALFWAY)).exists():
                 try:
                     driver.wait(0.02)
                 except subprocess.TimeoutExpired:
@@ -151,4 +152,4 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(count["held"] <= 60 and count["shards"] == 2 for count in counts)
     # The lost executor's engine was built anew from the state.
-    assert sum(count["rebuilt"] for count in counts[BATCHES // 2 + 1 :]) >= 1
+    assert sum(count["rebuilt"] for count in counts[HALFWAY + 1 :]) >= 1

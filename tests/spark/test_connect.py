@@ -205,7 +205,7 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
-    pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 4)
+    pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 3)
     report = said_by(CLIENT, tmp_path, port, SETTINGS)
 
     for name in ("left", "right"):
@@ -218,7 +218,7 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     assert bag(delivered(spark, tmp_path / "batch")) == expected
 
     counts = report["counts"]
-    assert len(counts) == 4
+    assert len(counts) == 3
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(0 < count["held"] <= 60 for count in counts)
 

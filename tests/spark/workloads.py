@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,11 @@ def delivered(spark: SparkSession, home: Path) -> pa.Table:
 
 
 def arrivals(seed: int, *, behind: int = 0) -> list[pa.Table]:
-    """Two hours of a stream in five pieces, whose rows come up to eight minutes late.
+    """Return two hours of a stream in three pieces, whose rows come up to eight minutes late.
 
-    It is `behind` the other streams by as many pieces.
+    The stream starts `behind` pieces later than others.
     """
-    rows, size = 240, 48
+    rows, size = 240, 80
     rng = np.random.default_rng(seed)
     minutes = rng.uniform(0, 120, rows)
     minutes = minutes[np.argsort(minutes + rng.uniform(0, 8, rows))]
@@ -163,6 +164,38 @@ def counters(query: StreamingQuery) -> list[dict[str, int | float]]:
         for progress in query.recentProgress
         if progress["numInputRows"]
     ]
+
+
+def union_of(joins: dict[str, DataFrame]) -> DataFrame:
+    """Return the results of several joins as one DataFrame, with each join's name in `join`.
+
+    Many joins in one query cost much less than a query each.
+    """
+    named = [frame.withColumn("join", F.lit(name)) for name, frame in joins.items()]
+    return reduce(DataFrame.union, named)
+
+
+def by_join(table: pa.Table) -> dict[str, Bag]:
+    """Return the rows of each join of `union_of`, without its name."""
+    return {
+        name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
+        for name in table["join"].unique().to_pylist()
+    }
+
+
+def counters_by_join(
+    query: StreamingQuery, names: Sequence[str]
+) -> dict[str, list[dict[str, int | float]]]:
+    """Return the counters of every batch that had input, for joins built in this order."""
+    found: dict[str, list[dict[str, int | float]]] = {name: [] for name in names}
+    for progress in query.recentProgress:
+        if progress["numInputRows"]:
+            observed = metrics.observed(progress)
+            # Spark's names are tidegate, tidegate-2, tidegate-3, and so on.
+            counts = [observed[key] for key in sorted(observed, key=lambda key: (len(key), key))]
+            for name, count in zip(names, counts, strict=True):
+                found[name].append(count)
+    return found
 
 
 def total(counts: Sequence[dict[str, int | float]], name: str) -> int | float:
