@@ -1,4 +1,4 @@
-"""The optimum against trying everything, against online policies, and carried out."""
+"""The optimum against brute force, against online policies, and carried out on the engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tables(rows: list[Row]) -> tuple[pa.Table, pa.Table]:
 
 
 def settings(case: Case) -> dict[str, Any]:
-    """The case as `tidegate.optimal` takes it."""
+    """Return the case as keywords of `tidegate.optimal`."""
 
     def plain(steps: Steps) -> Any:
         values = [(t, "unbounded" if math.isinf(v) else v) for t, v in steps]
@@ -79,7 +79,7 @@ def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> lis
         time: int | float = int(draw.integers(span))
         if real:
             time = time / 4 + 0.1
-        # A few values only, so that tuples of equal importance occur.
+        # Only a few values, so that rows of equal importance occur.
         importance = float(draw.choice([0.5, 1.0, 2.5, 4.0]))
         rows.append(Row(side, int(draw.integers(2)), time, counts[side], importance))
         counts[side] += 1
@@ -87,7 +87,7 @@ def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> lis
 
 
 def random_case(seed: int, **changes: Any) -> Case:
-    """Any option may occur, unless `changes` says what it is to be."""
+    """Draw a case with any options, except for those that `changes` sets."""
     draw = np.random.default_rng(seed)
     real = bool(draw.random() < 0.25)
     span = int(draw.integers(3, 10))
@@ -128,7 +128,7 @@ def random_case(seed: int, **changes: Any) -> Case:
 
 
 def check(case: Case) -> tg.Optimal:
-    """The value is the best there is, the plan delivers it, and the memory suffices."""
+    """Check that the value is optimal, that the plan delivers it, and that it fits."""
     found = tg.optimal(*tables(case.rows), **settings(case))
     assert found.importance == pytest.approx(case.optimum())
     assert found.upper_bound == found.importance
@@ -215,7 +215,7 @@ def test_the_plan_on_the_engine() -> None:
         policy = planned(found, given_tables)
         online = tg.local.join(*given_tables, **join, policy=policy)
         assert online.importance == pytest.approx(found.importance)
-        # Whatever happens, it is never better.
+        # No online policy is better.
         for name in ("prob", "fifo", "rand"):
             other = tg.local.join(*given_tables, **join, policy=name)
             assert other.importance <= found.importance + 1e-9

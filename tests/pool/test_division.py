@@ -1,4 +1,4 @@
-"""How a memory is divided while joins run."""
+"""Dividing a memory between joins while they run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def claim(
     current: tuple[int, ...] = (50,),
     measure: str = RECALL,
 ) -> Claim:
-    """A join with one shard, of which this is known."""
+    """Return the claim of a join with one shard that has reported these values."""
     reports = Reports(len(current), measure)
     if recall is not None:
         said: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_what_promises_little_more_is_left_as_it_is() -> None:
 
 
 def test_joins_and_samples_are_weighed_against_each_other() -> None:
-    """Recall by results, samples by their error: 1 - 0.6 with a part of 0.64 of its square."""
+    """Recall is weighed by results, samples by their error: 1 - 0.6 for 0.64 of the square."""
     claims = {
         "a": claim([0.2, 0.4, 0.7, 1.0], current=(0,)),
         "b": claim([0.2, 0.64, 0.9, 1.0], current=(0,), measure=ACCURACY),
@@ -76,7 +76,7 @@ def test_joins_and_samples_are_weighed_against_each_other() -> None:
 
 
 def test_of_nothing_all_shards_have_nothing() -> None:
-    """As of a join that has to wait for what another one, not known yet, had when it last ran."""
+    """A join waits like this for the former share of another join that is still unknown."""
     waiting = replace(claim(EASY, current=(1, 1)), least=[0, 0])
     found = divide({"a": waiting, "b": claim(None, current=(4,))}, 4, "min")
     assert found == {"a": [0, 0], "b": [4]}

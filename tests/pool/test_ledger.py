@@ -1,4 +1,4 @@
-"""However orders and reports are delayed, all joins together never hold more than there is."""
+"""However updates and reports are delayed, joins together never hold more than the memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = "abc"
 
 
 class Joins:
-    """Joins that follow orders late, each shard on its own, and report later still."""
+    """Joins that apply updates late, each shard on its own, and report even later."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[tuple[int, Shares]]] = {}
         self.now: dict[tuple[str, int], tuple[int, int]] = {}
-        #: Those that do not run: they follow the last order first when they start.
+        #: Joins that do not run. When they start, they apply the latest update first.
         self.resting: set[str] = set()
         self.said: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -36,19 +36,19 @@ class Joins:
                 del book[at]
 
     def rest(self, name: str) -> None:
-        """Hold nothing."""
+        """Stop: hold nothing."""
         self.resting.add(name)
         for at in [at for at in self.now if at[0] == name]:
             self.now[at] = self.now[at][0], 0
 
     def wake(self, name: str) -> None:
-        """Follow all orders before anything else."""
+        """Apply all updates before anything else."""
         self.resting.discard(name)
         for _, shard in [at for at in self.now if at[0] == name]:
             self.apply_budget(name, shard, len(self.sent[name]))
 
     def apply_budget(self, name: str, shard: int, upto: int) -> None:
-        """Follow the latest of the first orders that were sent, unless a later one was."""
+        """Apply the latest of the first `upto` updates sent, unless a later one was applied."""
         if name in self.resting:
             return
         for number, shares in self.sent[name][:upto]:
@@ -120,7 +120,7 @@ def test_memory_moves_once_it_is_free() -> None:
     assert ledger.updates({"a": [60, 40]}) == {"a": (1, (60, 40))}
     ledger.open("b", 1, 1.0, 1)
     targets = {"a": [20, 30], "b": [50]}
-    # Nobody has said that anything is free: one is told to shrink, the other gets nothing yet.
+    # Nothing is confirmed as free: "a" has to shrink, and "b" gets nothing yet.
     assert ledger.updates(targets) == {"a": (2, (20, 30))}
     assert ledger.updates(targets) == {}
     ledger.confirm("a", 0, 2, 20)
@@ -133,12 +133,12 @@ def test_memory_moves_once_it_is_free() -> None:
         [20, 30],
         (50,),
     )
-    # A report that comes late changes nothing.
+    # A late report changes nothing.
     ledger.confirm("a", 0, 1, 60)
     assert ledger.granted == 100
     ledger.leave("a")
     assert ledger.updates({"b": [100]}) == {"a": (3, (0, 0))}
-    # With the last shard it has left: what it followed then is what it would begin with.
+    # With its last shard the join has left. The confirmed updates are where it would resume.
     assert [ledger.confirm("a", shard, 3, 0) for shard in range(2)] == [(), ((3, 0), (3, 0))]
     assert ledger.updates({"b": [100]}) == {"b": (3, (100,))}
     assert ledger.names == ["b"]

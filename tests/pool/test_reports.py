@@ -1,4 +1,4 @@
-"""What shards have said, as one curve for their join."""
+"""Reports of shards become one curve for their join."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nothing_is_measured_of_what_has_no_memory_yet() -> None:
     assert reports.measured is None
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     assert reports.measured == pytest.approx(0.5)
-    # One that is given none later finds less.
+    # A shard that later gets no memory finds less.
     reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
     assert reports.measured == pytest.approx(0.5 / 3)
 
@@ -47,7 +47,7 @@ def test_recall_is_what_shards_find_together() -> None:
     assert reports.predicted((40, 10)) == pytest.approx((9 + 1) / 16)
     assert reports.measured == pytest.approx(0.5)
     assert reports.curve is not None
-    # The best division gives the first shard its memory first.
+    # The best division serves the first shard first.
     assert reports.curve.at(60) > 0.55
     assert reports.curve.results == pytest.approx(16)
 
@@ -72,7 +72,7 @@ def test_older_reports_fade_and_other_memories_replace_them() -> None:
 
 
 def test_errors_of_shards_add_up_as_variances_do() -> None:
-    """Of two shards alike, each with an error of e, both together have one of e / root 2."""
+    """Two equal shards, each with an error of e, together have an error of e / sqrt(2)."""
     alone, both = Reports(1, ACCURACY), Reports(2, ACCURACY)
     error = 0.4
     hits = [9 * (1 - (2 * error) ** 2), 9 * (1 - error**2), 9.0]
@@ -86,5 +86,5 @@ def test_errors_of_shards_add_up_as_variances_do() -> None:
     assert both.curve is not None
     assert alone.curve.at(20) == pytest.approx(1 - error)
     assert both.curve.at(40) == pytest.approx(1 - error / math.sqrt(2), abs=0.05)
-    # Results in a unit of time, whose squares were reported.
+    # The results per unit of time; the reports contain their squares.
     assert (alone.curve.results, both.curve.results) == pytest.approx((3.0, 6.0))

@@ -1,4 +1,4 @@
-"""Pairs of streams, how tidegate is to join them, and the same joins in Spark's SQL."""
+"""Cases for `tg.join`: pairs of streams, the join's settings, and the same join in Spark's SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .workloads import Pair
 
 @dataclass(frozen=True)
 class Case:
-    """Two streams, how tidegate is to join them, and the same in SQL."""
+    """Two streams, tidegate's settings for their join, and the windows in SQL."""
 
     left: pa.Table
     right: pa.Table
@@ -51,7 +51,7 @@ def numbers(n: int = 1200, seed: int = 3) -> Case:
 
 
 def band() -> Case:
-    """No key at all."""
+    """A condition without a key."""
     left, right = zipf(400, domain=40, seed=8)
     where = "abs(l.value - r.value) <= 0.125 AND l.key <> r.key"
     return Case(left, right, None, ("time", "time"), 30, ("30", "30"), where=where)
@@ -167,7 +167,7 @@ def prepared(spark: SparkSession, home: Path, case: Case, batches: int, seed: in
 
 
 def closed(case: Case) -> Case:
-    """The same with a last row on each side that nothing joins, so that every tick is closed."""
+    """Add a last row to each side that joins nothing, so that all ticks before it are closed."""
     tables = []
     for key, table in ((-1, case.left), (-2, case.right)):
         last = {"key": [key], "time": [1_300], "value": [0.0]}

@@ -1,4 +1,4 @@
-"""A real cluster: a master, two workers with an executor each, and one of them lost on the way."""
+"""A real cluster: a master and two workers with an executor each, one of which is killed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ spark.stop()
 def daemon(
     home: Path, name: str, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """One of Spark's own services, until the end of the block."""
+    """Run one of Spark's services until the end of the block."""
     home.mkdir(exist_ok=True)
     log = home / f"{name}.log"
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -86,7 +86,7 @@ def daemon(
 
 
 def address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the master listens, once it says so."""
+    """Return the master's address, once its log contains it."""
     while (found := MASTER.search(log.read_text())) is None:
         try:
             process.wait(0.05)
@@ -97,7 +97,7 @@ def address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def executors(worker: subprocess.Popen[bytes]) -> list[int]:
-    """The executors of a worker, with their Python workers."""
+    """Return the executors of a worker, with their Python workers."""
     return [process for process in processes_of(worker.pid) if process != worker.pid]
 
 
@@ -139,7 +139,7 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
                 except subprocess.TimeoutExpired:
                     continue
                 pytest.fail((tmp_path / "driver.log").read_text())
-            # Both executors took part. One is lost now, with its Python workers: its shard moves.
+            # Both executors took part. Kill one with its Python workers: its shard moves.
             assert all(executors(worker) for worker, _ in workers)
             kill(executors(workers[0][0]))
             output, _ = driver.communicate()
@@ -151,5 +151,5 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
     assert bag(delivered(spark, tmp_path / "cluster")) == expected
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(count["held"] <= 60 and count["shards"] == 2 for count in counts)
-    # The lost executor's engine was built anew from the state.
+    # The engine of the killed executor was rebuilt from the state.
     assert sum(count["rebuilt"] for count in counts[HALFWAY + 1 :]) >= 1

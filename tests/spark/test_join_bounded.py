@@ -91,7 +91,7 @@ def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, tmp_path:
 def test_a_queue_knows_the_frequencies_of_whole_streams(
     spark: SparkSession, tmp_path: Path, memory: int | None
 ) -> None:
-    """Also where everything is kept, and only the queue drops tuples."""
+    """The queue may be the only place that drops rows, with everything else kept."""
     case = closed(numbers())
     settings: dict[str, Any] = case.settings | {
         "memory": memory,
@@ -130,7 +130,7 @@ def test_what_a_policy_has_learned_survives_a_restart(spark: SparkSession, tmp_p
 
 
 def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path: Path) -> None:
-    """Windows and memory change in the midst of batches."""
+    """Windows and memory change within batches."""
     case = closed(numbers())
     within = ([(0, 30), (700, 12)], [(0, 30), (450, 45)])
     settings = case.settings | {"within": within, "memory": [(0, 60), (500, 20), (800, 40)]}
@@ -165,7 +165,7 @@ def test_shards_share_the_memory(spark: SparkSession, tmp_path: Path) -> None:
     assert all(count["shards"] == 3 for count in counts)
     assert all(count["held"] <= 61 for count in counts)
     assert counts[-1]["held"] > 50
-    # As a batch, with other partitions, the same shards hold the same tuples.
+    # As a batch, with other partitions, the same shards hold the same rows.
     left, right = pair.batch()
     archived = tg.join(left.repartition(4), right, **case.settings, memory=61, shards=3)
     assert bag(archived.toArrow()) == found

@@ -71,7 +71,7 @@ def rows(*each: tuple[str, int]) -> pa.Table:
 
 
 def test_late_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Late rows join what is held; `lateness` says how long that is held for them."""
+    """Out-of-order rows join what is held; `lateness` says how long rows are held for them."""
     pair = Pair(spark, tmp_path, ("t", "t"))
     write_files([rows(("a", 10), ("b", 10)), rows(("c", 96)), rows()], tmp_path / "left")
     write_files(
@@ -89,7 +89,7 @@ def test_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     query = start(reduce(DataFrame.union, answers), tmp_path)
     found = delivered(spark, tmp_path)
     soon = {("b", 10, "b", 11), ("c", 96, "c", 95)}
-    # The left row of time 10 is kept until the right has come to 10 + 20 + lateness: it is at 100.
+    # The left row of time 10 is held until the right reaches 10 + 20 + lateness; it is at 100.
     wanted = {0: soon, 65: soon, 80: {*soon, ("a", 10, "a", 12)}}
     assert sorted(zip(*(c.to_pylist() for c in found.columns), strict=True)) == sorted(
         (*row, lateness) for lateness, each in wanted.items() for row in each
@@ -117,7 +117,7 @@ def test_empty_and_one_sided_streams(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_results_feed_further_operators(spark: SparkSession, tmp_path: Path) -> None:
-    """A count by key over all results, and a windowed count that a watermark closes."""
+    """Results feed a count by key, and a windowed count that a watermark closes."""
     case = bids()
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.batch()

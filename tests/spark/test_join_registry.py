@@ -1,4 +1,4 @@
-"""Which joins run: by starts, reports and ends, in whatever order they come."""
+"""The registry knows which joins run, from starts, reports and ends in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_start_may_be_of_any_that_was_built() -> None:
     assert registry.on_progress("run", "query", {"a"}) == {"a"}
     assert _states(registry) == "running, no query yet"
     assert registry.is_safely_stopped("b")
-    # The same checkpoint is known again.
+    # The query of a known checkpoint is recognised.
     registry.end("run", in_flight=False)
     assert _states(registry) == "ended, no query yet"
     assert not registry.claims("a")
@@ -35,15 +35,15 @@ def test_what_ended_in_a_batch_may_do_it_again() -> None:
     registry.on_progress("run", "query", {"a"})
     registry.end("run", in_flight=True)
     assert registry.reserves_memory("a")
-    # Built again it has a part in what is divided, and still all orders count.
+    # Built again, it takes part in the division, but may still replay the batch.
     registry.build("a", replays=False)
     assert registry.claims("a")
     assert not registry.is_safely_stopped("a")
-    # A run that never said whose it was may have been of any.
+    # A run that never reported may have contained any built join.
     registry.start("silent", "other")
     registry.end("silent", in_flight=True)
     assert not registry.is_safely_stopped("b")
-    # Reports of a run that has ended say whose it was, and no more.
+    # A report of an ended run only says which joins it contained.
     assert registry.on_progress("silent", "other", {"c"}) == set()
     assert (registry["c"].state, registry["b"].state) == (State.ENDED, State.BUILT)
     assert registry.reserves_memory("c")
