@@ -155,14 +155,14 @@ def test_figure_3_of_paper_1() -> None:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_anything(part: int) -> None:
+def test_random_cases(part: int) -> None:
     for seed in range(100 * part, 100 * part + 100):
         check(random_case(seed))
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
 @pytest.mark.parametrize("shed_when", SHED_WHEN[:2])
-def test_splits_and_moments(split: float | None, shed_when: str) -> None:
+def test_splits_and_shed_when(split: float | None, shed_when: str) -> None:
     for seed in range(30):
         case = random_case(1_000 + seed, split=split, shed_when=shed_when)
         case.memory = [(t, max(m, 2)) for t, m in case.memory]
@@ -202,7 +202,7 @@ def test_unbounded_windows() -> None:
         check(random_case(5_000 + seed, within=([(0, math.inf)], [(0, math.inf)])))
 
 
-def test_shed_first_small_cases_are_exact() -> None:
+def test_small_cases_of_before_arrival_are_exact() -> None:
     for seed in range(80):
         check(random_case(6_000 + seed, shed_when="before-arrival"))
 

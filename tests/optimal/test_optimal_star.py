@@ -223,7 +223,7 @@ def test_no_policy_passes_the_optimum(shed_when: str) -> None:
     assert found["auto"] > 0.6 * best.importance
 
 
-def test_what_it_does_not_know() -> None:
+def test_what_ossj_refuses() -> None:
     settings = {**EXAMPLE, **HALVES}
     with pytest.raises(TidegateError, match="leave policy out"):
         tg.ossj({"r": R, "s": S}, F, **settings, policy="simp")

@@ -51,5 +51,5 @@ def test_no_policy_is_better(name: str, split: str) -> None:
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 @pytest.mark.parametrize("name", ["Zipf(1)", "importance"])
-def test_nor_at_another_moment(name: str, shed_when: str) -> None:
+def test_no_policy_is_better_with_another_shed_when(name: str, shed_when: str) -> None:
     compare(name, shed_when=shed_when)

@@ -42,7 +42,7 @@ def claim(
 EASY, HARD = [0.4, 0.7, 0.9, 1.0], [0.1, 0.2, 0.4, 0.8]
 
 
-def test_the_least_is_the_largest_or_the_sum() -> None:
+def test_the_objectives_min_and_sum() -> None:
     least = divide({"a": claim(EASY), "b": claim(HARD)}, 100, "min")
     assert sum(map(sum, least.values())) == 100
     assert least["b"][0] > 2 * least["a"][0]
@@ -50,14 +50,14 @@ def test_the_least_is_the_largest_or_the_sum() -> None:
     assert most["a"][0] > 60
 
 
-def test_who_is_not_known_yet_keeps_what_it_had_or_has_a_part_by_weight() -> None:
+def test_a_join_without_a_curve_keeps_its_share_or_gets_one_by_weight() -> None:
     kept = divide({"a": claim(EASY, current=(70,)), "b": claim(None, current=(30,))}, 100, "min")
     assert kept == {"a": [70], "b": [30]}
     new = {"a": claim(EASY, current=(100,)), "b": claim(None, current=(0,), weight=3.0)}
     assert divide(new, 100, "min") == {"a": [25], "b": [75]}
 
 
-def test_what_promises_little_more_is_left_as_it_is() -> None:
+def test_shares_do_not_change_for_a_small_gain() -> None:
     flat = [0.10, 0.11, 0.12, 0.13]
     claims = {"a": claim(flat, current=(55,)), "b": claim(flat, current=(45,))}
     assert divide(claims, 100, "min") == {"a": [55], "b": [45]}
@@ -75,7 +75,7 @@ def test_joins_and_samples_are_weighed_against_each_other() -> None:
     assert found["a"] == [pytest.approx(20, abs=1)]
 
 
-def test_of_nothing_all_shards_have_nothing() -> None:
+def test_a_share_of_zero_gives_every_shard_zero() -> None:
     """A join waits like this for the former share of another join that is still unknown."""
     waiting = replace(claim(EASY, current=(1, 1)), least=[0, 0])
     found = divide({"a": waiting, "b": claim(None, current=(4,))}, 4, "min")

@@ -73,7 +73,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=60))
-def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
+def test_joins_never_hold_more_than_the_memory(script: list[tuple[str, object]]) -> None:
     ledger, joins = AllocationLedger(MEMORY), Joins()
     target: list[int] = [13] * 9
     for what, value in script:
@@ -114,7 +114,7 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
         assert joins.held <= ledger.granted <= MEMORY
 
 
-def test_memory_moves_once_it_is_free() -> None:
+def test_memory_moves_once_it_is_confirmed_free() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 2, 1.0, 1)
     assert ledger.updates({"a": [60, 40]}) == {"a": (1, (60, 40))}
@@ -144,7 +144,7 @@ def test_memory_moves_once_it_is_free() -> None:
     assert ledger.names == ["b"]
 
 
-def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
+def test_a_reopened_pool_waits_for_confirmations() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1, {1: (90,), 2: (30,)})
     ledger.open("b", 1, 1.0, 1, {1: (10,), 2: (70,)})
@@ -158,7 +158,7 @@ def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
     assert ledger.granted == 100
 
 
-def test_who_does_not_run_follows_its_last_order_first() -> None:
+def test_a_stopped_join_counts_with_its_latest_update_only() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1)
     ledger.open("b", 1, 1.0, 1)
@@ -173,7 +173,7 @@ def test_who_does_not_run_follows_its_last_order_first() -> None:
     assert ledger.granted == 100
 
 
-def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
+def test_a_rebuilt_join_keeps_its_account() -> None:
     ledger = AllocationLedger(10)
     ledger.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
     assert (ledger.most("a"), ledger.latest_shares("a")) == (7, (4, 3))
@@ -185,7 +185,7 @@ def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
         ledger.renew("a", 2, 1.0, 6)
 
 
-def test_who_is_not_let_in() -> None:
+def test_joins_that_are_refused() -> None:
     ledger = AllocationLedger(5)
     ledger.open("a", 2, 1.0, 2)
     with pytest.raises(tg.TidegateError, match='has a join "a" already; each needs a name'):

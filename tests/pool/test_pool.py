@@ -176,7 +176,7 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
     assert pool.joins == ["b"]
 
 
-def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> None:
+def test_the_memory_of_an_ended_query_goes_to_the_others(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -203,7 +203,7 @@ def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> N
     assert pool.granted == MEMORY
 
 
-def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
+def test_a_query_that_ended_within_a_batch_keeps_its_memory_for_the_replay(
     tmp_path: Path,
 ) -> None:
     pool = pool_of(tmp_path)
@@ -243,7 +243,7 @@ def with_one_join(folder: Path) -> tuple[tg.MemoryPool, PooledRun, Any, Any]:
     return pool, run, spec, feeds
 
 
-def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
+def test_a_removed_join_can_return_once_its_query_has_ended(tmp_path: Path) -> None:
     pool, run, spec, feeds = with_one_join(tmp_path)
     pool.remove("a")
     assert pool.explain().json()["leaving"] == {"a": MEMORY}
@@ -263,7 +263,7 @@ def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Pa
     assert (pool.joins, pool.leaving, pool.granted) == ([], {}, 0)
 
 
-def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> None:
+def test_a_reopened_pool_reserves_what_joins_had(tmp_path: Path) -> None:
     """The order in which joins are built and started does not matter."""
     spec, feeds = turning(1.0, 1.0)
     run = PooledRun(pool_of(tmp_path))
@@ -287,7 +287,7 @@ def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> N
     assert pool_of(tmp_path).joins == ["a"]
 
 
-def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
+def test_the_later_of_two_pools_owns_the_folder(tmp_path: Path) -> None:
     pool, run, spec, _ = with_one_join(tmp_path)
     later = pool_of(tmp_path)
     assert later.standing("a").kept == MEMORY
@@ -301,7 +301,7 @@ def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
         run.add("b", spec)
 
 
-def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
+def test_a_reopened_pool_resumes_with_its_shares(tmp_path: Path) -> None:
     streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
     shares: list[list[tuple[int, ...]]] = []
     for _ in range(2):
@@ -328,7 +328,7 @@ def test_shards_whose_keys_are_worth_more_get_more() -> None:
     assert found.adapted > found.equal
 
 
-def test_what_a_pool_says(tmp_path: Path) -> None:
+def test_explain(tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "pool")
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -410,7 +410,7 @@ def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
         "\ud800".encode("utf-8", "surrogatepass").hex(),
     ],
 )
-def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -> None:
+def test_an_impossible_update_is_refused(tmp_path: Path, content: str) -> None:
     """An update that is larger than the pool is one example. The error names the file."""
     (tmp_path / "a").mkdir()
     text = content.replace("MORE", str(MEMORY + 1))
@@ -419,7 +419,7 @@ def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -
         pool_of(tmp_path)
 
 
-def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
+def test_damaged_confirmations_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "00000001.json").write_text('{"number": 1, "shares": [5]}')
     for note in ("", "5", "[5]", '[["1", 2]]', "{"):
@@ -436,7 +436,7 @@ def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
     assert pool_of(tmp_path).joins == ["a"]
 
 
-def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
+def test_an_engine_refuses_an_update_above_the_pools_memory() -> None:
     spec = turning(1.0, 1.0)[0]
     member = Member("pool", "a", (2, MEMORY), 1.0)
     engine = pooled(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
@@ -450,7 +450,7 @@ def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
     assert engine.take_counters()["allowed"] == MEMORY
 
 
-def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
+def test_a_pool_without_a_folder_uses_a_temporary_one() -> None:
     pool = tg.MemoryPool(memory=100, objective="sum")
     spec, _ = turning(1.0, 1.0)
     _, folder = pool.admit(PoolMembership(pool.share("a"), WindowCopies(spec)), 1)

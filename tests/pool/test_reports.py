@@ -18,7 +18,7 @@ def report(hits: list[float], total: float, **more: Any) -> dict[str, Any]:
     return {"sizes": SIZES, "hits": hits, "total": total, **given, **more}
 
 
-def test_nothing_is_known_until_all_shards_have_said_it() -> None:
+def test_the_curve_is_unknown_until_all_shards_have_reported() -> None:
     reports = Reports(2)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     reports.add(1, report([0.0, 0.0, 0.0], 0.0, span=0.0), 0.5)
@@ -27,7 +27,7 @@ def test_nothing_is_known_until_all_shards_have_said_it() -> None:
     assert (reports.held, reports.tuple_bytes) == (10, 100.0)
 
 
-def test_nothing_is_measured_of_what_has_no_memory_yet() -> None:
+def test_quality_is_not_measured_before_the_first_memory() -> None:
     reports = Reports(1)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
     assert reports.predicted((20,)) == pytest.approx(0.5)
@@ -52,7 +52,7 @@ def test_recall_is_what_shards_find_together() -> None:
     assert reports.curve.results == pytest.approx(16)
 
 
-def test_nothing_is_learned_while_nothing_comes() -> None:
+def test_batches_without_progress_are_ignored() -> None:
     reports = Reports(1)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     before = [reports.predicted((size,)) for size in range(0, 90, 10)]

@@ -64,20 +64,20 @@ sides = st.one_of(
 )
 
 
-def test_the_paper_s_examples() -> None:
+def test_the_papers_examples() -> None:
     first = by_age([1, 1, 2, 1], 1, 4)
     assert [first.results(cells) for cells in range(6)] == pytest.approx([0, 4 / 3, 8 / 3, 4, 5, 5])
     assert by_age([3, 0, 2], 1, 3).results(2) == pytest.approx(4)
 
 
 @given(curves, st.floats(0, 40), st.sampled_from([0.5, 1.0, 2.0, 5.0]))
-def test_ages_are_equation_3(curve: list[float], memory: float, rate: float) -> None:
+def test_earnings_by_age_follow_equation_3(curve: list[float], memory: float, rate: float) -> None:
     earned = by_age(curve, rate, len(curve)).results(memory)
     assert earned == pytest.approx(equation_3(curve, memory, rate), abs=1e-9)
 
 
 @given(frequencies, st.sampled_from([1.0, 3.0]), st.floats(0, 200))
-def test_frequencies_are_section_3_3(
+def test_earnings_by_frequency_follow_section_3_3(
     rows: list[tuple[float, float]], window: float, memory: float
 ) -> None:
     own, other = [row[0] for row in rows], [row[1] for row in rows]
@@ -262,7 +262,7 @@ def test_times_of_any_kind_give_the_same_split(policy: tg.Policy) -> None:
     assert found[0] == found[1]
 
 
-def test_empty_and_one_moment_are_split_in_halves() -> None:
+def test_empty_streams_and_single_ticks_are_split_in_half() -> None:
     for table in (TABLE.slice(0, 0), pa.table({"key": [1, 2, 3, 4], "time": [7, 7, 7, 7]})):
         found = tg.local.join(table, table, **GOOD, memory=4, policy=tg.Prob("whole"))
         assert found.counters["held_left"] == min(len(table), 2)

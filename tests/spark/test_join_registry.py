@@ -9,7 +9,7 @@ def _states(registry: JoinRegistry) -> str:
     return ", ".join(registry[name].state for name in "ab")
 
 
-def test_a_start_may_be_of_any_that_was_built() -> None:
+def test_an_unknown_start_may_be_any_built_join() -> None:
     registry = JoinRegistry()
     for name in "ab":
         registry.build(name, replays=False)
@@ -28,7 +28,7 @@ def test_a_start_may_be_of_any_that_was_built() -> None:
     assert (registry["a"].state, registry["a"].run) == (State.RUNNING, "second")
 
 
-def test_what_ended_in_a_batch_may_do_it_again() -> None:
+def test_a_run_that_ended_within_a_batch_may_replay_it() -> None:
     registry = JoinRegistry()
     for name in "abc":
         registry.build(name, replays=False)
@@ -52,7 +52,7 @@ def test_what_ended_in_a_batch_may_do_it_again() -> None:
     assert not registry["b"].replays
 
 
-def test_a_join_that_is_gone_may_still_have_a_query() -> None:
+def test_a_removed_join_may_still_have_a_running_query() -> None:
     registry = JoinRegistry()
     registry.build("a", replays=False)
     registry.on_progress("run", "query", {"a"})
@@ -64,7 +64,7 @@ def test_a_join_that_is_gone_may_still_have_a_query() -> None:
     assert "a" not in registry
 
 
-def test_starts_that_are_heard_of_late() -> None:
+def test_starts_that_are_announced_late() -> None:
     registry = JoinRegistry()
     registry.starts_precede_batches = False
     registry.build("a", replays=False)

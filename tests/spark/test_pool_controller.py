@@ -74,7 +74,7 @@ def by_batch(query: StreamingQuery) -> dict[int, list[dict[str, Any]]]:
     return {p["batchId"]: metrics.reports(p) for p in query.recentProgress if metrics.reports(p)}
 
 
-def test_shares_follow_the_streams_and_a_replay_follows_the_same(
+def test_shares_follow_the_streams_and_a_replay_gets_the_same_updates(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = list(STREAMS)
@@ -130,7 +130,7 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
     assert updates(by_batch(query)[last]) == updates(seen[last])
 
 
-def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:
+def test_joins_that_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     left, right = zipf(50, domain=5, seed=1)
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(left, right, 1)
@@ -162,9 +162,7 @@ def run_out(frame: DataFrame, home: Path, *, fails: bool = False) -> list[dict[s
     return metrics.reports(query.lastProgress)
 
 
-def test_what_a_query_had_that_has_ended_goes_to_the_next(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_memory_of_an_ended_query_goes_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
     """A window join, and a star join with a changing relation; the first one fails in a batch."""
     write(tmp_path, 0)
     rows = spark.readStream.schema("key long, time long, value double, side string").parquet(

@@ -25,7 +25,7 @@ def shed(tmp_path: Path) -> pa.Table:
     return pq.read_table(tmp_path / "shed")
 
 
-def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
+def test_delivered_plus_repaired_results_are_the_exact_result(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     tables = packets()

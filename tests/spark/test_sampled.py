@@ -97,7 +97,7 @@ def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> 
     )
 
 
-def test_what_a_stream_cannot_have(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_refused_on_streams(spark: SparkSession, tmp_path: Path) -> None:
     left, right = streams(50)
     pair = Pair(spark, tmp_path, ("ts", "ts"))
     pair.write(left, right, 1)

@@ -160,7 +160,9 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
     start(tg.star_join(live, frame(spark, other), **settings, shards=3), files.home / "ours")
 
 
-def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files: Files) -> None:
+def test_rows_are_copied_to_shards_if_facts_are_connected(
+    spark: SparkSession, files: Files
+) -> None:
     facts = relation(connected=True)
     settings = {**SETTINGS, "interval": ("begin", "end")}
     live = [files.stream(name) for name in NAMES]

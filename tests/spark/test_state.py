@@ -82,7 +82,7 @@ def take(store: Store, label: int, batch: int) -> list[bytes]:
     return held
 
 
-def test_shards_go_on_where_they_were() -> None:
+def test_shards_resume_from_their_state() -> None:
     store = Store()
     for batch in range(3):
         for label in (0, 3):
@@ -104,7 +104,7 @@ def test_a_first_batch_that_is_tried_again_is_no_loss() -> None:
     assert take(store, 3, 0) == []
 
 
-def test_a_missing_note_is_an_error() -> None:
+def test_a_missing_header_is_an_error() -> None:
     store = Store()
     for label in (0, 3):
         take(store, label, 0)

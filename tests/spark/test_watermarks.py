@@ -186,7 +186,7 @@ def test_results_of_any_age_have_no_watermark(
         writer.outputMode("append").start()
 
 
-def test_inputs_whose_rows_wait_for_the_watermark_give_none(
+def test_no_watermark_if_inputs_emit_rows_by_watermark(
     spark: SparkSession, sources: list[Source]
 ) -> None:
     """A longer delay also makes such rows later, so results would still be dropped."""
