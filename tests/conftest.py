@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, and how hard hypothesis tries."""
+"""Set up all tests: one Spark session per process, hypothesis profiles, the order of files."""
 
 from __future__ import annotations
 
@@ -12,31 +12,52 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Compiling and a shared machine make single examples slow, which says nothing about the code.
+# No deadlines: compiling and a busy machine make single examples slow.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _patient, max_examples=40)
 settings.register_profile("ci", _patient, max_examples=15, derandomize=True)
 settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
-# Tests end before the better one of Java's two compilers pays for itself: a third less to compute.
+# Use Java's quick compiler only. Tests end before the other pays off; this saves a third of CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+#: The test files that take longest, in order. Two workers (`-n 2 --dist loadfile`) share the work
+#: evenly only if these start first.
+_FIRST = (
+    "test_crash.py",
+    "test_join_exact.py",
+    "test_join_bounded.py",
+    "test_cluster.py",
+    "test_watermarks.py",
+    "test_shipping.py",
+    "test_connect.py",
+    "test_star.py",
+    "test_operator.py",
+    "test_sampled.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep xdist from sorting files by their number of tests, which would undo our order."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark's tests, which take longest, and of these with queries that are killed."""
-    first = ["test_crash.py", "test_star.py", "test_sampled.py", "test_cluster.py", "test_join.py"]
+    """Run Spark's tests first, and the slowest files of these before the others."""
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+    def rank(item: pytest.Item) -> tuple[bool, int]:
         name = item.path.name
-        return "spark" not in item.path.parts, first.index(name) if name in first else len(first)
+        return "spark" not in item.path.parts, _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
-    items.sort(key=place)
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Embedded Spark on two cores."""
+    """Return an embedded Spark session on two cores, shared by all tests of a process."""
     from tidegate.spark.session import session
 
     running = session(

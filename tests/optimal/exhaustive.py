@@ -1,7 +1,7 @@
-"""The optimum by trying everything: every choice of what to keep, at every tick.
+"""Find the optimum by brute force: try every choice of rows to keep at every tick.
 
 It shares no code with `tidegate.optimal` and follows the rules of `docs/how_it_works.md` sentence
-by sentence. The number of choices doubles with every tuple: keep inputs very small.
+by sentence. The number of choices doubles with every row, so inputs must be very small.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMBINE: dict[str, Callable[[float, float], float]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One tuple; `uid` is its number in the input of its side."""
+    """One row; `uid` is its number in the input of its side."""
 
     side: int
     key: int
@@ -35,7 +35,7 @@ class Row:
 
 
 def in_force(steps: Steps, time: Time) -> Time:
-    """The value of a schedule at a time."""
+    """Return the value of a schedule at a time."""
     value = steps[0][1]
     for start, later in steps:
         if start <= time:
@@ -44,13 +44,13 @@ def in_force(steps: Steps, time: Time) -> Time:
 
 
 def always(left: Row, right: Row) -> bool:
-    """No predicate."""
+    """Accept any pair."""
     return True
 
 
 @dataclass
 class Case:
-    """A join to be solved; `memory` may be infinite, `split` is the left's share or None."""
+    """A join to solve. `memory` may be infinite; `split` is the left's share or None."""
 
     rows: list[Row]
     within: tuple[Steps, Steps]
@@ -62,7 +62,7 @@ class Case:
     count_from: Time = -math.inf
 
     def joins(self, a: Row, b: Row) -> bool:
-        """Whether two tuples join, of which neither has been shed."""
+        """Return True if two rows join, provided that neither has been shed."""
         if a.side == b.side:
             return False
         left, right = (a, b) if a.side == LEFT else (b, a)
@@ -74,17 +74,17 @@ class Case:
         )
 
     def worth(self, ones: Sequence[Row], others: Sequence[Row], time: Time) -> float:
-        """What the pairs between two lists are worth at a time."""
+        """Return what the pairs between two lists of rows are worth at a time."""
         if time < self.count_from:
             return 0.0
         return sum(self.value(a, b) for a in ones for b in others if self.joins(a, b))
 
     def value(self, a: Row, b: Row) -> float:
-        """What one pair is worth."""
+        """Return what one pair is worth."""
         return 1.0 if self.combine is None else COMBINE[self.combine](a.importance, b.importance)
 
     def fits(self, held: Sequence[Row], time: Time) -> bool:
-        """Whether the memory holds as many."""
+        """Return True if these rows fit into the memory."""
         total = in_force(self.memory, time)
         if self.split is None or math.isinf(total):
             return len(held) <= total
@@ -95,7 +95,7 @@ class Case:
     def earned(
         self, old: Sequence[Row], new: Sequence[Row], kept: Sequence[Row], time: Time
     ) -> float:
-        """What a tick brings, given what was held, who comes and what is held then."""
+        """Return what a tick earns, given the rows held before, the newcomers and the rows kept."""
         if self.shed_when == "after-probe":
             return self.worth(new, old, time) + self.worth(new, new, time) / 2
         stay = [row for row in old if row in kept]
@@ -104,12 +104,12 @@ class Case:
         return self.worth(new, stay, time) + self.worth(new, new, time) / 2
 
     def optimum(self) -> float:
-        """Try everything."""
+        """Return the best total over all choices."""
         times = sorted({row.time for row in self.rows} | {start for start, _ in self.memory})
         best: dict[frozenset[Row], float] = {frozenset(): 0.0}
         for time in times:
             new = [row for row in self.rows if row.time == time]
-            # Whoever can meet nobody any more may as well be forgotten.
+            # Rows that can have no more partners may be dropped.
             to_come = [row for row in self.rows if row.time > time]
             awaited = {row for row in self.rows if any(self.joins(row, x) for x in to_come)}
             after: dict[frozenset[Row], float] = {}

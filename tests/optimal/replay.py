@@ -1,4 +1,4 @@
-"""What a plan is worth when it is carried out: by its own times, and on the window engine."""
+"""Carry out a plan, by its own times and on the window engine, to see what it is worth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.settings.columns import hash_columns
 
 
 def kept_until(found: tg.Optimal) -> dict[tuple[int, int], Any]:
-    """By side and row number."""
+    """Return the last time of each kept row, by side and row number."""
     return {
         (("left", "right").index(row["side"]), row["row"]): row["keep_until"]
         for row in found.keep_until.to_pylist()
@@ -25,7 +25,7 @@ def kept_until(found: tg.Optimal) -> dict[tuple[int, int], Any]:
 
 
 def delivered(case: Case, until: Mapping[tuple[int, int], Any]) -> set[tuple[int, int]]:
-    """The pairs of the exact result for which the earlier tuple was still there."""
+    """Return the pairs of the exact result whose earlier row was still kept."""
     pairs = set()
     for a in case.rows:
         for b in case.rows:
@@ -45,7 +45,7 @@ def delivered(case: Case, until: Mapping[tuple[int, int], Any]) -> set[tuple[int
 
 
 def check_bound(case: Case, until: Mapping[tuple[int, int], Any]) -> None:
-    """Fail if more is held after any tick than fits."""
+    """Fail if more rows are held after a tick than fit."""
     rows = {(row.side, row.uid): row for row in case.rows}
     for time in {row.time for row in case.rows} | {start for start, _ in case.memory}:
         held: list[Row] = []
@@ -60,9 +60,9 @@ def check_bound(case: Case, until: Mapping[tuple[int, int], Any]) -> None:
 
 @dataclass(frozen=True)
 class Planned(Policy):
-    """Ranks a tuple by the time until which the plan keeps it.
+    """A policy that ranks a row by the time until which the plan keeps it.
 
-    Whatever the plan has no more use for has a lower rank than what it still needs.
+    Rows that the plan no longer needs rank lower than rows that it still needs.
     """
 
     name: ClassVar[str] = "planned"
@@ -70,13 +70,13 @@ class Planned(Policy):
     until: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
-        """The time, or one before all others."""
+        """Return the last time of each row, or a time before all others."""
         known = zip(arrivals.side.tolist(), arrivals.row_hash.tolist(), strict=True)
         return np.array([self.until.get(one, -1e6) for one in known])
 
 
 def planned(found: tg.Optimal, tables: tuple[pa.Table, pa.Table]) -> Planned:
-    """The policy of a plan; every row of an input must differ from the others."""
+    """Return the policy of a plan. All rows of an input must differ."""
     row_hashes = [hash_columns([c.chunk(0) for c in t.columns], len(t), exact=True) for t in tables]
     return Planned(
         {

@@ -1,4 +1,4 @@
-"""`before-arrival` beyond small cases: how near plan and bound are, and that both hold."""
+"""`before-arrival` for larger inputs: plan and bound hold, and are near each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOIN: dict[str, Any] = {"on": "key", "time": "time", "shed_when": "before-arriva
     ],
 )
 def test_a_crowd_at_one_time(memory: int, split: Any, best: int) -> None:
-    """Twenty by twenty of one key: a times b results with a + b places."""
+    """Twenty rows of one key on each side: a times b results with a + b rows in memory."""
     crowd = pa.table({"key": [1] * 20, "time": [0] * 20})
     found = tg.optimal(crowd, crowd, **JOIN, within=5, memory=memory, split=split)
     assert found.results == found.upper_bound == found.table.num_rows == best
@@ -43,7 +43,7 @@ def test_a_crowd_of_several_keys_and_worths() -> None:
     worth = [float(1 + key) for key in keys]
     crowd = pa.table({"key": keys, "time": [0] * 60, "i": worth})
     found = tg.optimal(crowd, crowd, **JOIN, within=5, memory=10, importance="i")
-    # All of the best key.
+    # All rows of the best key.
     assert (found.results, found.importance, found.upper_bound) == (25, 300.0, 300.0)
 
 
@@ -54,7 +54,7 @@ def test_a_crowd_of_several_keys_and_worths() -> None:
         (100, 1.0, 25, 10, "fixed", 0.02),
         (300, 1.0, 50, 20, "fixed", 0.01),
         (1_000, 1.0, 50, 30, "shared", 0.01),
-        # Fewer places than newcomers at a tick: neither is tight then.
+        # With less memory than newcomers per tick, plan and bound are further apart.
         (20, 4.0, 5, 6, "shared", 0.5),
     ],
 )

@@ -1,4 +1,4 @@
-"""The optimum against trying everything, against online policies, and carried out."""
+"""The optimum against brute force, against online policies, and carried out on the engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tables(rows: list[Row]) -> tuple[pa.Table, pa.Table]:
 
 
 def settings(case: Case) -> dict[str, Any]:
-    """The case as `tidegate.optimal` takes it."""
+    """Return the case as keywords of `tidegate.optimal`."""
 
     def plain(steps: Steps) -> Any:
         values = [(t, "unbounded" if math.isinf(v) else v) for t, v in steps]
@@ -79,7 +79,7 @@ def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> lis
         time: int | float = int(draw.integers(span))
         if real:
             time = time / 4 + 0.1
-        # A few values only, so that tuples of equal importance occur.
+        # Only a few values, so that rows of equal importance occur.
         importance = float(draw.choice([0.5, 1.0, 2.5, 4.0]))
         rows.append(Row(side, int(draw.integers(2)), time, counts[side], importance))
         counts[side] += 1
@@ -87,7 +87,7 @@ def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> lis
 
 
 def random_case(seed: int, **changes: Any) -> Case:
-    """Any option may occur, unless `changes` says what it is to be."""
+    """Draw a case with any options, except for those that `changes` sets."""
     draw = np.random.default_rng(seed)
     real = bool(draw.random() < 0.25)
     span = int(draw.integers(3, 10))
@@ -128,7 +128,7 @@ def random_case(seed: int, **changes: Any) -> Case:
 
 
 def check(case: Case) -> tg.Optimal:
-    """The value is the best there is, the plan delivers it, and the memory suffices."""
+    """Check that the value is optimal, that the plan delivers it, and that it fits."""
     found = tg.optimal(*tables(case.rows), **settings(case))
     assert found.importance == pytest.approx(case.optimum())
     assert found.upper_bound == found.importance
@@ -155,14 +155,14 @@ def test_figure_3_of_paper_1() -> None:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_anything(part: int) -> None:
+def test_random_cases(part: int) -> None:
     for seed in range(100 * part, 100 * part + 100):
         check(random_case(seed))
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
 @pytest.mark.parametrize("shed_when", SHED_WHEN[:2])
-def test_splits_and_moments(split: float | None, shed_when: str) -> None:
+def test_splits_and_shed_when(split: float | None, shed_when: str) -> None:
     for seed in range(30):
         case = random_case(1_000 + seed, split=split, shed_when=shed_when)
         case.memory = [(t, max(m, 2)) for t, m in case.memory]
@@ -202,7 +202,7 @@ def test_unbounded_windows() -> None:
         check(random_case(5_000 + seed, within=([(0, math.inf)], [(0, math.inf)])))
 
 
-def test_shed_first_small_cases_are_exact() -> None:
+def test_small_cases_of_before_arrival_are_exact() -> None:
     for seed in range(80):
         check(random_case(6_000 + seed, shed_when="before-arrival"))
 
@@ -215,7 +215,7 @@ def test_the_plan_on_the_engine() -> None:
         policy = planned(found, given_tables)
         online = tg.local.join(*given_tables, **join, policy=policy)
         assert online.importance == pytest.approx(found.importance)
-        # Whatever happens, it is never better.
+        # No online policy is better.
         for name in ("prob", "fifo", "rand"):
             other = tg.local.join(*given_tables, **join, policy=name)
             assert other.importance <= found.importance + 1e-9

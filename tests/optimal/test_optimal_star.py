@@ -1,4 +1,4 @@
-"""OSSJ against the paper's own state graph, and against what policies do."""
+"""The optimum of star joins against the state graph of paper 4, and against policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tidegate as tg
 from tidegate.errors import TidegateError
 
-#: The example of section 3.1.1: `[-1, 5]` there is `[-1, 5)`.
+#: The example of section 3.1.1. The paper's `[-1, 5]` is `[-1, 5)` here.
 R = pa.table({"t": range(6), "a": [1, 0, 1, 0, 2, 5], "w": [5.0, 1.0, 4.0, 8.0, 3.0, 2.0]})
 S = pa.table({"t": range(6), "b": [1, 3, 3, 8, 3, 5], "w": [1.0, 5.0, 2.0, 6.0, 4.0, 3.0]})
 F = pa.table(
@@ -36,7 +36,7 @@ HALVES: dict[str, Any] = {"memory": 4, "split": "fixed"}
 
 
 def earned(table: pa.Table) -> tuple[float, float, float]:
-    """What held tuples of r, held tuples of s, and tuples of one time give."""
+    """Return what held rows of r, held rows of s, and rows of one time earn."""
     gains = [0.0, 0.0, 0.0]
     for row in table.to_pylist():
         by = 2 if row["t_r"] == row["t_s"] else int(row["t_r"] > row["t_s"])
@@ -70,10 +70,10 @@ def state_graph(
     *,
     evict_first: bool,
 ) -> float:
-    """Algorithm 3.1: the largest weight of a path through all sets that memory may hold.
+    """Algorithm 3.1: return the largest weight of a path through all possible contents of memory.
 
     `mine` and `theirs` are (time, key, importance); facts are (my key, their key, begin, end). With
-    `evict_first` the tuple that is replaced does not meet the one that comes, as the paper has it.
+    `evict_first`, the row that is replaced does not join the newcomer, as in the paper.
     """
     best: dict[frozenset[int], float] = {frozenset(): 0.0}
     for time in sorted({t for t, _, _ in [*mine, *theirs]}):
@@ -116,7 +116,7 @@ def together(
     s: list[tuple[int, int, float]],
     facts: list[tuple[int, int, float, float]],
 ) -> float:
-    """Algorithm 3.2: what tuples of one time give."""
+    """Algorithm 3.2: return what rows of one time earn."""
     return sum(
         min(w, v)
         for t, k, w in r
@@ -184,7 +184,7 @@ def test_the_flow_is_the_state_graph(
 
 
 def paper_streams(n: int, seed: int) -> tuple[dict[str, pa.Table], pa.Table]:
-    """Section 4.1: Zipf and uniform keys, rare ones more important, a uniform relation."""
+    """Section 4.1: Zipf and uniform keys, rare keys more important, a uniform relation."""
     rng = np.random.default_rng(seed)
     zipf = np.minimum(rng.zipf(1.5, n), 50) - 1
     uniform = rng.integers(0, 50, n)
@@ -218,12 +218,12 @@ def test_no_policy_passes_the_optimum(shed_when: str) -> None:
         for policy in ("auto", "prob", "simp", "simpprob", "dimpprob", "dgl", "rand")
     }
     assert max(found.values()) <= best.importance < exact.importance
-    # Whoever looks at what the relation leads to does better than chance.
+    # A policy that uses the relation is better than chance.
     assert found["auto"] > found["rand"]
     assert found["auto"] > 0.6 * best.importance
 
 
-def test_what_it_does_not_know() -> None:
+def test_what_ossj_refuses() -> None:
     settings = {**EXAMPLE, **HALVES}
     with pytest.raises(TidegateError, match="leave policy out"):
         tg.ossj({"r": R, "s": S}, F, **settings, policy="simp")

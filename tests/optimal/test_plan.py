@@ -1,4 +1,4 @@
-"""The flow without a join: chains of any kind, against another solver and another graph."""
+"""The flow without a join: random chains, against another solver with another graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.optimal.plan import best_plan, upper_bound
 
 
 def random_chains(seed: int, ticks: int, groups: int) -> Chains:
-    """Groups with members and gains anywhere, some of them worth less than nothing."""
+    """Draw groups with arbitrary members and gains; some gains are negative."""
     draw = np.random.default_rng(seed)
     late = int(draw.integers(2))
     members, gains = [0], [0]
@@ -24,7 +24,7 @@ def random_chains(seed: int, ticks: int, groups: int) -> Chains:
     expire: list[int] = []
     at: list[int] = []
     for _ in range(groups):
-        # Where a place is free only later, who comes with a gain is a group of its own.
+        # With `late`, a member that arrives with a gain forms a group of its own.
         came = np.sort(draw.integers(0, ticks, 1 if late else int(draw.integers(1, 6))))
         gone = np.sort(came + draw.integers(1, ticks, len(came)))
         earns = np.flatnonzero(draw.random(ticks) < 0.3)
@@ -46,7 +46,7 @@ def random_chains(seed: int, ticks: int, groups: int) -> Chains:
 
 
 def by_tuple(chains: Chains) -> int:
-    """The optimum by OR-tools, from a chain for every single member over all ticks."""
+    """Return the optimum by OR-tools, with one chain for every single member over all ticks."""
     solver = min_cost_flow.SimpleMinCostFlow()
     ticks = len(chains.memory)
     nodes = ticks + 1
@@ -73,7 +73,7 @@ def by_tuple(chains: Chains) -> int:
 
 
 def check_places(chains: Chains, until: NDArray[np.int64]) -> int:
-    """What a plan earns, counted member by member; it must keep to the rules."""
+    """Return what a plan earns, counted member by member. Check that it obeys the rules."""
     held = np.zeros(len(chains.memory) + 1, np.int64)
     value = 0
     for group in range(len(chains.members) - 1):

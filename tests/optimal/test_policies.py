@@ -1,4 +1,4 @@
-"""No policy beats the optimum, on small versions of the data of the policy table."""
+"""No policy beats the optimum, on small versions of the data sets of the policy table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.policies import DATA
 from tidegate.policies import POLICIES
 
 TICKS = 700
-#: A share of the tuples that are live on average.
+#: Memory, as a share of the rows that are live on average.
 MEMORY = 0.2
-#: Files of another package, which need not be installed.
+#: The data sets that need no other package.
 MADE = [name for name in DATA if not name.startswith("flights")]
 
 
@@ -27,11 +27,11 @@ def compare(name: str, **settings: Any) -> None:
         assert best.upper_bound == best.importance
     assert best.results > 0
     online = {policy: tg.local.join(*streams, **join, policy=policy) for policy in POLICIES}
-    # What is added up in another order may differ in the last digits.
+    # Sums in another order may differ in the last digits.
     bound = best.upper_bound * (1 + 1e-12)
     above = {policy: found.importance for policy, found in online.items()}
     assert {policy: value for policy, value in above.items() if value > bound} == {}
-    # The bound binds: no policy has everything.
+    # Memory is scarce: no policy finds everything.
     exact = tg.local.join(*streams, **join | {"memory": None})
     assert max(above.values()) < exact.importance
     if not data.weighed:
@@ -51,5 +51,5 @@ def test_no_policy_is_better(name: str, split: str) -> None:
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 @pytest.mark.parametrize("name", ["Zipf(1)", "importance"])
-def test_nor_at_another_moment(name: str, shed_when: str) -> None:
+def test_no_policy_is_better_with_another_shed_when(name: str, shed_when: str) -> None:
     compare(name, shed_when=shed_when)

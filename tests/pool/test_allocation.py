@@ -1,4 +1,4 @@
-"""One memory for several joins: theorem 5.1, and the best sum, against all others on a grid."""
+"""Dividing one memory: theorem 5.1 and the best sum, against all divisions on a grid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRID = 24
 
 @st.composite
 def recalls(draw: st.DrawFn, *, concave: bool = False) -> Curve:
-    """A curve from (0, 0): any that does not fall, or one whose slopes fall."""
+    """Draw a recall curve from (0, 0): any non-decreasing one, or a concave one."""
     n = draw(st.integers(1, 5))
     steps = draw(st.lists(st.integers(1, 12), min_size=n, max_size=n))
     gains = draw(st.lists(st.integers(0, 10), min_size=n, max_size=n))
@@ -35,7 +35,7 @@ def recalls(draw: st.DrawFn, *, concave: bool = False) -> Curve:
 
 @st.composite
 def errors(draw: st.DrawFn) -> Curve:
-    """Errors of samples that fall with memory."""
+    """Draw the errors of samples, which fall with memory."""
     n = draw(st.integers(1, 4))
     memory = np.cumsum(draw(st.lists(st.integers(1, 12), min_size=n, max_size=n)))
     falls = np.cumsum(draw(st.lists(st.integers(0, 10), min_size=n, max_size=n))[::-1])[::-1]
@@ -46,7 +46,7 @@ weights = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 
 
 def divisions(joins: int, memory: float) -> list[list[float]]:
-    """Every division on a grid."""
+    """Return every division on a grid."""
     return [
         [memory * part / GRID for part in parts]
         for parts in itertools.product(range(GRID + 1), repeat=joins)
@@ -71,11 +71,11 @@ def test_no_other_division_has_a_higher_minimum(
 
 @given(st.lists(st.tuples(recalls(), weights), min_size=2, max_size=3), st.integers(1, 60))
 def test_all_joins_are_equally_good(joins: list[tuple[Curve, float]], memory: int) -> None:
-    """The theorem as it stands: where curves rise everywhere, and nothing is left over."""
+    """The theorem itself: curves rise everywhere, and no memory is left over."""
     assume(all((np.diff(c.quality) > 0).all() for c, _ in joins))
     shares = allocate([c for c, _ in joins], [w for _, w in joins], memory)
     found = [c.at(s) for (c, _), s in zip(joins, shares, strict=True)]
-    # Who has all results already cannot follow.
+    # A join that already finds everything cannot reach the level of the others.
     level = {round(q / w, 6) for q, (_, w) in zip(found, joins, strict=True) if q < 1}
     assert len(level) <= 1
 
@@ -137,7 +137,7 @@ def test_whole_shares_are_near_and_never_too_much(
 
 
 def test_models_give_the_curves_of_their_sections() -> None:
-    """Figure 10's two joins: the same keys hot on both sides, and opposite ones."""
+    """The two joins of figure 10: the same keys frequent on both sides, and opposite ones."""
     own = np.array([1.0, 2.0, 4.0])
     hard = of_earnings(by_frequency(own, own, 10))
     easy = of_earnings(by_frequency(own, own[::-1].copy(), 10))
@@ -166,7 +166,7 @@ def test_measurements_become_a_curve() -> None:
 
 
 def test_the_error_of_a_sample_follows_its_fraction() -> None:
-    """EQ-CLUSTER with clusters of one size: (1/p - 1) / n, under a root."""
+    """EQ-CLUSTER with clusters of one size: the square root of (1/p - 1) / n."""
     side = sampling.Side(np.array([100.0]), np.array([4.0]))
 
     def fractions(memory: float) -> list[sampling.Floats]:

@@ -1,4 +1,4 @@
-"""How a memory is divided while joins run."""
+"""Dividing a memory between joins while they run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def claim(
     *,
     results: float = 1.0,
     weight: float = 1.0,
-    ordered: tuple[int, ...] = (50,),
+    current: tuple[int, ...] = (50,),
     measure: str = RECALL,
 ) -> Claim:
-    """A join with one shard, of which this is known."""
-    reports = Reports(len(ordered), measure)
+    """Return the claim of a join with one shard that has reported these values."""
+    reports = Reports(len(current), measure)
     if recall is not None:
         said: dict[str, Any] = {
             "held": 1,
@@ -34,15 +34,15 @@ def claim(
         }
         hits = [part * results for part in recall]
         said |= {"sizes": SIZES, "hits": hits, "total": results, "span": 1.0}
-        for shard in range(len(ordered)):
+        for shard in range(len(current)):
             reports.add(shard, said, 0.5)
-    return Claim(weight, [1] * len(ordered), ordered, reports)
+    return Claim(weight, [1] * len(current), current, reports)
 
 
 EASY, HARD = [0.4, 0.7, 0.9, 1.0], [0.1, 0.2, 0.4, 0.8]
 
 
-def test_the_least_is_the_largest_or_the_sum() -> None:
+def test_the_objectives_min_and_sum() -> None:
     least = divide({"a": claim(EASY), "b": claim(HARD)}, 100, "min")
     assert sum(map(sum, least.values())) == 100
     assert least["b"][0] > 2 * least["a"][0]
@@ -50,38 +50,38 @@ def test_the_least_is_the_largest_or_the_sum() -> None:
     assert most["a"][0] > 60
 
 
-def test_who_is_not_known_yet_keeps_what_it_had_or_has_a_part_by_weight() -> None:
-    kept = divide({"a": claim(EASY, ordered=(70,)), "b": claim(None, ordered=(30,))}, 100, "min")
+def test_a_join_without_a_curve_keeps_its_share_or_gets_one_by_weight() -> None:
+    kept = divide({"a": claim(EASY, current=(70,)), "b": claim(None, current=(30,))}, 100, "min")
     assert kept == {"a": [70], "b": [30]}
-    new = {"a": claim(EASY, ordered=(100,)), "b": claim(None, ordered=(0,), weight=3.0)}
+    new = {"a": claim(EASY, current=(100,)), "b": claim(None, current=(0,), weight=3.0)}
     assert divide(new, 100, "min") == {"a": [25], "b": [75]}
 
 
-def test_what_promises_little_more_is_left_as_it_is() -> None:
+def test_shares_do_not_change_for_a_small_gain() -> None:
     flat = [0.10, 0.11, 0.12, 0.13]
-    claims = {"a": claim(flat, ordered=(55,)), "b": claim(flat, ordered=(45,))}
+    claims = {"a": claim(flat, current=(55,)), "b": claim(flat, current=(45,))}
     assert divide(claims, 100, "min") == {"a": [55], "b": [45]}
-    claims = {"a": claim(HARD, ordered=(80,)), "b": claim(HARD, ordered=(20,))}
+    claims = {"a": claim(HARD, current=(80,)), "b": claim(HARD, current=(20,))}
     assert divide(claims, 100, "min") == {"a": [50], "b": [50]}
 
 
 def test_joins_and_samples_are_weighed_against_each_other() -> None:
-    """Recall by results, samples by their error: 1 - 0.6 with a part of 0.64 of its square."""
+    """Recall is weighed by results, samples by their error: 1 - 0.6 for 0.64 of the square."""
     claims = {
-        "a": claim([0.2, 0.4, 0.7, 1.0], ordered=(0,)),
-        "b": claim([0.2, 0.64, 0.9, 1.0], ordered=(0,), measure=ACCURACY),
+        "a": claim([0.2, 0.4, 0.7, 1.0], current=(0,)),
+        "b": claim([0.2, 0.64, 0.9, 1.0], current=(0,), measure=ACCURACY),
     }
     found = divide(claims, 40, "min")
     assert found["a"] == [pytest.approx(20, abs=1)]
 
 
-def test_of_nothing_all_shards_have_nothing() -> None:
-    """As of a join that has to wait for what another one, not known yet, had when it last ran."""
-    waiting = replace(claim(EASY, ordered=(1, 1)), least=[0, 0])
-    found = divide({"a": waiting, "b": claim(None, ordered=(4,))}, 4, "min")
+def test_a_share_of_zero_gives_every_shard_zero() -> None:
+    """A join waits like this for the former share of another join that is still unknown."""
+    waiting = replace(claim(EASY, current=(1, 1)), least=[0, 0])
+    found = divide({"a": waiting, "b": claim(None, current=(4,))}, 4, "min")
     assert found == {"a": [0, 0], "b": [4]}
 
 
 def test_shards_share_by_results() -> None:
-    found = divide({"a": claim(EASY, ordered=(5, 5))}, 10, "min")
+    found = divide({"a": claim(EASY, current=(5, 5))}, 10, "min")
     assert sum(found["a"]) == 10

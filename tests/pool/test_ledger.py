@@ -1,4 +1,4 @@
-"""However orders and reports are delayed, all joins together never hold more than there is."""
+"""However updates and reports are delayed, joins together never hold more than the memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NAMES = "abc"
 
 
 class Joins:
-    """Joins that follow orders late, each shard on its own, and report later still."""
+    """Joins that apply updates late, each shard on its own, and report even later."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[tuple[int, Shares]]] = {}
         self.now: dict[tuple[str, int], tuple[int, int]] = {}
-        #: Those that do not run: they follow the last order first when they start.
+        #: Joins that do not run. When they start, they apply the latest update first.
         self.resting: set[str] = set()
         self.said: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -36,19 +36,19 @@ class Joins:
                 del book[at]
 
     def rest(self, name: str) -> None:
-        """Hold nothing."""
+        """Stop: hold nothing."""
         self.resting.add(name)
         for at in [at for at in self.now if at[0] == name]:
             self.now[at] = self.now[at][0], 0
 
     def wake(self, name: str) -> None:
-        """Follow all orders before anything else."""
+        """Apply all updates before anything else."""
         self.resting.discard(name)
         for _, shard in [at for at in self.now if at[0] == name]:
             self.apply_budget(name, shard, len(self.sent[name]))
 
     def apply_budget(self, name: str, shard: int, upto: int) -> None:
-        """Follow the latest of the first orders that were sent, unless a later one was."""
+        """Apply the latest of the first `upto` updates sent, unless a later one was applied."""
         if name in self.resting:
             return
         for number, shares in self.sent[name][:upto]:
@@ -73,7 +73,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=60))
-def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
+def test_joins_never_hold_more_than_the_memory(script: list[tuple[str, object]]) -> None:
     ledger, joins = AllocationLedger(MEMORY), Joins()
     target: list[int] = [13] * 9
     for what, value in script:
@@ -95,7 +95,7 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
         elif what == "start" and isinstance(value, tuple) and value[0] not in joins.sent:
             ledger.open(value[0], value[1], 1.0, 1)
             joins.start(*value)
-            joins.sent[value[0]].append(ledger.begin(value[0]))
+            joins.sent[value[0]].append(ledger.repeat_latest(value[0]))
         elif what == "leave" and isinstance(value, str) and value in ledger.names:
             ledger.leave(value)
         elif what == "stop" and isinstance(value, str) and value in joins.sent:
@@ -110,17 +110,17 @@ def test_never_more_than_there_is(script: list[tuple[str, object]]) -> None:
         for name, update in ledger.updates(targets).items():
             joins.sent[name].append(update)
         for name in [name for name in ledger.names if name in joins.resting]:
-            ledger.settle(name)
+            ledger.assume_latest(name)
         assert joins.held <= ledger.granted <= MEMORY
 
 
-def test_memory_moves_once_it_is_free() -> None:
+def test_memory_moves_once_it_is_confirmed_free() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 2, 1.0, 1)
     assert ledger.updates({"a": [60, 40]}) == {"a": (1, (60, 40))}
     ledger.open("b", 1, 1.0, 1)
     targets = {"a": [20, 30], "b": [50]}
-    # Nobody has said that anything is free: one is told to shrink, the other gets nothing yet.
+    # Nothing is confirmed as free: "a" has to shrink, and "b" gets nothing yet.
     assert ledger.updates(targets) == {"a": (2, (20, 30))}
     assert ledger.updates(targets) == {}
     ledger.confirm("a", 0, 2, 20)
@@ -128,23 +128,27 @@ def test_memory_moves_once_it_is_free() -> None:
     ledger.confirm("a", 1, 2, 30)
     assert ledger.updates(targets) == {"b": (2, (50,))}
     ledger.confirm("b", 0, 2, 50)
-    assert (ledger.granted, ledger.allowed("a"), ledger.ordered("b")) == (100, [20, 30], (50,))
-    # A report that comes late changes nothing.
+    assert (ledger.granted, ledger.allowed("a"), ledger.latest_shares("b")) == (
+        100,
+        [20, 30],
+        (50,),
+    )
+    # A late report changes nothing.
     ledger.confirm("a", 0, 1, 60)
     assert ledger.granted == 100
     ledger.leave("a")
     assert ledger.updates({"b": [100]}) == {"a": (3, (0, 0))}
-    # With the last shard it has left: what it followed then is what it would begin with.
+    # With its last shard the join has left. The confirmed updates are where it would resume.
     assert [ledger.confirm("a", shard, 3, 0) for shard in range(2)] == [(), ((3, 0), (3, 0))]
     assert ledger.updates({"b": [100]}) == {"b": (3, (100,))}
     assert ledger.names == ["b"]
 
 
-def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
+def test_a_reopened_pool_waits_for_confirmations() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1, {1: (90,), 2: (30,)})
     ledger.open("b", 1, 1.0, 1, {1: (10,), 2: (70,)})
-    assert (ledger.ordered("a"), ledger.ordered("b")) == ((30,), (70,))
+    assert (ledger.latest_shares("a"), ledger.latest_shares("b")) == ((30,), (70,))
     assert ledger.updates({"a": [30], "b": [70]}) == {}
     assert ledger.updates({"a": [40], "b": [60]}) == {"b": (3, (60,))}
     ledger.confirm("a", 0, 2, 30)
@@ -154,25 +158,25 @@ def test_a_pool_that_is_opened_again_waits_for_what_is_known() -> None:
     assert ledger.granted == 100
 
 
-def test_who_does_not_run_follows_its_last_order_first() -> None:
+def test_a_stopped_join_counts_with_its_latest_update_only() -> None:
     ledger = AllocationLedger(100)
     ledger.open("a", 1, 1.0, 1)
     ledger.open("b", 1, 1.0, 1)
-    assert ledger.begin("a") == (1, (0,))
+    assert ledger.repeat_latest("a") == (1, (0,))
     assert ledger.updates({"a": [60], "b": [40]}) == {"a": (2, (60,)), "b": (1, (40,))}
     assert ledger.updates({"a": [0], "b": [100]}) == {"a": (3, (0,))}
-    ledger.settle("a")
-    assert (ledger.most("a"), ledger.followed("a"), ledger.granted) == (0, ((2, 0),), 40)
+    ledger.assume_latest("a")
+    assert (ledger.most("a"), ledger.confirmed("a"), ledger.granted) == (0, ((2, 0),), 40)
     assert ledger.updates({"a": [0], "b": [100]}) == {"b": (2, (100,))}
     ledger.confirm("a", 0, 2, 60)
     ledger.confirm("a", 0, 3, 0)
     assert ledger.granted == 100
 
 
-def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
+def test_a_rebuilt_join_keeps_its_account() -> None:
     ledger = AllocationLedger(10)
     ledger.open("a", 2, 1.0, 0, {1: (9, 1), 2: (2, 2), 3: (4, 3)}, ((2, 2), (3, 3)))
-    assert (ledger.most("a"), ledger.ordered("a")) == (7, (4, 3))
+    assert (ledger.most("a"), ledger.latest_shares("a")) == (7, (4, 3))
     ledger.renew("a", 2, 2.0, 4)
     assert (ledger.weight("a"), ledger.least("a")) == (2.0, [4, 4])
     with pytest.raises(tg.TidegateError, match='"a" had 2 shards when it last ran'):
@@ -181,7 +185,7 @@ def test_an_account_is_renewed_with_what_is_known_of_it() -> None:
         ledger.renew("a", 2, 1.0, 6)
 
 
-def test_who_is_not_let_in() -> None:
+def test_joins_that_are_refused() -> None:
     ledger = AllocationLedger(5)
     ledger.open("a", 2, 1.0, 2)
     with pytest.raises(tg.TidegateError, match='has a join "a" already; each needs a name'):

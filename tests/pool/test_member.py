@@ -1,4 +1,4 @@
-"""Memory that is ordered anew between batches, and small copies that say what another would do."""
+"""Budgets that change between batches, and shadow joins that estimate other budgets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spec_of(**settings: Any) -> WindowJoin:
 
 
 def feeds_of(spec: WindowJoin, tables: tuple[pa.Table, pa.Table], batches: int) -> Feeds:
-    """Both streams in step, prepared."""
+    """Return both streams, cut by the same times and prepared."""
     job = WindowJob(spec)
     name = spec.left.time
     ends = (
@@ -58,10 +58,10 @@ memories = st.lists(st.integers(0, 12), min_size=4, max_size=4)
 
 
 @given(st.sampled_from(sorted(POLICIES)), memories, st.integers(0, 3), st.sampled_from([None, 0.3]))
-def test_an_engine_holds_what_it_is_told(
+def test_an_engine_never_exceeds_its_budget(
     policy: str, told: list[int], restart: int, split: float | None
 ) -> None:
-    """Also after a restart, which changes nothing."""
+    """A restart changes nothing."""
     importance = "value" if policy in ("simp", "simpprob", "greedy") else None
     spec = spec_of(
         within=30, memory=9, policy=policy, split=split or "shared", importance=importance
@@ -93,8 +93,10 @@ def test_an_engine_holds_what_it_is_told(
 @given(
     st.sampled_from(["prob", "fifo", "rand", "until-expiry"]), st.integers(1, 9), st.integers(1, 9)
 )
-def test_an_order_is_a_change_of_memory_between_ticks(policy: str, first: int, second: int) -> None:
-    """As a schedule has it; with windows that do not end meanwhile, by which victims differ."""
+def test_an_update_acts_like_a_scheduled_change_of_memory(
+    policy: str, first: int, second: int
+) -> None:
+    """The update acts like a schedule, if no windows end in between (victims would differ)."""
     tables = tuple(
         t.set_column(1, "time", pa.array(t["time"].to_numpy() * 4))
         for t in zipf(40, domain=5, seed=2)
@@ -112,7 +114,7 @@ def test_an_order_is_a_change_of_memory_between_ticks(policy: str, first: int, s
     assert found[0] == found[1]
 
 
-def test_the_least_valuable_leave_at_once_and_more_is_held_later() -> None:
+def test_a_smaller_budget_sheds_at_once_and_a_larger_one_fills_later() -> None:
     spec = spec_of(within=(1000, 1), memory=8, policy="prob")
     engine = WindowEngine(spec)
     left = pa.table({"key": [1] * 4 + [2] * 4, "time": range(8), "value": [0.0] * 8}, SCHEMA)
@@ -127,7 +129,7 @@ def test_the_least_valuable_leave_at_once_and_more_is_held_later() -> None:
         return sum(b.num_rows for b in engine.feed(inputs, (100, 100)))
 
     feed(left, right.slice(0, 0))
-    # Key 2 comes on the right, so that its left tuples are worth more.
+    # Key 2 comes on the right, so that left rows of key 2 are worth more.
     assert feed(left.slice(0, 0), right) == 16
     engine.resize(1, 4)
     held = engine.take_counters()
@@ -141,7 +143,7 @@ def test_the_least_valuable_leave_at_once_and_more_is_held_later() -> None:
     assert engine.take_counters()["held"] == 8
 
 
-def test_bytes_are_ordered_too() -> None:
+def test_budgets_in_bytes() -> None:
     spec = spec_of(within=1000, memory="64 kB")
     engine = WindowEngine(spec)
     for inputs in feeds_of(spec, uniform(200, domain=20, seed=1), 2):
@@ -167,7 +169,7 @@ DATA: dict[str, tuple[tuple[pa.Table, pa.Table], dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("policy", ["prob", "age", "fifo"])
 @pytest.mark.parametrize("name", sorted(DATA))
-def test_copies_foresee_what_a_join_finds(name: str, policy: str) -> None:
+def test_shadow_joins_predict_what_a_join_finds(name: str, policy: str) -> None:
     tables, settings, live = DATA[name]
     settings = {"on": "key", "time": "time", **settings}
     left, right = tables
@@ -187,8 +189,8 @@ def test_copies_foresee_what_a_join_finds(name: str, policy: str) -> None:
         assert curve.at(memory) == pytest.approx(measured / exact, abs=0.03)
 
 
-def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
-    """Of keys, where they are many and alike; of tuples, where few keys have it all."""
+def test_large_streams_are_sampled() -> None:
+    """A sample of keys if there are many similar ones; of rows if few keys have most results."""
     spec = window_join(
         *(t.schema for t in DATA["auctions"][0]), **DATA["auctions"][1], memory=100, policy="age"
     )
@@ -215,13 +217,12 @@ def test_where_streams_are_too_much_a_sample_is_looked_at() -> None:
     st.sampled_from([0.25, 0.5]),
     st.lists(st.frozensets(st.integers(0, 4), max_size=3), min_size=2, max_size=2),
 )
-def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
+def test_a_copy_counts_the_pairs_whose_earlier_row_may_be_held(
     seed: int, batches: int, share: float, always: list[frozenset[int]]
 ) -> None:
-    """Without a limit: those whose earlier tuple, of one time the left, is of the sample.
+    """Without a limit, a pair counts if its earlier row (at equal times, the left) is sampled.
 
-    It counts as often as it stands for others: not at all if its key is one of those of which all
-    are held.
+    It counts as often as that row represents others; if all rows of its key are held, once.
     """
     spec = spec_of(within=(12, 7), memory=5, policy="prob")
     tables = zipf(60, domain=5, seed=seed)
@@ -256,8 +257,8 @@ def test_a_copy_sees_all_and_counts_the_pairs_of_what_it_may_hold(
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_sample_has_all_the_rare_tuples_that_find_much(seed: int) -> None:
-    """Keys that are frequent on one side and rare on the other: a few tuples have it all."""
+def test_a_sample_contains_all_rare_rows_with_many_partners(seed: int) -> None:
+    """Keys that are frequent on one side and rare on the other: few rows have all results."""
     tables = zipf(12_000, domain=1_000, skew=1.0, correlation="opposite", seed=seed)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 2_000, "policy": "prob"}
     spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
@@ -272,8 +273,8 @@ def test_a_sample_has_all_the_rare_tuples_that_find_much(seed: int) -> None:
         assert hits / found.total == pytest.approx(measured / exact, abs=0.03)
 
 
-def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:
-    """Frequencies of many keys, from all tuples, though few of them are held."""
+def test_a_sample_of_rows_learns_what_the_join_learns() -> None:
+    """Copies learn the frequencies of many keys from all rows, though they hold few."""
     tables = zipf(8_000, domain=1_000, skew=1.0, seed=3)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 1_000, "policy": "prob"}
     spec = window_join(*(t.schema for t in tables), **settings, memory=2_000)
@@ -288,7 +289,7 @@ def test_a_sample_of_tuples_learns_what_the_join_learns() -> None:
         assert hits / found.total == pytest.approx(measured / exact, abs=0.04)
 
 
-def test_of_large_batches_with_long_windows_fewer_tuples_are_seen() -> None:
+def test_fewer_rows_of_large_batches_are_seen_with_long_windows() -> None:
     spec = spec_of(within=300, memory=50, policy="prob")
     small = ShadowJoins(WindowCopies(spec), [50, 100], rows=200)
     found = 0.0
@@ -299,7 +300,7 @@ def test_of_large_batches_with_long_windows_fewer_tuples_are_seen() -> None:
     assert found > 0
 
 
-def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
+def test_results_count_after_settling_and_large_batches_in_part() -> None:
     spec = spec_of(within=100, memory=50, policy="prob")
     tables = zipf(1_000, domain=10, seed=2)
     small = ShadowJoins(WindowCopies(spec), [50, 200])
@@ -310,7 +311,7 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
     assert totals[0].total == 0 < totals[1].total < totals[2].total
     assert [each.advance for each in totals[1:]] == pytest.approx([100] * 9, abs=2)
     assert totals[2].hits[0] < totals[2].hits[1] == totals[2].total
-    # The window of 200 tuples passes within the latest 800 rows of a batch.
+    # The window of 200 rows passes within the latest 800 rows of a batch.
     small = ShadowJoins(WindowCopies(spec), [50, 200], rows=800)
     [inputs] = feeds_of(spec, tables, 1)
     small.feed(inputs, None)
@@ -323,8 +324,8 @@ def test_only_what_has_settled_counts_and_large_batches_in_part() -> None:
         assert small.take().total == 0
 
 
-def test_more_is_tried_out_where_recall_rises_much() -> None:
-    """In two rounds; copies begin anew for each, and have to settle again."""
+def test_sizes_are_added_where_recall_rises_steeply() -> None:
+    """Sizes are added in two rounds. Copies restart for each, and have to settle again."""
     spec = spec_of(within=100, memory=50, policy="prob")
     small = ShadowJoins(WindowCopies(spec), [20, 50, 200])
     seen = []
@@ -342,7 +343,7 @@ def test_more_is_tried_out_where_recall_rises_much() -> None:
     assert recall == sorted(recall)
 
 
-def test_a_pooled_engine_follows_the_latest_order_and_reports() -> None:
+def test_a_pooled_engine_applies_the_latest_update_and_reports() -> None:
     spec = spec_of(within=20, memory=8)
     job = PooledJob(WindowJob(spec), WindowCopies(spec), MEMBER)
     assert job.fingerprint()["memory"] == "a of a pool"

@@ -1,4 +1,4 @@
-"""A pool without Spark: joins in this process, whose orders and reports go the same way."""
+"""A pool without Spark: joins in this process, with the same updates and reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEMORY, WINDOW, BATCHES = 60, 60, 16
 
 
 def turning(first: float, then: float, seed: int = 1) -> tuple[WindowJoin, list[Any]]:
-    """A join whose keys are skewed, first so and then so."""
+    """Return a join and its batches; the skew of keys changes from `first` to `then`."""
     sides = []
     for half, skew in enumerate((first, then)):
         pair = zipf(480, domain=40, skew=skew, correlation="same", seed=seed + half)
@@ -60,7 +60,7 @@ def pool_of(folder: Path, **settings: Any) -> tg.MemoryPool:
 def test_a_join_that_turns_hard_gets_more_within_a_few_batches(
     tmp_path: Path, one_query: bool
 ) -> None:
-    """Whether joins have a query each, or one."""
+    """Joins have a query each, or all have one query."""
     pool = pool_of(tmp_path)
     run = PooledRun(pool, one_query=one_query)
     streams = {"easy": turning(1.0, 1.0, 1), "turning": turning(1.0, 0.0, 5)}
@@ -83,7 +83,7 @@ def test_a_join_that_turns_hard_gets_more_within_a_few_batches(
 
 
 def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
-    """Each is foreseen in its own way; all together never hold more than there is."""
+    """Each kind is estimated in its own way; together they never hold more than the memory."""
     pool = pool_of(tmp_path, memory=MEMORY)
     run = PooledRun(pool)
     spec, feeds = turning(0.5, 0.5, 1)
@@ -113,7 +113,7 @@ def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
     for each in standings.values():
         assert each.predicted is not None
         assert each.measured == pytest.approx(each.predicted, abs=0.12)
-    # A sample of a few says nearly as much of a count as results of most.
+    # A small sample gives a good count, so the sample needs less memory than the join.
     assert sum(standings["sample"].share) < sum(standings["join"].share)
     least = [each.predicted or 0.0 for each in standings.values()]
     assert max(least) - min(least) < 0.1
@@ -121,7 +121,7 @@ def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
 
 
 def test_weights_and_sums(tmp_path: Path) -> None:
-    """With more weight a join has more recall; of the sum, the one with more results has all."""
+    """More weight means more recall. With objective="sum", the join with more results gets all."""
     recalls: dict[str, list[float | None]] = {}
     for objective in ("min", "sum"):
         pool = pool_of(tmp_path / objective, objective=objective)
@@ -157,7 +157,7 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
     for at in range(2, 8):
         run.feed({"b": feeds[at], "a": feeds[at]})
         assert run.allowed["a"][-1][0] + sum(run.allowed["b"][-1]) <= MEMORY
-    # The new one had nothing at first, as the other had it all.
+    # The new join has nothing at first, as the other one holds everything.
     assert run.allowed["b"][0] == [0, 0]
     assert sum(run.allowed["b"][-1]) > MEMORY // 4
     pool.remove("a")
@@ -165,7 +165,7 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
         run.feed({"a": feeds[at], "b": feeds[at]})
     assert (run.allowed["a"][-1], sum(run.allowed["b"][-1])) == ([0], MEMORY)
     assert pool.joins == ["b"]
-    # One whose query has ended is gone at once.
+    # A join whose query has ended leaves at once.
     run.add("c", spec)
     pool.rebalance()
     run.feed({"b": feeds[11], "c": feeds[11]})
@@ -176,7 +176,7 @@ def test_joins_come_and_go_while_others_run(tmp_path: Path) -> None:
     assert pool.joins == ["b"]
 
 
-def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> None:
+def test_the_memory_of_an_ended_query_goes_to_the_others(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -185,13 +185,13 @@ def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> N
     assert [each.state for each in pool.explain().joins] == ["no query yet"] * 2
     pool.rebalance()
     run.feed({"a": feeds[0], "b": feeds[0]})
-    # At once, if all that was planned is done: it will follow its last order first.
+    # At once, if all planned batches are committed: a restart applies the latest update first.
     pool.end("a")
     assert (pool.standing("a").share, pool.standing("b").share) == ((0,), (MEMORY,))
     assert "a (weight 1): ended; 0 rows" in str(pool.explain())
     run.feed({"b": feeds[1]})
     assert run.allowed["b"][-1] == [MEMORY]
-    # Built again, it has nothing until the other has given it back.
+    # Built again, it gets nothing until the other join has shrunk.
     run.add("a", spec)
     pool.start("again", "a")
     standing = pool.standing("a")
@@ -203,7 +203,7 @@ def test_what_a_query_had_that_has_ended_goes_to_the_others(tmp_path: Path) -> N
     assert pool.granted == MEMORY
 
 
-def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
+def test_a_query_that_ended_within_a_batch_keeps_its_memory_for_the_replay(
     tmp_path: Path,
 ) -> None:
     pool = pool_of(tmp_path)
@@ -222,7 +222,7 @@ def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
         run.feed({"b": feeds[at], "c": feeds[at]})
         assert pool.granted <= MEMORY
     assert run.allowed["b"][-1][0] + run.allowed["c"][-1][0] <= 30
-    # Removed, it is gone; and what it needed cannot be had again while others have it.
+    # After its removal, it cannot come back while others have the memory that it needs.
     pool.remove("a")
     for at in range(4, 6):
         run.feed({"b": feeds[at], "c": feeds[at]})
@@ -233,7 +233,7 @@ def test_a_query_that_has_ended_in_a_batch_keeps_what_it_needs_to_do_it_again(
 
 
 def with_one_join(folder: Path) -> tuple[tg.MemoryPool, PooledRun, Any, Any]:
-    """A pool in which a join has taken a batch; also what it is and what comes to it."""
+    """Return a pool with a join that has processed one batch, its run, its spec and its batches."""
     pool = pool_of(folder)
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -243,7 +243,7 @@ def with_one_join(folder: Path) -> tuple[tg.MemoryPool, PooledRun, Any, Any]:
     return pool, run, spec, feeds
 
 
-def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Path) -> None:
+def test_a_removed_join_can_return_once_its_query_has_ended(tmp_path: Path) -> None:
     pool, run, spec, feeds = with_one_join(tmp_path)
     pool.remove("a")
     assert pool.explain().json()["leaving"] == {"a": MEMORY}
@@ -252,19 +252,19 @@ def test_a_join_that_was_removed_comes_again_when_its_query_is_gone(tmp_path: Pa
         run.add("a", spec)
     run.feed({"a": feeds[1]})
     assert pool.granted == 0
-    with pytest.raises(tg.TidegateError, match="its query still runs, which would follow"):
+    with pytest.raises(tg.TidegateError, match="its query still runs, which would apply"):
         run.add("a", spec)
     pool.end("a")
     run.add("a", spec)
     pool.rebalance()
     assert pool.standing("a").share == (MEMORY,)
-    # One that was never started is gone at once.
+    # A join that was never started leaves at once.
     pool.remove("a")
     assert (pool.joins, pool.leaving, pool.granted) == ([], {}, 0)
 
 
-def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> None:
-    """Whichever is built and started first."""
+def test_a_reopened_pool_reserves_what_joins_had(tmp_path: Path) -> None:
+    """The order in which joins are built and started does not matter."""
     spec, feeds = turning(1.0, 1.0)
     run = PooledRun(pool_of(tmp_path))
     for name in ("a", "b"):
@@ -287,11 +287,11 @@ def test_what_joins_had_is_kept_when_a_pool_is_opened_again(tmp_path: Path) -> N
     assert pool_of(tmp_path).joins == ["a"]
 
 
-def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
+def test_the_later_of_two_pools_owns_the_folder(tmp_path: Path) -> None:
     pool, run, spec, _ = with_one_join(tmp_path)
     later = pool_of(tmp_path)
     assert later.standing("a").kept == MEMORY
-    # What the first hears of changes nothing any more.
+    # Reports to the first pool have no effect any more.
     sent = sorted((tmp_path / "a").iterdir())
     pool.end("a")
     assert sorted((tmp_path / "a").iterdir()) == sent
@@ -301,7 +301,7 @@ def test_of_two_pools_in_one_folder_the_later_has_it(tmp_path: Path) -> None:
         run.add("b", spec)
 
 
-def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> None:
+def test_a_reopened_pool_resumes_with_its_shares(tmp_path: Path) -> None:
     streams = {"a": turning(0.0, 0.0, 1), "b": turning(1.0, 1.0, 1)}
     shares: list[list[tuple[int, ...]]] = []
     for _ in range(2):
@@ -314,7 +314,7 @@ def test_a_pool_that_is_opened_again_goes_on_with_its_shares(tmp_path: Path) -> 
             for at in range(6):
                 run.feed({name: feeds[at] for name, (_, feeds) in streams.items()})
         shares.append([pool.standing(name).share for name in streams])
-    # What was free is given out when nobody knows better.
+    # Free memory is handed out even before anything is known.
     assert all(now[0] >= before[0] for before, now in zip(*shares, strict=True))
     assert sum(now[0] for now in shares[1]) <= MEMORY
     assert shares[0][0] > shares[0][1]
@@ -328,7 +328,7 @@ def test_shards_whose_keys_are_worth_more_get_more() -> None:
     assert found.adapted > found.equal
 
 
-def test_what_a_pool_says(tmp_path: Path) -> None:
+def test_explain(tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "pool")
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -410,8 +410,8 @@ def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
         "\ud800".encode("utf-8", "surrogatepass").hex(),
     ],
 )
-def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -> None:
-    """Such as one that is larger than the pool: the error names the file."""
+def test_an_impossible_update_is_refused(tmp_path: Path, content: str) -> None:
+    """An update that is larger than the pool is one example. The error names the file."""
     (tmp_path / "a").mkdir()
     text = content.replace("MORE", str(MEMORY + 1))
     (tmp_path / "a" / "00000001.json").write_text(text)
@@ -419,7 +419,7 @@ def test_an_order_that_cannot_be_is_not_believed(tmp_path: Path, content: str) -
         pool_of(tmp_path)
 
 
-def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
+def test_damaged_confirmations_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "00000001.json").write_text('{"number": 1, "shares": [5]}')
     for note in ("", "5", "[5]", '[["1", 2]]', "{"):
@@ -429,14 +429,14 @@ def test_what_is_noted_of_orders_is_checked_too(tmp_path: Path) -> None:
 
 
 def test_a_pool_may_be_smaller_than_it_was(tmp_path: Path) -> None:
-    """Its orders say how much there was to divide when they were sent."""
+    """Updates contain the size of the pool when they were sent."""
     (tmp_path / "a").mkdir()
     update = {"number": 1, "shares": [10 * MEMORY], "memory": 10 * MEMORY}
     (tmp_path / "a" / "00000001.json").write_text(json.dumps(update))
     assert pool_of(tmp_path).joins == ["a"]
 
 
-def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
+def test_an_engine_refuses_an_update_above_the_pools_memory() -> None:
     spec = turning(1.0, 1.0)[0]
     member = Member("pool", "a", (2, MEMORY), 1.0)
     engine = PooledJob(WindowJob(spec), WindowCopies(spec), member).engine_at(0, 2)
@@ -450,7 +450,7 @@ def test_an_engine_does_not_follow_an_order_of_more_than_the_pool_has() -> None:
     assert engine.take_counters()["allowed"] == MEMORY
 
 
-def test_a_pool_without_a_folder_has_one_while_it_lives() -> None:
+def test_a_pool_without_a_folder_uses_a_temporary_one() -> None:
     pool = tg.MemoryPool(memory=100, objective="sum")
     spec, _ = turning(1.0, 1.0)
     _, folder = pool.admit(PoolMembership(pool.share("a"), WindowCopies(spec)), 1)

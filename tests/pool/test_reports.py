@@ -1,4 +1,4 @@
-"""What shards have said, as one curve for their join."""
+"""Reports of shards become one curve for their join."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report(hits: list[float], total: float, **more: Any) -> dict[str, Any]:
     return {"sizes": SIZES, "hits": hits, "total": total, **given, **more}
 
 
-def test_nothing_is_known_until_all_shards_have_said_it() -> None:
+def test_the_curve_is_unknown_until_all_shards_have_reported() -> None:
     reports = Reports(2)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     reports.add(1, report([0.0, 0.0, 0.0], 0.0, span=0.0), 0.5)
@@ -27,14 +27,14 @@ def test_nothing_is_known_until_all_shards_have_said_it() -> None:
     assert (reports.held, reports.tuple_bytes) == (10, 100.0)
 
 
-def test_nothing_is_measured_of_what_has_no_memory_yet() -> None:
+def test_quality_is_not_measured_before_the_first_memory() -> None:
     reports = Reports(1)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
     assert reports.predicted((20,)) == pytest.approx(0.5)
     assert reports.measured is None
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     assert reports.measured == pytest.approx(0.5)
-    # One that is given none later finds less.
+    # A shard that later gets no memory finds less.
     reports.add(0, report([1.0, 2.0, 3.0], 4.0, allowed=0, worth=0.0), 0.5)
     assert reports.measured == pytest.approx(0.5 / 3)
 
@@ -47,12 +47,12 @@ def test_recall_is_what_shards_find_together() -> None:
     assert reports.predicted((40, 10)) == pytest.approx((9 + 1) / 16)
     assert reports.measured == pytest.approx(0.5)
     assert reports.curve is not None
-    # The best division gives the first shard its memory first.
+    # The best division serves the first shard first.
     assert reports.curve.at(60) > 0.55
     assert reports.curve.results == pytest.approx(16)
 
 
-def test_nothing_is_learned_while_nothing_comes() -> None:
+def test_batches_without_progress_are_ignored() -> None:
     reports = Reports(1)
     reports.add(0, report([1.0, 2.0, 3.0], 4.0), 0.5)
     before = [reports.predicted((size,)) for size in range(0, 90, 10)]
@@ -72,7 +72,7 @@ def test_older_reports_fade_and_other_memories_replace_them() -> None:
 
 
 def test_errors_of_shards_add_up_as_variances_do() -> None:
-    """Of two shards alike, each with an error of e, both together have one of e / root 2."""
+    """Two equal shards, each with an error of e, together have an error of e / sqrt(2)."""
     alone, both = Reports(1, ACCURACY), Reports(2, ACCURACY)
     error = 0.4
     hits = [9 * (1 - (2 * error) ** 2), 9 * (1 - error**2), 9.0]
@@ -86,5 +86,5 @@ def test_errors_of_shards_add_up_as_variances_do() -> None:
     assert both.curve is not None
     assert alone.curve.at(20) == pytest.approx(1 - error)
     assert both.curve.at(40) == pytest.approx(1 - error / math.sqrt(2), abs=0.05)
-    # Results in a unit of time, whose squares were reported.
+    # The results per unit of time; the reports contain their squares.
     assert (alone.curve.results, both.curve.results) == pytest.approx((3.0, 6.0))

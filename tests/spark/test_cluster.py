@@ -1,4 +1,4 @@
-"""A real cluster: a master, two workers with an executor each, and one of them lost on the way."""
+"""A real cluster: a master and two workers with an executor each, one of which is killed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import tidegate as tg
 from tidegate.spark import java
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of, start
+from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of
 
-BATCHES = 5
+BATCHES = 4
+#: The batch after which an executor is killed.
+HALFWAY = BATCHES // 2 - 1
 SETTINGS = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
@@ -63,7 +65,7 @@ spark.stop()
 def daemon(
     home: Path, name: str, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """One of Spark's own services, until the end of the block."""
+    """Run one of Spark's services until the end of the block."""
     home.mkdir(exist_ok=True)
     log = home / f"{name}.log"
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -84,7 +86,7 @@ def daemon(
 
 
 def address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the master listens, once it says so."""
+    """Return the master's address, once its log contains it."""
     while (found := MASTER.search(log.read_text())) is None:
         try:
             process.wait(0.05)
@@ -95,7 +97,7 @@ def address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def executors(worker: subprocess.Popen[bytes]) -> list[int]:
-    """The executors of a worker, with their Python workers."""
+    """Return the executors of a worker, with their Python workers."""
     return [process for process in processes_of(worker.pid) if process != worker.pid]
 
 
@@ -103,8 +105,7 @@ def executors(worker: subprocess.Popen[bytes]) -> list[int]:
 def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1200, domain=60, skew=0.9, seed=8), BATCHES)
-    start(tg.join(*pair.stream(), **SETTINGS), tmp_path)  # type: ignore[arg-type]
-    expected = bag(delivered(spark, tmp_path))
+    expected = bag(tg.join(*pair.batch(), **SETTINGS).toArrow())  # type: ignore[arg-type]
     assert expected.total() > 900
 
     with ExitStack() as services:
@@ -131,14 +132,14 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
                 start_new_session=True,
             )
         try:
-            halfway = tmp_path / "cluster/checkpoint/commits" / str(BATCHES // 2)
-            while not halfway.exists():
+            commits = tmp_path / "cluster/checkpoint/commits"
+            while not (commits / str(HALFWAY)).exists():
                 try:
                     driver.wait(0.02)
                 except subprocess.TimeoutExpired:
                     continue
                 pytest.fail((tmp_path / "driver.log").read_text())
-            # Both executors took part. One is lost now, with its Python workers: its shard moves.
+            # Both executors took part. Kill one with its Python workers: its shard moves.
             assert all(executors(worker) for worker, _ in workers)
             kill(executors(workers[0][0]))
             output, _ = driver.communicate()
@@ -150,5 +151,5 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
     assert bag(delivered(spark, tmp_path / "cluster")) == expected
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(count["held"] <= 60 and count["shards"] == 2 for count in counts)
-    # The lost executor's engine was built anew from the state.
-    assert sum(count["rebuilt"] for count in counts[BATCHES // 2 + 1 :]) >= 1
+    # The engine of the killed executor was rebuilt from the state.
+    assert sum(count["rebuilt"] for count in counts[HALFWAY + 1 :]) >= 1

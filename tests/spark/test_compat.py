@@ -1,4 +1,4 @@
-"""What tidegate asks of Spark is the same on every version."""
+"""The functions of `spark.compat` behave the same on every version of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark Connect: the same join from a client that has no JVM."""
+"""Spark Connect: the same joins from a client without a JVM."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ refused(lambda: tg.join(*streams, **settings))
 print(json.dumps(report))
 """
 
-#: Calls that see all of their inputs, as a name and settings.
+#: Calls that need all of their inputs, with their settings.
 WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("truncated_join", {"on": "key", "keep": 70}),
     ("truncated_join", {"on": "key", "delete": (500, 450), "method": "ndg"}),
@@ -167,7 +167,7 @@ print(json.dumps(joined.schema["ts_right"].metadata))
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Connect server, on loopback."""
+    """Start a Connect server on the loopback address."""
     home = tmp_path_factory.mktemp("server")
     with open(home / "server.log", "wb") as log:
         server = subprocess.Popen(
@@ -187,7 +187,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
-    """What a client of the server prints."""
+    """Run a client program. Return the JSON it prints."""
     client = subprocess.run(
         [sys.executable, "-c", program, home, port, json.dumps(settings)],
         capture_output=True,
@@ -205,7 +205,7 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
-    pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 4)
+    pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 3)
     report = said_by(CLIENT, tmp_path, port, SETTINGS)
 
     for name in ("left", "right"):
@@ -218,7 +218,7 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     assert bag(delivered(spark, tmp_path / "batch")) == expected
 
     counts = report["counts"]
-    assert len(counts) == 4
+    assert len(counts) == 3
     assert sum(count["results"] for count in counts) == expected.total()
     assert all(0 < count["held"] <= 60 for count in counts)
 
@@ -242,7 +242,7 @@ def test_calls_on_whole_inputs_give_what_local_ones_give(
     for i, (name, settings) in enumerate(WHOLE):
         found = bag(delivered(spark, tmp_path / f"call{i}"))
         if name == "optimal":
-            # Of several plans that are as good, another may be found where rows have another order.
+            # With rows in another order, another plan that is equally good may be found.
             assert found.total() == tg.optimal(*tables, **settings).results
             assert found <= bag(tg.local.join(*tables, on="key", time="time", within=40).table)
         else:

@@ -1,4 +1,4 @@
-"""`tg.constrained_join` on Spark: Spark's own n-way join, batches, checkpoints and shards."""
+"""`tg.constrained_join` on Spark: against Spark's own joins, with checkpoints and shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .workloads import bag, counters, delivered, start, total, write_files
 
 NAMES = ("C", "B", "O")
 WINDOW = 200
-#: A row that joins nothing and is later than all others: the latest time's rows wait for one.
+#: The time of a last row that joins nothing: the rows of the latest time wait for a later one.
 LAST = 10_000
 CONSTRAINTS = [
     tg.RIDS("B -> C", within=0),
@@ -30,7 +30,7 @@ JOINS = ["C.pid <-> B.pid", "B.pid <-> O.pid"]
 
 
 def packets(n: int = 400, seed: int = 1) -> dict[str, pa.Table]:
-    """Packets on three links: a third of those on C are seen on B, and a half of these on O."""
+    """Return packets on three links: a third of those on C are seen on B, half of these on O."""
     rng = np.random.default_rng(seed)
     pid = np.arange(n)
     time = np.sort(rng.integers(0, 4_000, n))
@@ -113,7 +113,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_holds_little(
     query = start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
     counts = counters(query)
     written(tables, tmp_path, 6, slice(3, 6))
-    # Other objects: the engines of the first query are not found again, and are rebuilt.
+    # New DataFrames: the engines of the first query are not found again, but rebuilt.
     query = start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
     later = counters(query)
     assert later[0]["rebuilt"] == 2
@@ -141,7 +141,7 @@ def test_counts_need_one_shard(
 def test_streams_may_be_out_of_step(
     spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
 ) -> None:
-    """C is far ahead of the others: what it has is kept for them."""
+    """C is far ahead of the others: its rows are held for them."""
     for name, table in tables.items():
         pieces = 2 if name == "C" else 5
         cut = cut_by_time(table, time="ts", batches=pieces, span=(0, LAST // 2))

@@ -19,7 +19,7 @@ from tidegate.joins.constrained.constraints import Constraint
 from .workloads import bag
 
 WINDOW = 90
-#: Joins by name, each "parent child": one of each shape that the paper tells apart.
+#: Joins by name, each "parent child": one graph of each shape that the paper distinguishes.
 GRAPHS = {
     "tree": ["A B", "A C", "D C"],
     "chain": ["A B", "B C", "C D"],
@@ -31,12 +31,12 @@ KINDS = ("RIDS", "CA", "OAP", "OAC")
 
 
 def joins_of(graph: str) -> list[Join]:
-    """Each child has a key of its own, `key`; a parent has one for each child."""
+    """Return joins in which each child has a `key`, and a parent one key per child."""
     return [Join(j[0], j[2], ((f"to{j[2]}", "key"),)) for j in GRAPHS[graph]]
 
 
 def arrivals(joins: list[Join], seed: int) -> list[Tup]:
-    """Tuples whose keys roughly follow time, so that all constraints hold with some k."""
+    """Return rows whose keys roughly follow time, so that all constraints hold with some k."""
     rng = np.random.default_rng(seed)
     names = sorted({name for join in joins for name in (join.parent, join.child)})
     count = 70
@@ -48,13 +48,13 @@ def arrivals(joins: list[Join], seed: int) -> list[Tup]:
             values = {"key": int(key[name][i])}
             for join in joins:
                 if join.parent == name:
-                    # Mostly the tuple of the same number, so that ways meet.
+                    # Mostly the row of the same number, so that several paths lead to one row.
                     far = int(rng.integers(-2, 3)) if rng.random() < 0.15 else 0
                     values[f"to{join.child}"] = min(max(i + far, 0), count - 1)
             passes = bool(rng.random() < 0.9)
             found.append((int(time[name][i]), name, values, passes))
     found.sort(key=lambda each: each[:2])
-    # Times of their own: what comes first is then the same to the slow twin.
+    # All times differ, so that the slow twin processes rows in the same order.
     return [
         Tup(name, at, at, tuple(values.items()), passes)
         for at, (_, name, values, passes) in enumerate(found)
@@ -82,7 +82,7 @@ def native(spark: SparkSession, tables: dict[str, pa.Table], joins: list[Join]) 
 
 
 def constraint(kind: str, join: Join, tuples: list[Tup], *, timed: bool) -> Constraint:
-    """One that holds, with the least k that it holds with."""
+    """Return a constraint that holds, with the smallest k for which it does."""
     [(a, b)] = join.on
     if kind == "RIDS":
         k = naive.rids_time(tuples, join) if timed else naive.rids(tuples, join)
@@ -130,7 +130,7 @@ def test_every_combination_of_constraints_gives_sparks_own_join(
                 least = min(least, found.counters["peak_held"])
     assert least < most.counters["peak_held"]
 
-    # With a k that is too small: what is missing can be repaired.
+    # With a k that is too small, results are missing, and can be repaired.
     lost = 0
     for kind, timed in known:
         unit = "within" if timed else "k"

@@ -1,4 +1,7 @@
-"""Streaming queries that are killed again and again deliver what undisturbed ones deliver."""
+"""Streaming queries that are killed twice deliver what undisturbed ones deliver.
+
+The first kill comes while the queries process a new file, the second while they recover from it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +20,6 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
@@ -30,21 +32,22 @@ from . import test_constrained as links
 from . import test_sampled as samples
 from . import test_star as facts
 from .workloads import (
-    Bag,
     bag,
     begin,
+    by_join,
     delivered,
     ends_processes,
     environment,
     kill,
     marked,
     processes_of,
+    union_of,
     write_files,
 )
 
-#: Of a pool there are more, as shares change some batches after something is known.
+#: A pool needs more: its shares change some batches after the first reports.
 BATCHES = {"windows": 4, "star": 4, "sample": 4, "links": 4, "pool": 7}
-#: The last files come one at a time: with all but the last, a kill.
+#: The last files come one at a time. After each but the last there is a kill.
 KILLS = 2
 SHARDS = 2
 JOINS: dict[str, dict[str, Any]] = {
@@ -59,8 +62,8 @@ STAR: dict[str, Any] = {
 }
 SAMPLE: dict[str, Any] = samples.JOIN | {"memory": 40, "method": "uniform"}
 
-#: What a batch writes one after the other: its plan, a shard's state, results, that the sink has
-#: them, that it is done. A kill soon after any of them finds another half-done batch.
+#: The files that a batch writes, in order: its plan, a shard's state, results, the sink's log, the
+#: commit. A kill soon after one of them leaves a batch half done in a different way.
 STEPS = (
     "checkpoint/offsets/[0-9]*",
     "checkpoint/state/*/*/**/*.changelog",
@@ -74,39 +77,37 @@ STEPS = (
 
 
 def files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
-    """A file a batch.
+    """Return a stream of the files in a folder, one per batch.
 
-    After a crash Spark's file source may take two files at once, and of two sources one is then
-    ahead of the other: what a bounded join keeps depends on that, what an exact one delivers does
-    not. So the streams of a bounded join come from one source: its rows always come in the same
-    order, and how they are cut into batches makes no difference.
+    After a crash Spark's file source may read two files at once, and one source may then be ahead
+    of another. This changes what a bounded join holds, but not what an exact one delivers. So the
+    streams of a bounded join come from one source: its rows always come in the same order, and how
+    they are cut into batches makes no difference.
     """
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def window_joins(spark: SparkSession, folder: Path) -> DataFrame:
-    """Two joins of the same streams in one query, the exact one with two sources."""
+    """Return two joins of the same streams in one query, the exact one with two sources."""
     schema = "key long, time long, value double, side string"
     both, other = (files(spark, folder, schema) for _ in range(2))
     return each_joined({name: (both, other if name == "apart" else both) for name in JOINS})
 
 
 def each_joined(sources: dict[str, tuple[DataFrame, DataFrame]]) -> DataFrame:
-    joins = []
+    settings: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "shards": SHARDS}
+    joins = {}
     for name, rows in sources.items():
         left, right = (
             source.where(source.side == side).drop("side")
             for source, side in zip(rows, ("left", "right"), strict=True)
         )
-        settings: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "shards": SHARDS}
-        joins.append(
-            tg.join(left, right, **settings, **JOINS[name]).withColumn("join", F.lit(name))
-        )
-    return reduce(DataFrame.union, joins)
+        joins[name] = tg.join(left, right, **settings, **JOINS[name])
+    return union_of(joins)
 
 
 def star_join(spark: SparkSession, folder: Path) -> DataFrame:
-    """A bounded join with a relation that changes."""
+    """Return a bounded join with a changing relation."""
     schema = "kind string, a long, b long, t long, id long, w double, op string"
     rows = files(spark, folder, schema)
     r, s, f = (rows.where(rows.kind == kind) for kind in ("r", "s", "f"))
@@ -115,7 +116,7 @@ def star_join(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def estimates(spark: SparkSession, folder: Path) -> DataFrame:
-    """What a sample says of windows and keys."""
+    """Return estimates by window and key from a sample."""
     rows = files(spark, folder, "key long, ts timestamp, value double, side string")
     sides = [rows.where(rows.side == side).drop("side") for side in ("left", "right")]
     sample = tg.sample_join(*sides, **SAMPLE, shards=1)
@@ -123,16 +124,16 @@ def estimates(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
-    """Three streams whose constraints are known."""
+    """Return a join of three streams with known constraints."""
     rows = files(spark, folder, "pid long, ts long, size long, link string")
     streams = {name: rows.where(rows.link == name).drop("link") for name in links.NAMES}
     return tg.constrained_join(streams, **links.settings())
 
 
 def pool(spark: SparkSession, folder: Path) -> DataFrame:
-    """Three joins of one memory, whose orders are kept beside what they read."""
+    """Return three joins of one pool, whose budget updates are kept beside the input."""
     rows = files(spark, folder, "key long, time long, value double, side string")
-    memory = tg.MemoryPool(memory=pooling.MEMORY, folder=folder.parent / "orders", every=1)
+    memory = tg.MemoryPool(memory=pooling.MEMORY, folder=folder.parent / "updates", every=1)
     return pooling.joined(spark, rows, memory)
 
 
@@ -146,14 +147,17 @@ QUERIES: dict[str, Callable[[SparkSession, Path], DataFrame]] = {
 
 
 def main(home: str) -> None:
-    """Run all queries, and say when they have taken what is there.
+    """Run all queries, and print a line when they have processed all files.
 
-    When the standard input ends, so do they: say how many engines each of their batches rebuilt.
+    When the standard input ends, stop them and print how many engines each batch rebuilt.
     """
-    # Queries that wait look for files every 10 ms by default, which leaves others little time.
+    # By default, idle queries look for files every 10 ms, which slows down the others.
     config = {"spark.sql.shuffle.partitions": 2, "spark.sql.streaming.pollingDelay": "200ms"}
     spark = session("crashing", master="local[2]", config=config)
-    queries = {name: begun(spark, name, Path(home, name)) for name in QUERIES}
+    # All at once: starting a query is mostly waiting.
+    with ThreadPoolExecutor(len(QUERIES)) as starters:
+        begins = {name: starters.submit(begun, spark, name, Path(home, name)) for name in QUERIES}
+    queries = {name: begin.result() for name, begin in begins.items()}
     print(flush=True)
     sys.stdin.read()
     rebuilt = {}
@@ -167,10 +171,10 @@ def main(home: str) -> None:
 
 
 def begun(spark: SparkSession, name: str, home: Path) -> StreamingQuery:
-    """A query that has taken what is there.
+    """Start a query and wait until it has processed all files.
 
-    Spark gives the process that reads what a query declares ten seconds to come up. Where the
-    machine is too busy for that, a user has to start the query again, and so has this.
+    Spark gives its helper process ten seconds to connect. If the machine is too busy for that, the
+    query fails, and a user has to start it again. So does this function.
     """
     while True:
         query = begin(QUERIES[name](spark, home / "in"), home)
@@ -183,12 +187,12 @@ def begun(spark: SparkSession, name: str, home: Path) -> StreamingQuery:
             return query
 
 
-# ---- their input --------------------------------------------------------------------------------
+# ---- their inputs -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Input:
-    """What the queries read."""
+    """The tables that the queries read."""
 
     left: pa.Table
     right: pa.Table
@@ -197,7 +201,7 @@ class Input:
     links: dict[str, pa.Table]
 
     def cut(self) -> dict[str, list[pa.Table]]:
-        """By query, what is in each file."""
+        """Return the content of each file, by query."""
         tables = {
             "windows": marked({"left": self.left, "right": self.right}, "side"),
             "pool": marked({"left": self.left, "right": self.right}, "side"),
@@ -218,7 +222,7 @@ class Input:
 
 
 def star_input() -> pa.Table:
-    """Two streams and the changes of a relation."""
+    """Return two streams and the changes of a relation, in one table."""
     r, s = facts.streams()
     f = facts.changes_of(facts.relation())
     f = f.filter(pc.less_equal(f["at"], facts.END)).drop_columns("note")
@@ -235,7 +239,7 @@ def star_input() -> pa.Table:
 
 
 class Run:
-    """All queries in a process of their own."""
+    """A process that runs all queries."""
 
     def __init__(self, home: Path, log: IO[bytes]) -> None:
         self._home = home
@@ -250,14 +254,15 @@ class Run:
         )
 
     def taken(self) -> None:
-        """Wait until the queries have taken all that was there when they began."""
+        """Wait until the queries have processed all files that were there when they began."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"\n"
 
     def die(self, step: str, before: int, after: float) -> int:
-        """Kill the program, its JVM and its Python workers soon after a step of a query is taken.
+        """Kill the program, its JVM and its Python workers soon after a query took a step.
 
-        Gives how many processes there were. There were so many files of that step `before`.
+        A step is seen by the number of its files, which was `before`. Return the number of
+        processes killed.
         """
         while sum(1 for _ in self._home.glob(step)) == before:
             assert not self._ends_within(0.01), "the program has ended by itself"
@@ -275,7 +280,7 @@ class Run:
         return True
 
     def rebuilt(self) -> dict[str, list[int]]:
-        """Have the program end by itself: how many engines each batch of each query rebuilt."""
+        """Let the program end. Return how many engines each batch of each query rebuilt."""
         output, _ = self._process.communicate()
         assert self._process.returncode == 0
         counts: dict[str, list[int]] = json.loads(output)
@@ -284,7 +289,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Killed:
-    """Queries that came to their end after several kills."""
+    """Queries that came to their end after all kills."""
 
     home: Path
     input: Input
@@ -294,7 +299,7 @@ class Killed:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     home = tmp_path_factory.mktemp("killed")
-    # The last row of each closes every tick before.
+    # The last row of each stream closes all ticks before it.
     left, right = (
         pa.concat_tables([t, pa.table([[key], [1300], [0.0]], schema=t.schema)])
         for key, t in enumerate(zipf(1200, domain=60, skew=0.9, seed=21), start=-2)
@@ -315,16 +320,15 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     with open(home / "log", "wb") as log:
         for number in range(KILLS):
             run = Run(home, log)
-            run.taken()
+            if number == 0:
+                run.taken()
             step = f"{rng.choice(list(QUERIES))}/{rng.choice(STEPS)}"
             before = len(list(home.glob(step)))
             come(number)
-            # The program and its JVM at least; Python workers too, once it has any.
+            # At least the program and its JVM; also Python workers, if it has any.
             assert run.die(step, before, float(rng.random() * 0.3)) >= 2
-        run = Run(home, log)
-        run.taken()
         come(KILLS)
-        return Killed(home, read, run.rebuilt())
+        return Killed(home, read, Run(home, log).rebuilt())
 
 
 @ends_processes
@@ -341,21 +345,14 @@ def test_killed_joins_lose_nothing_and_repeat_nothing(spark: SparkSession, kille
     assert found["apart"] == bag(exact.table)
 
 
-def by_join(table: pa.Table) -> dict[str, Bag]:
-    return {
-        name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
-        for name in JOINS
-    }
-
-
 @ends_processes
-def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
+def test_killed_joins_of_a_pool_replay_the_same_budget_updates(
     spark: SparkSession, killed: Killed
 ) -> None:
-    """As engines do that follow what the checkpoint says, and not what would have been sent now."""
+    """The results are those of engines that apply the updates at the offsets in the checkpoint."""
     home = killed.home / "pool"
     found = pooling.by_join(delivered(spark, home))
-    # Shares changed while the query ran, and not only at its start.
+    # Shares also changed after the first batch.
     assert any(batch.updates for batch in pooling.batches(home)[1:])
     expected = pooling.replayed(home)
     for name in pooling.NAMES:
@@ -364,9 +361,7 @@ def test_killed_joins_of_a_pool_follow_the_same_orders_at_the_same_offsets(
 
 
 @ends_processes
-def test_a_killed_star_join_sees_the_same_relation_again(
-    spark: SparkSession, killed: Killed
-) -> None:
+def test_a_killed_star_join_restores_its_relation(spark: SparkSession, killed: Killed) -> None:
     table = killed.input.star
     r, s, f = (table.filter(pc.equal(table["kind"], kind)) for kind in ("r", "s", "f"))
     calm = tg.local.star_join(
@@ -379,7 +374,7 @@ def test_a_killed_star_join_sees_the_same_relation_again(
 
 
 @ends_processes
-def test_windows_of_a_killed_sample_are_those_of_the_whole(
+def test_estimates_of_a_killed_sample_are_those_of_an_undisturbed_one(
     spark: SparkSession, killed: Killed
 ) -> None:
     found = samples.rounded(delivered(spark, killed.home / "sample"))
@@ -387,7 +382,7 @@ def test_windows_of_a_killed_sample_are_those_of_the_whole(
     expected = samples.rounded(
         tg.local.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS)
     )
-    # The last windows that the watermark has not passed are still open.
+    # Windows that the watermark has not passed are still open.
     last = max(row["window"] for row in found)
     assert len({row["window"] for row in found}) >= 4
     assert len(found) > 50
@@ -395,7 +390,9 @@ def test_windows_of_a_killed_sample_are_those_of_the_whole(
 
 
 @ends_processes
-def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Killed) -> None:
+def test_a_killed_constrained_join_gives_what_sparks_own_gives(
+    spark: SparkSession, killed: Killed
+) -> None:
     expected = bag(links.native(spark, killed.input.links).toArrow())
     assert expected.total() > 50
     assert bag(delivered(spark, killed.home / "links")) == expected
@@ -403,7 +400,7 @@ def test_a_killed_constrained_join_is_sparks_own(spark: SparkSession, killed: Ki
 
 @ends_processes
 def test_a_new_process_rebuilds_every_engine_from_the_state(killed: Killed) -> None:
-    """At first all, and later those of shards that another worker is given."""
+    """The first batch rebuilds all engines; later ones only those that moved to another worker."""
     engines = {"windows": 2 * SHARDS, "links": SHARDS, "star": 1, "sample": 1, "pool": 3}
     for name, number in engines.items():
         assert killed.rebuilt[name][0] == number

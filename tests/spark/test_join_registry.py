@@ -1,4 +1,4 @@
-"""Which joins run: by starts, reports and ends, in whatever order they come."""
+"""The registry knows which joins run, from starts, reports and ends in any order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def _states(registry: JoinRegistry) -> str:
     return ", ".join(registry[name].state for name in "ab")
 
 
-def test_a_start_may_be_of_any_that_was_built() -> None:
+def test_an_unknown_start_may_be_any_built_join() -> None:
     registry = JoinRegistry()
     for name in "ab":
         registry.build(name, replays=False)
@@ -20,7 +20,7 @@ def test_a_start_may_be_of_any_that_was_built() -> None:
     assert registry.on_progress("run", "query", {"a"}) == {"a"}
     assert _states(registry) == "running, no query yet"
     assert registry.is_safely_stopped("b")
-    # The same checkpoint is known again.
+    # The query of a known checkpoint is recognised.
     registry.end("run", in_flight=False)
     assert _states(registry) == "ended, no query yet"
     assert not registry.claims("a")
@@ -28,22 +28,22 @@ def test_a_start_may_be_of_any_that_was_built() -> None:
     assert (registry["a"].state, registry["a"].run) == (State.RUNNING, "second")
 
 
-def test_what_ended_in_a_batch_may_do_it_again() -> None:
+def test_a_run_that_ended_within_a_batch_may_replay_it() -> None:
     registry = JoinRegistry()
     for name in "abc":
         registry.build(name, replays=False)
     registry.on_progress("run", "query", {"a"})
     registry.end("run", in_flight=True)
     assert registry.reserves_memory("a")
-    # Built again it has a part in what is divided, and still all orders count.
+    # Built again, it takes part in the division, but may still replay the batch.
     registry.build("a", replays=False)
     assert registry.claims("a")
     assert not registry.is_safely_stopped("a")
-    # A run that never said whose it was may have been of any.
+    # A run that never reported may have contained any built join.
     registry.start("silent", "other")
     registry.end("silent", in_flight=True)
     assert not registry.is_safely_stopped("b")
-    # Reports of a run that has ended say whose it was, and no more.
+    # A report of an ended run only says which joins it contained.
     assert registry.on_progress("silent", "other", {"c"}) == set()
     assert (registry["c"].state, registry["b"].state) == (State.ENDED, State.BUILT)
     assert registry.reserves_memory("c")
@@ -52,11 +52,11 @@ def test_what_ended_in_a_batch_may_do_it_again() -> None:
     assert not registry["b"].replays
 
 
-def test_a_join_that_is_gone_may_still_have_a_query() -> None:
+def test_a_removed_join_may_still_have_a_running_query() -> None:
     registry = JoinRegistry()
     registry.build("a", replays=False)
     registry.on_progress("run", "query", {"a"})
-    registry.leave("a")
+    registry.remove("a")
     assert registry.still_runs("a")
     assert registry.on_progress("run", "query", {"a"}) == set()
     registry.end("run", in_flight=False)
@@ -64,9 +64,9 @@ def test_a_join_that_is_gone_may_still_have_a_query() -> None:
     assert "a" not in registry
 
 
-def test_starts_that_are_heard_of_late() -> None:
+def test_starts_that_are_announced_late() -> None:
     registry = JoinRegistry()
-    registry.prompt = False
+    registry.starts_precede_batches = False
     registry.build("a", replays=False)
     assert not registry.is_safely_stopped("a")
     registry.on_progress("run", "query", {"a"})

@@ -1,4 +1,4 @@
-"""Spark's part, with a small exact engine of plain Python beneath it."""
+"""The Spark operator, with a small exact engine in plain Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidegate.spark.operator import PROVIDER, PROVIDER_CONF, run
 from tidegate.spark.shards import labels, spark_hash
 from tidegate.spark.state import VALUE_BYTES, EngineCache
 
-# Workers cannot import this file, so its classes travel whole.
+# Workers cannot import this file, so its classes are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 SCHEMA = "k string, t long, v long"
@@ -40,7 +40,7 @@ SMALL = pa.schema([("key", pa.uint64())])
 
 
 class DictEngine(Engine):
-    """An exact window join over lists of rows; what is held is what the log says."""
+    """An exact window join over lists of rows. Its state is exactly what the log contains."""
 
     def __init__(self, within: int, schemas: Sequence[pa.Schema], result: pa.Schema) -> None:
         self.within = within
@@ -206,7 +206,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def make(spark: SparkSession, start: int, rows: int, step: int, keys: int) -> DataFrame:
-    """Rows start..start+rows-1 in time, shuffled keys, every seventh without one."""
+    """Return rows with times from `start` on and shuffled keys; every seventh key is null."""
     return spark.range(start, start + rows, numPartitions=2).selectExpr(
         f"if(id % 7 = 0, null, concat('k', cast(id * {step} % {keys} as string))) as k",
         "id as t",
@@ -233,7 +233,7 @@ class Streams:
         return self.spark.read.schema(SCHEMA).parquet(str(self.home / side))
 
     def advance(self, **changed: Any) -> StreamingQuery:
-        """Start the query on its checkpoint, take what has come, and stop."""
+        """Start the query on its checkpoint, process all files, and stop."""
         result = joined(self.source("left"), self.source("right"), **{**self.options, **changed})
         query = (
             result.writeStream.format("parquet")
@@ -255,7 +255,7 @@ def streams(spark: SparkSession, tmp_path: Path) -> Streams:
 
 
 def counters(query: StreamingQuery) -> dict[str, int | float]:
-    """Give the counters of a query's last batch that had any."""
+    """Return the counters of the last batch that has any."""
     found = [
         counts
         for progress in query.recentProgress
@@ -281,13 +281,13 @@ def test_streams_with_restarts_give_what_sparks_own_join_gives(streams: Streams)
         query = streams.advance(shards=3)
         counts = counters(query)
         assert counts["shards"] == 3
-        # Nothing is alive after a restart, so every engine comes from the state.
+        # No engine survives a restart, so all are rebuilt from the state.
         assert counts["rebuilt"] == (0 if batch == 0 else 3)
         assert counts["state_bytes"] > 0
     expected = native(streams.all("left"), streams.all("right"))
     assert len(expected) > 50
     assert streams.results() == expected
-    # Rows far from the clock are gone from memory, and so the log was begun anew on the way.
+    # Old rows have expired, so a snapshot has replaced the log at least once.
     assert counts["held"] < 240
 
 
@@ -397,7 +397,7 @@ def test_one_sided_and_empty_streams(streams: Streams) -> None:
     query = streams.advance(shards=2)
     assert streams.results() == []
     assert counters(query)["held"] > 0
-    # A batch without a single row, then the other side alone.
+    # A batch without any row, then one side alone.
     streams.add("left", make(streams.spark, 0, 30, 3, 8).limit(0))
     streams.add("right", make(streams.spark, 0, 30, 5, 8))
     streams.advance(shards=2)
@@ -462,7 +462,7 @@ def test_every_payload_type_comes_through_untouched(spark: SparkSession, tmp_pat
 
 
 def readable(frame: DataFrame) -> list[str]:
-    """Rows as JSON, variants included."""
+    """Return rows as JSON, including variants."""
     return sorted(frame.select(F.to_json(F.struct("*"))).toPandas().iloc[:, 0])
 
 
@@ -515,7 +515,7 @@ def test_state_that_is_swapped_or_gone_is_an_error(streams: Streams) -> None:
             content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
             path.write_bytes(content)
 
-    # Spark itself finds that a file is gone or broken, before any of our code runs.
+    # Spark itself detects a missing or broken file, before any of our code runs.
     for damage, words in (
         (swap, r"TidegateError: the state of shard \d of 2 .* is missing in batch 2"),
         (lambda: shutil.rmtree(state / "1"), r"LOAD_STATE_STORE(.|\n)*/state/0/1/"),
@@ -533,7 +533,7 @@ def test_state_that_is_swapped_or_gone_is_an_error(streams: Streams) -> None:
 
 
 def test_gauges_stay_in_a_batch_without_input(streams: Streams) -> None:
-    """An aggregation after the join has Spark run a batch that only moves the watermark."""
+    """An aggregation after the join makes Spark run a batch that only moves the watermark."""
     streams.add("left", make(streams.spark, 0, 40, 3, 8))
     streams.add("right", make(streams.spark, 0, 40, 5, 8))
     result = joined(streams.source("left"), streams.source("right"), shards=2)
@@ -551,7 +551,7 @@ def test_gauges_stay_in_a_batch_without_input(streams: Streams) -> None:
     assert (first["numInputRows"], idle["numInputRows"]) == (80, 0)
     [filled] = metrics.observed(first).values()
     assert (filled["shards"], filled["held"] > 0, filled["arrived"] > 0) == (2, True, True)
-    # Spark has nothing to sum up, and says so.
+    # Spark has nothing to sum, and reports nulls.
     [raw] = idle["observedMetrics"].values()
     assert {raw["held"], raw["arrived"], raw["shards"]} == {None}
     [counts] = metrics.observed(idle).values()
@@ -559,7 +559,7 @@ def test_gauges_stay_in_a_batch_without_input(streams: Streams) -> None:
         filled[name] for name in ("shards", "held", "bytes")
     ]
     assert (counts["arrived"], counts["results"], counts["importance"]) == (0, 0, 0)
-    # Nothing is known of a run of which the batch before was not read.
+    # Gauges are unknown for a run of which the batch before was not read.
     [unknown] = metrics.observed({**idle, "runId": "another"}).values()
     assert (unknown["held"], unknown["shards"], unknown["arrived"]) == (None, None, 0)
 
@@ -584,7 +584,7 @@ def test_spark_hash_is_a_32_bit_number(value: int) -> None:
 
 @given(st.integers(1, 200), st.integers(0, 2**32 - 1))
 def test_rows_spread_over_shards(shards: int, seed: int) -> None:
-    # Hashes that differ in their low bits only, or in their high bits only, spread all the same.
+    # Hashes that only differ in their low bits, or only in their high bits, spread as well.
     for keys in (np.arange(20_000) + seed, (np.arange(20_000) + seed) << 32):
         loads = np.bincount(shard_of(keys.astype(np.uint64), shards), minlength=shards)
         assert len(loads) == shards
@@ -597,7 +597,7 @@ def test_a_live_engine_is_used_only_for_the_state_it_wrote() -> None:
     live.keep(("query", "operator", 0), b"one", engine)
     assert live.take(("query", "operator", 1), b"one") is None
     assert live.take(("query", "operator", 0), b"two") is None
-    # Taken or refused, it is gone: only a batch that went well brings it back.
+    # Taken or refused, the engine is gone: only a successful batch stores it again.
     assert live.take(("query", "operator", 0), b"one") is None
     live.keep(("query", "operator", 0), b"two", engine)
     assert live.take(("query", "operator", 0), b"two") is engine

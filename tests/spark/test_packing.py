@@ -41,7 +41,7 @@ def test_input_crosses_the_shuffle_in_small_pieces(labels: tuple[int, ...]) -> N
     assert set(found.column("shard").to_pylist()) == set(labels)
 
 
-def test_every_shard_is_spoken_to_once_without_rows() -> None:
+def test_every_shard_gets_one_packed_row_without_rows() -> None:
     for batches in ([], [_rows([])]):
         found = _packed(iter(batches), (0, 3, 5))
         assert found.column("shard").to_pylist() == [0, 3, 5]

@@ -1,4 +1,4 @@
-"""Joins of one pool on Spark: shares follow the streams, and never add up to too much."""
+"""Joins of one pool on Spark: shares follow the streams, and never exceed the memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOIN: dict[str, Any] = {"on": "key", "time": "time", "within": 60, "policy": "pr
 
 
 def turning(first: float, then: float, seed: int) -> list[pa.Table]:
-    """Both sides as one table a batch; the skew of keys changes in mid-stream."""
+    """Return both sides as one table per batch. The skew of keys changes in mid-stream."""
     sides = []
     for start, end, skew in ((0, TURN, first), (TURN, TICKS, then)):
         pair = zipf(end - start, domain=40, skew=skew, correlation="same", seed=seed + start)
@@ -44,7 +44,7 @@ def write(home: Path, batch: int) -> None:
 
 
 def both(spark: SparkSession, home: Path, pool: tg.MemoryPool, names: list[str]) -> DataFrame:
-    """Two joins of one pool in one query, each of sides that come from one source."""
+    """Return two joins of one pool in one query. Both sides of each come from one source."""
     reader = spark.readStream.schema("key long, time long, value double, side string")
     joins = []
     for name in names:
@@ -61,7 +61,7 @@ def begin(result: DataFrame, home: Path) -> StreamingQuery:
 
 
 def forget_after(home: Path, batch: int) -> None:
-    """As after a crash at the end of a batch: it was planned, and nothing says that it is done."""
+    """Make the checkpoint look like one after a crash: the batch is planned, but not committed."""
     for folder, first in (("commits", batch), ("offsets", batch + 1)):
         for path in (home / "checkpoint" / folder).glob("[0-9]*"):
             if int(path.name) >= first:
@@ -70,11 +70,11 @@ def forget_after(home: Path, batch: int) -> None:
 
 
 def by_batch(query: StreamingQuery) -> dict[int, list[dict[str, Any]]]:
-    """What shards have reported in each batch."""
+    """Return the reports of shards in each batch."""
     return {p["batchId"]: metrics.reports(p) for p in query.recentProgress if metrics.reports(p)}
 
 
-def test_shares_follow_the_streams_and_a_replay_follows_the_same(
+def test_shares_follow_the_streams_and_a_replay_gets_the_same_updates(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = list(STREAMS)
@@ -93,7 +93,7 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
         query.stop()
         query.awaitTermination()
     seen = by_batch(query)
-    # A batch with orders alone, and no rows, is one, too.
+    # A batch with budget updates only, and no rows, counts as well.
     assert len(seen) >= BATCHES
     now: dict[tuple[str, int], int] = {}
     shares = []
@@ -102,11 +102,11 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
         assert sum(now.values()) <= MEMORY
         assert all(report["held"] <= report["allowed"] for report in reports)
         shares.append(now.get(("turning", 0), 0))
-    # Half of it at first, and much more soon after the keys have become alike.
+    # Half of the memory at first, and much more after the keys became uniform.
     assert max(shares[:2]) == MEMORY // 2
     assert shares[-1] > 0.6 * MEMORY, shares
-    # Which batch follows an order first is up to Spark, so that how near these are to each other is
-    # for `tests/test_pool.py` to say.
+    # Spark decides which batch applies an update first, so `tests/pool/test_pool.py` checks how
+    # near predicted and measured quality are.
     for standing in explained.joins:
         assert standing.curve is not None
         assert standing.predicted == pytest.approx(standing.curve.at(sum(standing.share)))
@@ -130,7 +130,7 @@ def test_shares_follow_the_streams_and_a_replay_follows_the_same(
     assert updates(by_batch(query)[last]) == updates(seen[last])
 
 
-def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:
+def test_joins_that_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     left, right = zipf(50, domain=5, seed=1)
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(left, right, 1)
@@ -150,7 +150,7 @@ def test_who_is_not_let_in(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def run_out(frame: DataFrame, home: Path, *, fails: bool = False) -> list[dict[str, Any]]:
-    """All that is there, into nothing or a sink that fails: the reports of the last batch."""
+    """Process all files into nothing or a failing sink. Return the last batch's reports."""
 
     def fail(*_: Any) -> None:
         raise ValueError("the sink is full")
@@ -162,10 +162,8 @@ def run_out(frame: DataFrame, home: Path, *, fails: bool = False) -> list[dict[s
     return metrics.reports(query.lastProgress)
 
 
-def test_what_a_query_had_that_has_ended_goes_to_the_next(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """A window join, and a star join whose relation changes; one of them fails in a batch."""
+def test_the_memory_of_an_ended_query_goes_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    """A window join, and a star join with a changing relation; the first one fails in a batch."""
     write(tmp_path, 0)
     rows = spark.readStream.schema("key long, time long, value double, side string").parquet(
         str(tmp_path / "easy")
@@ -193,7 +191,7 @@ def test_what_a_query_had_that_has_ended_goes_to_the_next(
     assert (report["join"], report["allowed"]) == ("star", MEMORY)
     assert report["worth"] > 0
     assert pool.standing("join").state == "ended"
-    # One that fails in a batch will do it again, and keeps what it was ordered.
+    # A join that fails in a batch will replay it, and keeps its budget.
     write(tmp_path, 1)
     with pytest.raises(Exception, match="the sink is full"):
         run_out(join, tmp_path / "one", fails=True)

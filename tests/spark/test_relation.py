@@ -1,4 +1,4 @@
-"""Relations that are sent to workers: from PostgreSQL over JDBC, and an empty one."""
+"""Relations that are sent to workers: one from PostgreSQL over JDBC, and an empty one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tidegate as tg
 from .postgres import DRIVER, Postgres, postgres
 from .workloads import bag
 
-#: All kinds of columns; some rooms have changed hands, and open ends are written in three ways.
+#: All kinds of columns. Some rooms changed owners; open ends are written in three ways.
 ROOMS = """
 create table rooms (
     id uuid primary key default gen_random_uuid(),
@@ -49,7 +49,7 @@ def database() -> Iterator[Postgres]:
 
 @pytest.fixture
 def jdbc(spark: SparkSession) -> SparkSession:
-    """A session that has the driver, which Spark fetches by its coordinates."""
+    """Return a session with the JDBC driver, which Spark downloads by its coordinates."""
     other = spark.newSession()
     other.sql(f"ADD JAR '{DRIVER}'")
     return other
@@ -69,7 +69,7 @@ def streams(rows: int = 300) -> dict[str, pa.Table]:
 
 
 def test_a_relation_in_postgresql(jdbc: SparkSession, database: Postgres) -> None:
-    """As `docs/how_it_works.md` has it, against Spark's own two joins over JDBC."""
+    """The example of `docs/how_it_works.md`, against Spark's own two joins over JDBC."""
     frames = {name: jdbc.createDataFrame(table) for name, table in streams().items()}
     [block] = re.findall(r"^```python\n([^`]*read\.jdbc[^`]*)^```", guide(), re.MULTILINE)
     names: dict[str, Any] = {"tg": tg, "spark": jdbc, "url": database.url, **frames}

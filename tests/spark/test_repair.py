@@ -1,4 +1,4 @@
-"""`shed_to` and `tg.repair`: what constraints cost a streaming join is found in its archive."""
+"""`shed_to` and `tg.repair`: the archive yields the results that constraints cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.spark.archive import archive, departures
 from .test_constrained import JOINS, native, packets, settings, streams, written
 from .workloads import bag, counters, delivered, start
 
-#: Packets take up to 30 from link to link.
+#: Packets take up to 30 time units from link to link.
 TOO_SMALL = [tg.RIDS("C -> B", within=8), tg.RIDS("B -> O", within=12)]
 
 
@@ -25,7 +25,7 @@ def shed(tmp_path: Path) -> pa.Table:
     return pq.read_table(tmp_path / "shed")
 
 
-def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
+def test_delivered_plus_repaired_results_are_the_exact_result(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     tables = packets()
@@ -36,7 +36,7 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
     start(tg.constrained_join(streams(spark, tmp_path), **more, shed_to=folder), tmp_path)
     files = sorted(path.name for path in (tmp_path / "shed").glob("*.parquet"))
     assert [name[:9] for name in files] == ["000000000"] * 2 + ["000000001"] * 2
-    # A try of the next batch that failed has left files behind: other ones than will be written.
+    # A failed attempt of the next batch left files behind, with other rows than the retry writes.
     for name in files[:2]:
         shutil.copy(tmp_path / "shed" / name, tmp_path / "shed" / f"000000002{name[9:]}")
     written(tables, tmp_path, 4, slice(2, 4))
@@ -48,7 +48,7 @@ def test_what_was_delivered_and_what_is_repaired_is_the_exact_result(
     frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
     missing = bag(tg.repair(frames, folder, **more).toArrow())
     assert online + missing == expected
-    # Locally, and in one shard, the same; constraints play no part any more.
+    # Locally and in one shard the result is the same; constraints no longer matter.
     lines = shed(tmp_path).drop_columns(["made_by"])
     assert bag(tg.local.repair(tables, lines, **settings(constraints=())).table) == missing
     assert set(lines["why"].to_pylist()) <= {'RIDS("C -> B")', 'RIDS("B -> O")'}

@@ -1,4 +1,4 @@
-"""Samples and estimates on Spark are the local ones, also after a restart."""
+"""Samples and estimates on Spark equal the local ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WINDOWS: dict[str, Any] = {"time": ("ts_left", "ts_right"), "per": "100 seconds"
 
 
 def streams(n: int = 600) -> tuple[pa.Table, pa.Table]:
-    """Timestamps, and a last row on each side that closes every tick before."""
+    """Return streams with timestamps, and a last row on each side that closes all ticks before."""
     tables = []
     for key, table in zip((-1, -2), zipf(n, domain=20, skew=0.7, seed=5), strict=True):
         last = pa.table({"key": [key], "time": [n + 200], "value": [0.0]}, table.schema)
@@ -39,7 +39,7 @@ def streams(n: int = 600) -> tuple[pa.Table, pa.Table]:
 
 
 def rounded(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows in a fixed order, with numbers that were added up in any order."""
+    """Return rows in a fixed order, with rounded numbers: sums depend on the order of addition."""
     return [
         {k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in row.items()}
         for row in sorted(table.to_pylist(), key=lambda row: str(list(row.values())[:2]))
@@ -97,7 +97,7 @@ def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> 
     )
 
 
-def test_what_a_stream_cannot_have(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_refused_on_streams(spark: SparkSession, tmp_path: Path) -> None:
     left, right = streams(50)
     pair = Pair(spark, tmp_path, ("ts", "ts"))
     pair.write(left, right, 1)

@@ -1,4 +1,4 @@
-"""tidegate from an archive, for a Python that has what it needs but not tidegate itself."""
+"""tidegate in an archive, for a Python that has its dependencies but not tidegate itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .workloads import bag, environment, span, write_files
 SOURCE = Path(str(tg.__file__)).parent
 SETTINGS = {"on": "key", "time": "time", "within": 40}
 
-# The driver is started by spark-submit, which finds tidegate in --py-files.
+# spark-submit starts the driver, which imports tidegate from --py-files.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -55,7 +55,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with this one's packages, but without those that are installed as links."""
+    """Return a Python with this one's packages, except for those installed as links."""
     home = tmp_path_factory.mktemp("bare")
     venv.create(home, symlinks=True)
     [site] = home.glob("lib/python*/site-packages")
@@ -66,7 +66,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     without = {**os.environ, "PYTHONPATH": ""}
     if not subprocess.run(look, capture_output=True, env=without, cwd=home).returncode:
         pytest.skip("tidegate is installed as a copy, beside the packages that it needs")
-    # As the embedded session does: a busy machine might miss the ten seconds that Spark allows.
+    # As the embedded session does: a busy machine might exceed Spark's limit of ten seconds.
     quick = home / "quick" / "python"
     quick.parent.mkdir()
     quick.write_text(interpreter._WRAPPER.format(python=shlex.quote(str(python))))
@@ -75,7 +75,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packed(archive: Path) -> Path:
-    """Make an archive of tidegate, as a wheel is one."""
+    """Write tidegate's sources to an archive with the layout of a wheel."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive, "w") as file:
         for path in SOURCE.rglob("*"):
@@ -85,7 +85,7 @@ def packed(archive: Path) -> Path:
 
 
 def outside(home: Path, python: Path) -> dict[str, str]:
-    """The environment of a program that does not find tidegate."""
+    """Return the environment of a program that cannot import tidegate."""
     return environment(home / "scratch") | {
         "PYTHONPATH": "",
         "PYSPARK_PYTHON": str(python),
@@ -126,11 +126,11 @@ def test_an_archive_in_py_files_is_all_that_a_cluster_needs(
         write_files(pieces, tmp_path / folder)
     expected = tg.local.join(left, right, **SETTINGS).table  # type: ignore[arg-type]
     assert expected.num_rows > 400
-    # What is compiled here already need not be compiled again: the sources are the same.
+    # Reuse the code that is compiled beside the sources: it takes minutes to compile it again.
     compiled = tmp_path / "cache" / "tidegate" / f"kernel-{compiling._SOURCES[:16]}"
     compiled.mkdir(parents=True, mode=0o700)
     compiled.parent.chmod(0o700)
-    for path in (SOURCE / "kernel" / "__pycache__").glob("*.nb?"):
+    for path in SOURCE.rglob("__pycache__/*.nb?"):
         shutil.copy(path, compiled)
     (tmp_path / "app.py").write_text(PROGRAM)
     done = subprocess.run(

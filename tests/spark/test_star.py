@@ -1,4 +1,4 @@
-"""`tg.star_join` on Spark: exact mode is Spark's own two-step join, bounded the local engine's."""
+"""`tg.star_join` on Spark: against Spark's own two-step join, and against the local engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("r", "s")
 
 
 def streams(rows: int = 900, keys: int = 60) -> tuple[pa.Table, pa.Table]:
-    """Two streams that end with a row which nothing joins, so that every tick is closed."""
+    """Return two streams, each with a last row that joins nothing and closes all ticks before."""
     rng = np.random.default_rng(5)
     tables = []
     for key in ("a", "b"):
@@ -40,7 +40,7 @@ def streams(rows: int = 900, keys: int = 60) -> tuple[pa.Table, pa.Table]:
 
 
 def relation(keys: int = 60, *, connected: bool = False) -> pa.Table:
-    """Facts that come and go; each key meets two others, or they all hang together."""
+    """Return facts that begin and end. Each key is linked to two others, or all are connected."""
     rng = np.random.default_rng(9)
     pairs = [(k, k ^ 1) for k in range(1, keys)] + [(k, k) for k in range(1, keys, 3)]
     if connected:
@@ -61,7 +61,7 @@ def relation(keys: int = 60, *, connected: bool = False) -> pa.Table:
 
 
 def changes_of(facts: pa.Table) -> pa.Table:
-    """The same facts as inserts and deletes."""
+    """Return the same facts as inserts and deletes."""
     rows = []
     for fact in facts.to_pylist():
         own = {"a": fact["a"], "b": fact["b"], "note": fact["note"]}
@@ -72,7 +72,7 @@ def changes_of(facts: pa.Table) -> pa.Table:
 
 
 def native(r: DataFrame, s: DataFrame, f: DataFrame, names: list[str]) -> DataFrame:
-    """Spark's own: the relation with one stream, then with the other."""
+    """Return Spark's own join: the relation with one stream, then with the other."""
     first = r.alias("r").join(
         f.alias("f"), F.expr("r.a = f.a and f.begin <= r.t and (f.end is null or r.t < f.end)")
     )
@@ -92,7 +92,7 @@ def native(r: DataFrame, s: DataFrame, f: DataFrame, names: list[str]) -> DataFr
 
 
 class Files:
-    """Tables as files, one a batch, in step with each other."""
+    """Tables as files, one per batch, all cut by the same times."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark, self.home = spark, home
@@ -145,13 +145,13 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
     assert ours == bag(delivered(spark, files.home / "theirs")) == expected
     assert len(counts) == BATCHES
     assert total(counts, "results") == expected.total()
-    # Each tuple has its facts in one shard, and those without an active one do not get there.
+    # Each row has all its facts in one shard; rows without an active fact do not get there.
     assert counts[-1]["shards"] == 3
     assert total(counts, "copies") == 0
     assert total(counts, "filtered") > 100
     assert counts[-1]["facts"] == len(facts)
 
-    # The checkpoint belongs to the relation, whatever the order of its rows.
+    # The checkpoint depends on the relation's rows, but not on their order.
     files.write("r", streams()[0], "t", batches=BATCHES + 1)
     fewer = tg.star_join(live, frame(spark, facts.slice(1)), **settings, shards=3)
     with pytest.raises(Exception, match="other settings"):
@@ -160,7 +160,9 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
     start(tg.star_join(live, frame(spark, other), **settings, shards=3), files.home / "ours")
 
 
-def test_tuples_are_copied_where_facts_hang_together(spark: SparkSession, files: Files) -> None:
+def test_rows_are_copied_to_shards_if_facts_are_connected(
+    spark: SparkSession, files: Files
+) -> None:
     facts = relation(connected=True)
     settings = {**SETTINGS, "interval": ("begin", "end")}
     live = [files.stream(name) for name in NAMES]
@@ -179,7 +181,7 @@ BOUNDED: dict[str, dict[str, Any]] = {
 
 
 def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, files: Files) -> None:
-    """Changes in mid-stream, and the query stopped and started again in the middle."""
+    """Facts change in mid-stream, and the query is restarted in the middle."""
     changes = changes_of(relation())
     settings = {**SETTINGS, "changes": ("op", "at"), "importance": "w"}
     exact = tg.local.star_join(list(streams()), changes, **settings)

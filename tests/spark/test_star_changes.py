@@ -1,4 +1,4 @@
-"""A changing relation on Spark, in the worst of weathers: against Spark's own join in two steps."""
+"""A changing relation on Spark under bad conditions, against Spark's own join in two steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .workloads import bag, counters, delivered, start, total, write_files
 
 
 def with_holes(table: pa.Table, at: int) -> list[pa.Table]:
-    """A stream cut by time, with keys and times that are null, and rows that come a batch late."""
+    """Cut a stream by time; some keys and times are null, and some rows come a batch late."""
     late = np.arange(len(table)) % 11 == at
     late[-1] = False
     cut = {}
@@ -50,7 +50,7 @@ def with_holes(table: pa.Table, at: int) -> list[pa.Table]:
 
 
 def test_restarts_nulls_late_rows_and_a_contradiction(spark: SparkSession, tmp_path: Path) -> None:
-    """The query is started anew for each batch; one batch is refused, put right and taken."""
+    """The query is restarted for each batch. One batch is refused, corrected and accepted."""
     facts = relation()
     changes = changes_of(facts)
     given = {NAMES[i]: with_holes(table, i) for i, table in enumerate(streams(400))}

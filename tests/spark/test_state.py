@@ -1,4 +1,4 @@
-"""A shard's state: what is lost or damaged is never taken for a new shard."""
+"""The state of a shard: lost or damaged state is never mistaken for a new shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABELS = (0, 3, 5)
 
 
 class Store:
-    """One partition of a state store, in memory, as Spark's handle gives it."""
+    """One partition of a state store in memory, with the interface of Spark's handle."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[Any, ...], Any] = {}
@@ -70,7 +70,7 @@ class Lines:
 
 
 def take(store: Store, label: int, batch: int) -> list[bytes]:
-    """Have one shard take one batch in a worker that has no engine alive; what it held before."""
+    """Run one batch of one shard in a worker without live engines. Return what it held before."""
     store.set_implicit_key((label,))
     shard = Shard(label, LABELS, 1, batch, (object(), label))
     new: Any = Lines
@@ -82,7 +82,7 @@ def take(store: Store, label: int, batch: int) -> list[bytes]:
     return held
 
 
-def test_shards_go_on_where_they_were() -> None:
+def test_shards_resume_from_their_state() -> None:
     store = Store()
     for batch in range(3):
         for label in (0, 3):
@@ -90,7 +90,7 @@ def test_shards_go_on_where_they_were() -> None:
 
 
 def test_shards_may_begin_in_any_batch_but_all_in_one() -> None:
-    """Batches before it had no input, so that no shard was called."""
+    """Earlier batches had no input, so no shard was called."""
     store = Store()
     for label in (0, 3):
         assert take(store, label, 7) == []
@@ -104,7 +104,7 @@ def test_a_first_batch_that_is_tried_again_is_no_loss() -> None:
     assert take(store, 3, 0) == []
 
 
-def test_a_missing_note_is_an_error() -> None:
+def test_a_missing_header_is_an_error() -> None:
     store = Store()
     for label in (0, 3):
         take(store, label, 0)

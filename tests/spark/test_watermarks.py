@@ -22,7 +22,7 @@ DELAYED = "10 minutes"
 
 
 class Source:
-    """A folder of files as a stream and as a table."""
+    """A folder of files, as a stream and as a table."""
 
     def __init__(self, spark: SparkSession, folder: Path, pieces: list[pa.Table]) -> None:
         write_files(pieces, folder)
@@ -50,7 +50,7 @@ def by_window(joined: DataFrame, time: str) -> DataFrame:
 def check(
     spark: SparkSession, home: Path, streamed: DataFrame, exact: DataFrame, time: str, least: int
 ) -> None:
-    """Windows that were emitted have the counts of the whole, and there are enough of them."""
+    """Check that emitted windows have the counts of the exact result, and that enough exist."""
     start(by_window(streamed, time), home)
     found = bag(delivered(spark, home))
     assert found <= bag(by_window(exact, time).toArrow())
@@ -68,7 +68,7 @@ def native(one: DataFrame, other: DataFrame, minutes: int) -> DataFrame:
 def test_a_windowed_count_after_a_join_is_that_of_the_whole(
     spark: SparkSession, tmp_path: Path, sources: list[Source]
 ) -> None:
-    """With rows that come late, and one stream behind the other."""
+    """Rows come late, and one stream is behind the other."""
     left, right, _ = sources
     streamed = tg.join(left.marked, right.marked, on="k", time="ts", within="30 minutes")
     for time in ("ts_left", "ts_right"):
@@ -80,7 +80,7 @@ def test_a_windowed_count_after_a_join_is_that_of_the_whole(
 def test_joins_in_a_chain_wait_for_all_windows(
     spark: SparkSession, tmp_path: Path, sources: list[Source]
 ) -> None:
-    """Also behind an operator with a watermark of its own, and with one on some inputs only."""
+    """One input has an operator with its own watermark; only some inputs have a watermark."""
     a, b, c = sources
     once = a.marked.dropDuplicatesWithinWatermark(["n"])
     first = tg.join(once, b.stream, on="k", time="ts", within=("20 minutes", "10 minutes"))
@@ -92,7 +92,7 @@ def test_joins_in_a_chain_wait_for_all_windows(
 
 
 def test_a_chain_waits_for_a_stream_that_is_behind(spark: SparkSession, tmp_path: Path) -> None:
-    """The first join's result of minute 3 follows that of minute 59."""
+    """The first join's result of minute 3 comes after the one of minute 59."""
 
     def source(name: str, *batches: list[tuple[int, int]]) -> Source:
         # The last batch closes all windows.
@@ -154,7 +154,7 @@ def test_constrained_joins_wait(spark: SparkSession, tmp_path: Path, sources: li
 def test_estimates_of_a_sample_wait(
     spark: SparkSession, tmp_path: Path, sources: list[Source], mark: bool
 ) -> None:
-    """By the streams' watermarks, or by the window of the join."""
+    """The watermark comes from the streams, or from the join's window."""
     settings: dict[str, Any] = {"on": "k", "time": "ts", "within": "20 minutes", "fraction": 1.0}
     windows: dict[str, Any] = {"time": ("ts_left", "ts_right"), "per": "10 minutes"}
     left, right, _ = sources
@@ -186,10 +186,10 @@ def test_results_of_any_age_have_no_watermark(
         writer.outputMode("append").start()
 
 
-def test_inputs_whose_rows_wait_for_the_watermark_give_none(
+def test_no_watermark_if_inputs_emit_rows_by_watermark(
     spark: SparkSession, sources: list[Source]
 ) -> None:
-    """A longer delay makes such rows later, too, so that results would still be dropped."""
+    """A longer delay also makes such rows later, so results would still be dropped."""
     a, b, c = (source.marked for source in sources)
     counted = a.groupBy(F.window("ts", "1 minute"), "k").count()
     own = a.alias("l").join(b.alias("r"), F.expr("l.k = r.k and l.ts = r.ts")).select("l.*")

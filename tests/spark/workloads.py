@@ -1,4 +1,4 @@
-"""What the Spark tests share: streams as files, a running query, and Spark's own answer."""
+"""Shared parts of the Spark tests: streams as files, running queries, Spark's own joins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tidegate.streams import cut_by_time
 
 Bag = Counter[str]
 
-#: For tests that end processes, which `processes_of` finds.
+#: For tests that kill processes, which `processes_of` finds.
 ends_processes = pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="processes are found in /proc"
 )
@@ -38,22 +39,22 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def bag(table: pa.Table) -> Bag:
-    """Rows as a multiset.
+    """Return rows as a multiset.
 
-    As text, so that NaN equals NaN, -0.0 does not equal 0.0, and any type can be counted.
+    Rows are compared as text: NaN then equals NaN, -0.0 differs from 0.0, and any type works.
     """
     columns = [column.to_pylist() for column in table.columns]
     return Counter(map(repr, zip(*columns, strict=True)))
 
 
 def span(*columns: pa.ChunkedArray) -> tuple[Any, Any]:
-    """The first and the last of all times."""
+    """Return the first and the last of all times."""
     ends = [pc.min_max(column.filter(finite(column))).as_py() for column in columns]
     return min(e["min"] for e in ends), max(e["max"] for e in ends)
 
 
 def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Where a column has values that can be ordered."""
+    """Return where a column has values that can be ordered."""
     if pa.types.is_floating(column.type):
         return pc.is_finite(column).fill_null(False)
     return pc.is_valid(column)
@@ -62,7 +63,7 @@ def finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def write_files(
     pieces: Sequence[pa.Table], folder: Path, *, seed: int | None = 0, first: int = 0
 ) -> None:
-    """Write a file for each piece that Spark takes in this order, rows shuffled inside it."""
+    """Write one file per piece, which Spark reads in this order, with rows shuffled inside."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     for index, piece in enumerate(pieces, first):
@@ -76,7 +77,7 @@ def write_files(
 
 @dataclass
 class Pair:
-    """A left and a right stream as files, in step with each other."""
+    """A left and a right stream as files, cut by the same times."""
 
     spark: SparkSession
     home: Path
@@ -84,19 +85,19 @@ class Pair:
     folders: list[str] = field(default_factory=lambda: ["left", "right"])
 
     def write(self, left: pa.Table, right: pa.Table, batches: int, seed: int | None = 0) -> None:
-        """Cut both tables by time into as many files as batches are wanted."""
+        """Cut both tables by time into one file per batch."""
         ends = span(left[self.times[0]], right[self.times[1]])
         for table, time, name in zip((left, right), self.times, self.folders, strict=True):
             pieces = cut_by_time(table, time=time, batches=batches, span=ends)
             write_files(pieces, self.home / name, seed=seed)
 
     def batch(self) -> tuple[DataFrame, DataFrame]:
-        """Both as batch DataFrames."""
+        """Return both as batch DataFrames."""
         left, right = (self.spark.read.parquet(str(self.home / name)) for name in self.folders)
         return left, right
 
     def stream(self) -> tuple[DataFrame, DataFrame]:
-        """Both as streaming DataFrames, a file of each a batch."""
+        """Return both as streaming DataFrames, which read one file of each per batch."""
         left, right = (
             self.spark.readStream.schema(frame.schema)
             .option("maxFilesPerTrigger", 1)
@@ -107,7 +108,7 @@ class Pair:
 
 
 def begin(result: DataFrame, home: Path, *, mode: str = "append", **trigger: Any) -> StreamingQuery:
-    """Run a streaming DataFrame into Parquet files."""
+    """Start a query that writes a streaming DataFrame to Parquet files."""
     writer = (
         result.writeStream.format("parquet")
         .outputMode(mode)
@@ -118,23 +119,23 @@ def begin(result: DataFrame, home: Path, *, mode: str = "append", **trigger: Any
 
 
 def start(result: DataFrame, home: Path, *, mode: str = "append") -> StreamingQuery:
-    """Run it until all input is taken, and then stop."""
+    """Run a query until it has processed all files."""
     query = begin(result, home, mode=mode, availableNow=True)
     query.awaitTermination()
     return query
 
 
 def delivered(spark: SparkSession, home: Path) -> pa.Table:
-    """What a query of `start` has written."""
+    """Read what a query of `start` has written."""
     return spark.read.parquet(str(home / "out")).toArrow()
 
 
 def arrivals(seed: int, *, behind: int = 0) -> list[pa.Table]:
-    """Two hours of a stream in five pieces, whose rows come up to eight minutes late.
+    """Return two hours of a stream in three pieces, whose rows come up to eight minutes late.
 
-    It is `behind` the other streams by as many pieces.
+    The stream starts `behind` pieces later than others.
     """
-    rows, size = 240, 48
+    rows, size = 240, 80
     rng = np.random.default_rng(seed)
     minutes = rng.uniform(0, 120, rows)
     minutes = minutes[np.argsort(minutes + rng.uniform(0, 8, rows))]
@@ -151,13 +152,13 @@ def arrivals(seed: int, *, behind: int = 0) -> list[pa.Table]:
 
 
 def marked(tables: dict[str, pa.Table], mark: str) -> pa.Table:
-    """Tables as one, whose rows say in a column of that name which they are of."""
+    """Concatenate tables, with the name of each in a column."""
     named = [t.append_column(mark, pa.array([name] * len(t))) for name, t in tables.items()]
     return pa.concat_tables(named, promote_options="default")
 
 
 def counters(query: StreamingQuery) -> list[dict[str, int | float]]:
-    """The counters of every batch that had input."""
+    """Return the counters of every batch that had input."""
     return [
         next(iter(metrics.observed(progress).values()))
         for progress in query.recentProgress
@@ -165,8 +166,40 @@ def counters(query: StreamingQuery) -> list[dict[str, int | float]]:
     ]
 
 
+def union_of(joins: dict[str, DataFrame]) -> DataFrame:
+    """Return the results of several joins as one DataFrame, with each join's name in `join`.
+
+    Many joins in one query cost much less than a query each.
+    """
+    named = [frame.withColumn("join", F.lit(name)) for name, frame in joins.items()]
+    return reduce(DataFrame.union, named)
+
+
+def by_join(table: pa.Table) -> dict[str, Bag]:
+    """Return the rows of each join of `union_of`, without its name."""
+    return {
+        name: bag(table.filter(pc.equal(table["join"], name)).drop_columns("join"))
+        for name in table["join"].unique().to_pylist()
+    }
+
+
+def counters_by_join(
+    query: StreamingQuery, names: Sequence[str]
+) -> dict[str, list[dict[str, int | float]]]:
+    """Return the counters of every batch that had input, for joins built in this order."""
+    found: dict[str, list[dict[str, int | float]]] = {name: [] for name in names}
+    for progress in query.recentProgress:
+        if progress["numInputRows"]:
+            observed = metrics.observed(progress)
+            # Spark's names are tidegate, tidegate-2, tidegate-3, and so on.
+            counts = [observed[key] for key in sorted(observed, key=lambda key: (len(key), key))]
+            for name, count in zip(names, counts, strict=True):
+                found[name].append(count)
+    return found
+
+
 def total(counts: Sequence[dict[str, int | float]], name: str) -> int | float:
-    """A counter over all batches."""
+    """Return the sum of a counter over all batches."""
     return sum(count[name] for count in counts)
 
 
@@ -180,7 +213,7 @@ def native(
     names: Sequence[str],
     where: str | None = None,
 ) -> DataFrame:
-    """Spark's own join by the same rule; windows are SQL, None for unbounded."""
+    """Return Spark's own join by the same rule. Windows are SQL; None for unbounded."""
     keys = [f"l.{a} = r.{b}" for a, b in on] + ([f"({where})"] if where else [])
     window_left, window_right = within
     if window_right is not None:
@@ -192,9 +225,9 @@ def native(
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """The environment of a program that the tests start.
+    """Return the environment of a program that tests start.
 
-    It finds tidegate, and what it leaves behind when it is killed is in `scratch`.
+    It can import tidegate, and its temporary files are in `scratch`, even if it is killed.
     """
     source = str(Path(tidegate.__file__).parents[1])
     path = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -211,10 +244,10 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def processes_of(session: int) -> list[int]:
-    """The processes of a session.
+    """Return the processes of a session.
 
-    That is a program started with `start_new_session` and all that it started, whatever process
-    groups they made for themselves.
+    These are a program started with `start_new_session` and all processes that it started, even if
+    they formed process groups of their own.
     """
     found = []
     for entry in Path("/proc").iterdir():
@@ -226,7 +259,7 @@ def processes_of(session: int) -> list[int]:
 
 
 def kill(processes: Sequence[int]) -> None:
-    """End processes at once, without a chance to clean up."""
+    """Kill processes at once, without a chance to clean up."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -37,6 +37,8 @@ _ROUNDING = 1e-6
 _SPLITS = 64
 
 Worth = NDArray[np.float64]
+#: A row: its side and its index there.
+_Row = tuple[int, int]
 
 
 class Pairs(NamedTuple):
@@ -133,74 +135,132 @@ def peeled(
     The value of a row is what it earns at this tick with the rows still there, plus what the plan
     lets it earn later. It falls as partners are dropped.
     """
-    kept = [u.copy() for u in until]
-    own = [s.tick for s in sides.streams]
-    # What each row still earns by the plan, from partners that come later.
-    ahead = [np.zeros(len(s)) for s in sides.streams]
-    for s in range(2):
-        mine = (pairs.left, pairs.right)[s]
-        waits = (own[s][mine] < pairs.now) & (pairs.now <= until[s][mine])
-        np.add.at(ahead[s], mine[waits], pairs.worth[waits])
-    order = np.argsort(pairs.now, kind="stable")
-    ends = np.searchsorted(pairs.now[order], np.arange(len(sides.ticks)), "right")
-    arrivals: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    arrivals: dict[int, list[_Row]] = defaultdict(list)
     for s in range(2):
         for at in np.unique(np.concatenate([pairs[s], np.flatnonzero(until[s] >= 0)])).tolist():
-            arrivals[int(own[s][at])].append((s, at))
-    held: list[set[tuple[int, int]]] = [set() for _ in memory]
-    queue: list[list[tuple[float, int, int]]] = [[] for _ in memory]
-
-    def pool(s: int) -> int:
-        return s if len(memory) == 2 else 0
-
+            arrivals[int(sides.streams[s].tick[at])].append((s, at))
+    order = np.argsort(pairs.now, kind="stable")
+    ends = np.searchsorted(pairs.now[order], np.arange(len(sides.ticks)), "right")
+    peeling = _Peeling(sides, memory, until, pairs)
     start = 0
     for tick, end in enumerate(ends.tolist()):
-        for s, at in leaving.pop(tick, ()):
-            held[pool(s)].discard((s, at))
-        came = arrivals.pop(tick, [])
-        for s, at in came:
-            held[pool(s)].add((s, at))
-        now: dict[tuple[int, int], dict[tuple[int, int], float]] = {one: {} for one in came}
-        earns: dict[tuple[int, int], float] = defaultdict(float)
-        for i in order[start:end].tolist():
-            one, other, worth = (0, int(pairs.left[i])), (1, int(pairs.right[i])), pairs.worth[i]
-            for s, at in (one, other):
-                if own[s][at] < tick <= until[s][at]:
-                    ahead[s][at] -= worth
-                    if (s, at) in held[pool(s)]:
-                        now.setdefault((s, at), {})
-            if one in held[pool(0)] and other in held[pool(1)]:
-                now.setdefault(one, {})[other] = now.setdefault(other, {})[one] = worth
-                earns[one] += worth
-                earns[other] += worth
+        peeling.expire(tick)
+        peeling.admit(arrivals.pop(tick, []))
+        peeling.match(tick, order[start:end].tolist())
+        peeling.drop(tick)
+        peeling.plan_departures(tick)
         start = end
-        for s, at in now:
-            heapq.heappush(queue[pool(s)], (ahead[s][at] + earns[s, at], s, at))
-        for p, places in enumerate(memory):
-            while len(held[p]) > places[tick]:
-                worth, s, at = heapq.heappop(queue[p])
-                if (s, at) not in held[p]:
+    return peeling.kept
+
+
+class _Peeling:
+    """The rows in memory from tick to tick, while `peeled` drops the least valuable.
+
+    Attributes
+    ----------
+    kept
+        The new plan: the last tick at which each row of a side is kept, or -1.
+    later
+        What each row of a side still earns by the old plan, from partners that come later.
+    held
+        The rows in each memory: one for both sides, or one per side.
+    queue
+        A heap of values and rows for each memory. An entry counts if its value is still right.
+    newcomers, partners, earns
+        At the current tick: the rows that arrive, the partners of each row that joins and the worth
+        of each pair, and their sum.
+    """
+
+    def __init__(
+        self, sides: Sides, memory: Sequence[Whole], until: Sequence[Whole], pairs: Pairs
+    ) -> None:
+        self._memory, self._until, self._pairs = memory, until, pairs
+        self._arrive = [s.tick for s in sides.streams]
+        self.kept = [u.copy() for u in until]
+        self.later = [np.zeros(len(s)) for s in sides.streams]
+        for s in range(2):
+            mine = pairs[s]
+            waits = (self._arrive[s][mine] < pairs.now) & (pairs.now <= until[s][mine])
+            np.add.at(self.later[s], mine[waits], pairs.worth[waits])
+        self.held: list[set[_Row]] = [set() for _ in memory]
+        self.queue: list[list[tuple[float, int, int]]] = [[] for _ in memory]
+        self._departures: dict[int, list[_Row]] = defaultdict(list)
+        self.newcomers: list[_Row] = []
+        self.partners: dict[_Row, dict[_Row, float]] = {}
+        self.earns: dict[_Row, float] = {}
+
+    def _pool(self, row: _Row) -> int:
+        return row[0] if len(self._memory) == 2 else 0
+
+    def _is_held(self, row: _Row) -> bool:
+        return row in self.held[self._pool(row)]
+
+    def _value(self, row: _Row) -> float:
+        return float(self.later[row[0]][row[1]] + self.earns.get(row, 0.0))
+
+    def _push(self, row: _Row) -> None:
+        heapq.heappush(self.queue[self._pool(row)], (self._value(row), *row))
+
+    def expire(self, tick: int) -> None:
+        """Remove the rows that leave before this tick."""
+        for row in self._departures.pop(tick, ()):
+            self.held[self._pool(row)].discard(row)
+
+    def admit(self, newcomers: list[_Row]) -> None:
+        """Add all rows that arrive at this tick."""
+        self.newcomers = newcomers
+        for row in newcomers:
+            self.held[self._pool(row)].add(row)
+
+    def match(self, tick: int, numbers: list[int]) -> None:
+        """Join the pairs of this tick, by number, and queue all rows whose value changes."""
+        self.partners, self.earns = {row: {} for row in self.newcomers}, defaultdict(float)
+        pairs = self._pairs
+        for i in numbers:
+            left, right, worth = (0, int(pairs.left[i])), (1, int(pairs.right[i])), pairs.worth[i]
+            for s, at in (left, right):
+                if self._arrive[s][at] < tick <= self._until[s][at]:
+                    self.later[s][at] -= worth
+                    if self._is_held((s, at)):
+                        self.partners.setdefault((s, at), {})
+            if self._is_held(left) and self._is_held(right):
+                self.partners.setdefault(left, {})[right] = worth
+                self.partners.setdefault(right, {})[left] = worth
+                self.earns[left] += worth
+                self.earns[right] += worth
+        for row in self.partners:
+            self._push(row)
+
+    def drop(self, tick: int) -> None:
+        """Drop the least valuable rows until the rest fits."""
+        for held, queue, places in zip(self.held, self.queue, self._memory, strict=True):
+            while len(held) > places[tick]:
+                value, s, at = heapq.heappop(queue)
+                row = (s, at)
+                if row not in held:
                     continue
-                if worth != ahead[s][at] + earns[s, at]:
-                    heapq.heappush(queue[p], (ahead[s][at] + earns[s, at], s, at))
+                if value != self._value(row):
+                    self._push(row)
                     continue
-                held[p].discard((s, at))
-                kept[s][at] = tick - 1 if own[s][at] < tick else -1
-                for partner, less in now.get((s, at), {}).items():
-                    earns[partner] -= less
-                    now[partner].pop((s, at))
-                    q = queue[pool(partner[0])]
-                    heapq.heappush(q, (ahead[partner[0]][partner[1]] + earns[partner], *partner))
-        for s, at in now:
-            if (s, at) in held[pool(s)]:
-                heapq.heappush(queue[pool(s)], (ahead[s][at], s, at))
-        for s, at in came:
-            if (s, at) in held[pool(s)]:
-                if kept[s][at] < tick and earns[s, at] > 0:
-                    kept[s][at] = tick
-                leaving[max(int(kept[s][at]), tick) + 1].append((s, at))
-    return kept
+                held.discard(row)
+                self.kept[s][at] = tick - 1 if self._arrive[s][at] < tick else -1
+                for partner, worth in self.partners.get(row, {}).items():
+                    self.earns[partner] -= worth
+                    self.partners[partner].pop(row)
+                    self._push(partner)
+
+    def plan_departures(self, tick: int) -> None:
+        """Queue the remaining rows by what they earn later, and note when newcomers leave."""
+        for row in self.partners:
+            if self._is_held(row):
+                heapq.heappush(
+                    self.queue[self._pool(row)], (float(self.later[row[0]][row[1]]), *row)
+                )
+        for s, at in self.newcomers:
+            if self._is_held((s, at)):
+                if self.kept[s][at] < tick and self.earns[s, at] > 0:
+                    self.kept[s][at] = tick
+                self._departures[max(int(self.kept[s][at]), tick) + 1].append((s, at))
 
 
 def most_at_ticks(sides: Sides, memory: Sequence[Whole], pairs: Pairs) -> float:

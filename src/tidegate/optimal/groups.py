@@ -58,8 +58,7 @@ class Pool:
 def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
     """Return the chains of each memory: one for both sides, or one per side."""
     grouped = [
-        (_by_tuple if sides.where is not None else _by_group)(sides, side, late)
-        for side in range(2)
+        (_by_row if sides.where is not None else _by_group)(sides, side, late) for side in range(2)
     ]
     unit = unit_of(
         np.concatenate([g.worth for g in grouped]),
@@ -166,7 +165,7 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     return Grouped(tuples, np.append(first, len(tuples)), expire, _offsets(counts), at, worth)
 
 
-def _by_tuple(sides: Sides, side: int, late: int) -> Grouped:
+def _by_row(sides: Sides, side: int, late: int) -> Grouped:
     """Make one chain per row, over the partners that the predicate gives it."""
     stream, other = sides.streams[side], sides.streams[1 - side]
     tuples = np.arange(len(stream))

@@ -20,7 +20,7 @@ MOST_PAIRS = 300
 _EFFORT = 2.0
 
 #: A row: its side and its index there.
-_Tuple = tuple[int, int]
+_Row = tuple[int, int]
 
 
 def count_pairs(sides: Sides) -> int:
@@ -40,7 +40,7 @@ def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Who
     worth = worth / most
     streams = sides.streams
     # For each row, the ticks at which it may be needed, including its own.
-    needed: dict[_Tuple, set[int]] = defaultdict(set)
+    needed: dict[_Row, set[int]] = defaultdict(set)
     pairs = list(zip(left.tolist(), right.tolist(), worth.tolist(), strict=True))
     for a, b, _ in pairs:
         now = int(max(streams[0].tick[a], streams[1].tick[b]))

@@ -73,8 +73,8 @@ def in_whole(shares: Sequence[float], memory: int, least: Sequence[int]) -> list
         above = np.ones(len(least))
     wanted = above * (spare / above.sum())
     whole = np.floor(wanted + 1e-9).astype(np.int64)
-    update = np.argsort(whole - wanted, kind="stable")
-    whole[update[: spare - int(whole.sum())]] += 1
+    order = np.argsort(whole - wanted, kind="stable")
+    whole[order[: spare - int(whole.sum())]] += 1
     return [int(a) + int(b) for a, b in zip(least, whole, strict=True)]
 
 

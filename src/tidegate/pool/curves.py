@@ -47,13 +47,13 @@ class Curve:
     error: bool = False
 
     def __post_init__(self) -> None:
-        update = np.diff(self.quality) * (-1 if self.error else 1)
+        gains = np.diff(self.quality) * (-1 if self.error else 1)
         if len(self.memory) != len(self.quality) or len(self.memory) == 0:
             raise TidegateError(
                 f"a curve needs as many memories as qualities, and at least one, not "
                 f"{len(self.memory)} and {len(self.quality)}"
             )
-        if (np.diff(self.memory) <= 0).any() or (update < 0).any():
+        if (np.diff(self.memory) <= 0).any() or (gains < 0).any():
             raise TidegateError(
                 "a curve's memories must ascend, its recall must not fall and its error not rise; "
                 f"got memories {self.memory.tolist()} and qualities {self.quality.tolist()}"

@@ -23,7 +23,7 @@ class Claim:
         The join's weight in the objective.
     least
         The least memory with which each shard can hold anything.
-    ordered
+    current
         The shares of the latest budget update, by shard.
     reports
         What its shards have reported.
@@ -31,7 +31,7 @@ class Claim:
 
     weight: float
     least: Sequence[int]
-    ordered: Shares
+    current: Shares
     reports: Reports
 
 
@@ -44,8 +44,8 @@ def divide(claims: Mapping[str, Claim], memory: int, objective: str) -> dict[str
     curves = {name: claim.reports.curve for name, claim in claims.items()}
     unknown = [name for name, curve in curves.items() if curve is None]
     wanted: dict[str, float] = {}
-    if unknown and all(any(claim.ordered) for claim in claims.values()):
-        wanted = {name: float(sum(claims[name].ordered)) for name in unknown}
+    if unknown and all(any(claim.current) for claim in claims.values()):
+        wanted = {name: float(sum(claims[name].current)) for name in unknown}
     elif unknown:
         weights = sum(claim.weight for claim in claims.values())
         wanted = {name: memory * claims[name].weight / weights for name in unknown}
@@ -59,7 +59,7 @@ def divide(claims: Mapping[str, Claim], memory: int, objective: str) -> dict[str
     whole = in_whole([wanted.get(name, 0.0) for name in claims], memory, least)
     found = {name: _in_shards(claims[name], own) for name, own in zip(claims, whole, strict=True)}
     if not unknown and not _is_worthwhile(claims, found, memory, objective):
-        return {name: list(claim.ordered) for name, claim in claims.items()}
+        return {name: list(claim.current) for name, claim in claims.items()}
     return found
 
 
@@ -74,8 +74,8 @@ def _in_shards(claim: Claim, memory: int) -> list[int]:
         # A shard with nothing worth holding may get nothing; its shadow joins show when it needs
         # memory.
         least = [0 if each == 1 else each for each in least]
-    elif sum(claim.ordered) == memory:
-        return list(claim.ordered)
+    elif sum(claim.current) == memory:
+        return list(claim.current)
     return in_whole(shares, memory, least)
 
 
@@ -83,7 +83,7 @@ def _is_worthwhile(
     claims: Mapping[str, Claim], shares: Mapping[str, Sequence[int]], memory: int, objective: str
 ) -> bool:
     """Return True if new shares promise enough more than the current ones."""
-    old = {name: claim.ordered for name, claim in claims.items()}
+    old = {name: claim.current for name, claim in claims.items()}
     if any(sum(each) == 0 for each in old.values()):
         return True
     before, after = (_promise(claims, each, objective) for each in (old, shares))

@@ -30,9 +30,9 @@ def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[i
     """
     if isinstance(update, Mapping) and "version" in update:
         newer = "give the pool another folder"
-        check_version(update["version"], UPDATE_VERSION, "an order of a pool", newer)
+        check_version(update["version"], UPDATE_VERSION, "a budget update of a pool", newer)
         update = {name: value for name, value in update.items() if name != "version"}
-    known = isinstance(update, Mapping) and set(update) in ({"number", "shares"}, _ORDER)
+    known = isinstance(update, Mapping) and set(update) in ({"number", "shares"}, _UPDATE_FIELDS)
     shares: Any = update["shares"] if known else None
     numbers = (
         [update["number"], update.get("memory", 0), *shares] if isinstance(shares, list) else []
@@ -57,7 +57,7 @@ def check_update(update: Any, memory: int, shards: int | None = None) -> tuple[i
 
 
 #: The fields of an update.
-_ORDER = {"number", "shares", "memory"}
+_UPDATE_FIELDS = {"number", "shares", "memory"}
 
 
 @dataclass
@@ -67,21 +67,21 @@ class _Account:
     weight: float
     least: int
     updates: dict[int, Shares]
-    followed: list[tuple[int, int]]
+    confirmed: list[tuple[int, int]]
     leaving: bool = False
     #: The shares of the latest update. `updates` no longer has it once all shards confirm it.
     last: Shares = field(default=())
 
     @property
     def number(self) -> int:
-        return max([*self.updates, *(number for number, _ in self.followed)])
+        return max([*self.updates, *(number for number, _ in self.confirmed)])
 
     @property
     def most(self) -> list[int]:
         """The most that each shard may hold, by everything that is known."""
         return [
-            max([allowed, *(s[at] for number, s in self.updates.items() if number > done)])
-            for at, (done, allowed) in enumerate(self.followed)
+            max([allowed, *(s[at] for number, s in self.updates.items() if number > last)])
+            for at, (last, allowed) in enumerate(self.confirmed)
         ]
 
 
@@ -113,23 +113,23 @@ class AllocationLedger:
 
     def least(self, name: str) -> list[int]:
         """Return the least memory with which each shard can hold anything."""
-        return [self._accounts[name].least] * len(self._accounts[name].followed)
+        return [self._accounts[name].least] * len(self._accounts[name].confirmed)
 
-    def ordered(self, name: str) -> Shares:
+    def latest_shares(self, name: str) -> Shares:
         """Return the shares of the latest update that was sent to a join."""
         return self._accounts[name].last
 
     def allowed(self, name: str) -> list[int]:
         """Return the budget that each shard last confirmed."""
-        return [allowed for _, allowed in self._accounts[name].followed]
+        return [allowed for _, allowed in self._accounts[name].confirmed]
 
     def most(self, name: str) -> int:
         """Return the most that a join may hold, by everything that is known."""
         return sum(self._accounts[name].most)
 
-    def followed(self, name: str) -> Acknowledged:
+    def confirmed(self, name: str) -> Acknowledged:
         """Return the latest update that each shard has confirmed, and its budget in it."""
-        return tuple(self._accounts[name].followed)
+        return tuple(self._accounts[name].confirmed)
 
     def open(
         self,
@@ -138,12 +138,12 @@ class AllocationLedger:
         weight: float,
         least: int,
         updates: Mapping[int, Shares] | None = None,
-        followed: Acknowledged = (),
+        confirmed: Acknowledged = (),
     ) -> None:
         """Add a join whose shards hold nothing yet.
 
-        If the join ran before, its shards may hold what they had confirmed (`followed`), or what
-        any later one of the earlier `updates` gave them.
+        If the join ran before, its shards may hold what they have `confirmed`, or what any
+        later one of the earlier `updates` gave them.
         """
         if name in self._accounts:
             leaving = self._accounts[name].leaving
@@ -158,14 +158,14 @@ class AllocationLedger:
             self._check_shards(name, len(shares), shards)
         self._check_room(name, shards * least)
         last = earlier[max(earlier)] if earlier else (0,) * shards
-        known = list(followed or [(0, 0)] * shards)
-        done = min(number for number, _ in known)
-        later = {number: shares for number, shares in earlier.items() if number > done}
+        known = list(confirmed or [(0, 0)] * shards)
+        confirmed_by_all = min(number for number, _ in known)
+        later = {number: shares for number, shares in earlier.items() if number > confirmed_by_all}
         self._accounts[name] = _Account(weight, least, later, known, last=last)
 
     def renew(self, name: str, shards: int, weight: float, least: int) -> None:
         """Change the settings of a join that has an account, when it is built again."""
-        self._check_shards(name, len(self._accounts[name].followed), shards)
+        self._check_shards(name, len(self._accounts[name].confirmed), shards)
         self._check_room(name, shards * least)
         self._accounts[name].weight, self._accounts[name].least = weight, least
 
@@ -182,27 +182,27 @@ class AllocationLedger:
             for other, account in self._accounts.items()
             if other != name and not account.leaving
         ]
-        needed = least + sum(account.least * len(account.followed) for account in others)
+        needed = least + sum(account.least * len(account.confirmed) for account in others)
         if needed > self.memory:
             raise TidegateError(
                 f"a pool of {self.memory:,} is too small for {len(others) + 1} joins: their shards "
                 f"need {needed:,} at the least; give it more memory, or the joins fewer shards"
             )
 
-    def begin(self, name: str) -> tuple[int, Shares]:
+    def repeat_latest(self, name: str) -> tuple[int, Shares]:
         """Return a new update that repeats the latest shares, with its number."""
         account = self._accounts[name]
         number = account.number + 1
         account.updates[number] = account.last
         return number, account.last
 
-    def settle(self, name: str) -> None:
+    def assume_latest(self, name: str) -> None:
         """Only count the latest update of a join that is sure to apply it before it reads rows."""
         account = self._accounts[name]
         number = account.number
         if number:
             account.updates = {number: account.last}
-            account.followed = [(number - 1, 0)] * len(account.followed)
+            account.confirmed = [(number - 1, 0)] * len(account.confirmed)
 
     def leave(self, name: str) -> None:
         """Mark a join as leaving: its next update gives back everything."""
@@ -230,14 +230,16 @@ class AllocationLedger:
         shards confirmed. Otherwise return ().
         """
         account = self._accounts.get(name)
-        if account is None or number < account.followed[shard][0]:
+        if account is None or number < account.confirmed[shard][0]:
             return ()
-        account.followed[shard] = (number, allowed)
-        done = min(number for number, _ in account.followed)
-        account.updates = {n: shares for n, shares in account.updates.items() if n > done}
+        account.confirmed[shard] = (number, allowed)
+        confirmed_by_all = min(number for number, _ in account.confirmed)
+        account.updates = {
+            n: shares for n, shares in account.updates.items() if n > confirmed_by_all
+        }
         if account.leaving and not any(account.most):
             del self._accounts[name]
-            return tuple(account.followed)
+            return tuple(account.confirmed)
         return ()
 
     def updates(self, targets: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, Shares]]:

@@ -18,7 +18,7 @@ RECALL, ACCURACY = "recall", "accuracy"
 
 
 @dataclass
-class Seen:
+class ShardReports:
     """The reports of one shard, as sums in which older reports count less."""
 
     sizes: tuple[int, ...] = ()
@@ -65,26 +65,26 @@ class Reports:
 
     def __init__(self, shards: int, measure: str = RECALL) -> None:
         self.measure = measure
-        self._seen = [Seen() for _ in range(shards)]
+        self._shards = [ShardReports() for _ in range(shards)]
 
     def add(self, shard: int, report: Mapping[str, Any], fade: float) -> None:
         """Add a shard's report."""
-        self._seen[shard].add(report, fade)
+        self._shards[shard].add(report, fade)
 
     @property
     def held(self) -> int:
         """The number of rows held."""
-        return sum(seen.held for seen in self._seen)
+        return sum(shard.held for shard in self._shards)
 
     @property
     def tuple_bytes(self) -> float:
         """The mean size of a held row in bytes; 0 while nothing is held."""
-        return sum(seen.bytes for seen in self._seen) / self.held if self.held else 0.0
+        return sum(shard.bytes for shard in self._shards) / self.held if self.held else 0.0
 
     @property
     def curves(self) -> list[Curve] | None:
         """The recall of each shard against its memory; None while one is unknown."""
-        curves = [seen.curve() for seen in self._seen]
+        curves = [shard.curve() for shard in self._shards]
         known = [curve for curve in curves if curve is not None]
         return known if len(known) == len(curves) else None
 
@@ -106,16 +106,16 @@ class Reports:
         if curves is None:
             return None
         kept = sum(c.at(s) * c.results for c, s in zip(curves, shares, strict=True))
-        return self._quality(curves, _part(kept, curves))
+        return self._quality(curves, _share_found(kept, curves))
 
     @property
     def measured(self) -> float | None:
         """The quality in the latest batches; None if the join had no memory yet."""
         curves = self.curves
-        if curves is None or not any(seen.advance > 0 for seen in self._seen):
+        if curves is None or not any(shard.advance > 0 for shard in self._shards):
             return None
-        found = sum(seen.worth / seen.advance for seen in self._seen if seen.advance > 0)
-        return self._quality(curves, min(_part(found, curves), 1.0))
+        found = sum(shard.worth / shard.advance for shard in self._shards if shard.advance > 0)
+        return self._quality(curves, min(_share_found(found, curves), 1.0))
 
     def _quality(self, curves: Sequence[Curve], part: float) -> float:
         """Return the quality of a join whose shards together find this part of all results.
@@ -131,6 +131,6 @@ class Reports:
         return max(1.0 - missing / results, 0.0) if results else 1.0
 
 
-def _part(found: float, curves: Sequence[Curve]) -> float:
+def _share_found(found: float, curves: Sequence[Curve]) -> float:
     results = sum(curve.results for curve in curves)
     return found / results if results else 1.0

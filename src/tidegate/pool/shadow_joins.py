@@ -178,14 +178,14 @@ class ShadowJoins:
         self._clock: float | None = None
         self._reached: float | None = None
         self._found = Found(self._sizes)
-        self._so_far = Found(self._sizes)
+        self._since_restart = Found(self._sizes)
         self._rounds = 0
         self._large, self._turn = False, -1
         self._since: float | None = None
-        self._most, self._need = 0, 0.0
+        self._rows_held, self._need = 0, 0.0
         self._copies: list[Engine] = []
-        #: The inputs of a part of a batch after its streams: empty, as `_know` has fed the changes.
-        self._others: list[Sequence[pa.RecordBatch]] = []
+        #: The inputs after the streams for a part of a batch: empty, as they were fed before.
+        self._no_changes: list[Sequence[pa.RecordBatch]] = []
         self._restart(Sample())
 
     def feed(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
@@ -194,13 +194,13 @@ class ShadowJoins:
         Changes of a relation, which are the inputs after the streams, are processed in every batch.
         """
         streams = self._job.streams
-        self._know(inputs[streams:])
+        self._feed_changes(inputs[streams:])
         inputs, clocks = inputs[:streams], None if clocks is None else clocks[:streams]
-        self._hear(inputs, clocks)
+        self._advance_clock(inputs, clocks)
         self._turn += 1
         if self._large and self._turn % _TURNS:
             return
-        taken = self._sampled(inputs)
+        taken = self._sample_inputs(inputs)
         parts = [_times(b) for stream in taken for b in stream]
         times = np.sort(np.concatenate([np.empty(0), *parts]))
         first = len(times) - self._rows
@@ -214,19 +214,21 @@ class ShadowJoins:
             self._feed_part(part, clocks if end == np.inf else None, start)
         if not starts:
             self._feed_part(taken, clocks, self._reached)
-        if self._most > self._held:
-            self._thin(inputs, self._held / self._most / 2)
+        if self._rows_held > self._held:
+            self._shrink_sample(inputs, self._held / self._rows_held / 2)
         elif self._large and times[-1] - times[first] < 2 * self._job.horizon:
             span = (times[-1] - times[first]) / (2 * self._job.horizon)
-            self._restart(replace(self.sample, seen=self.sample.seen * _power(max(span, 2**-20))))
+            self._restart(
+                replace(self.sample, seen=self.sample.seen * _power_of_two(max(span, 2**-20)))
+            )
 
-    def _know(self, changes: Sequence[Sequence[pa.RecordBatch]]) -> None:
+    def _feed_changes(self, changes: Sequence[Sequence[pa.RecordBatch]]) -> None:
         """Feed changes of the relation to the copies. New copies are made with them included."""
-        self._others = [()] * len(changes)
+        self._no_changes = [()] * len(changes)
         if self._copies:
             if any(b.num_rows for other in changes for b in other):
                 for engine in self._copies:
-                    _fed(engine, [*[()] * self._job.streams, *changes], None)
+                    _feed_and_count(engine, [*[()] * self._job.streams, *changes], None)
             return
         sample = self.sample
         memories = [max(round(size * sample.memory), 1) for size in self._sizes]
@@ -245,10 +247,10 @@ class ShadowJoins:
         settled = not self._settle
         if before is not None and self._since is not None:
             settled |= before - self._since >= self._job.horizon
-        given = [*inputs, *self._others]
-        counts = [_fed(engine, given, clocks) for engine in self._copies]
+        given = [*inputs, *self._no_changes]
+        counts = [_feed_and_count(engine, given, clocks) for engine in self._copies]
         found, part = self._found, self.sample.results(self._job.streams)
-        self._most = int(counts[-1]["held"])
+        self._rows_held = int(counts[-1]["held"])
         self._need = self._job.stands_for(self._copies[-1], counts[-1]) / self.sample.memory
         found.need = max(found.need, self._need)
         if settled:
@@ -258,7 +260,9 @@ class ShadowJoins:
                 span = self._reached - before
             found.add(hits, total, span)
 
-    def _hear(self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None) -> None:
+    def _advance_clock(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None
+    ) -> None:
         """Advance the clock to the latest time of the streams, whatever part of them is used."""
         latest = _latest(inputs, clocks, self._clock)
         if self._clock is None:
@@ -271,8 +275,8 @@ class ShadowJoins:
     def take(self) -> Found:
         """Return what was found since the last call."""
         found, self._found = self._found, Found(self._sizes)
-        self._so_far.add(found.hits, found.total, found.span)
-        if self._settle and self._so_far.span >= self._job.horizon:
+        self._since_restart.add(found.hits, found.total, found.span)
+        if self._settle and self._since_restart.span >= self._job.horizon:
             self.refine()
         return found
 
@@ -282,7 +286,7 @@ class ShadowJoins:
         Some joins find almost nothing until a few rows fit, and then much. A few rounds show where
         that is.
         """
-        found, sizes = self._so_far, self._sizes
+        found, sizes = self._since_restart, self._sizes
         if self._rounds == _ROUNDS or found.total <= 0:
             return False
         recall = [hits / found.total for hits in found.hits]
@@ -306,17 +310,19 @@ class ShadowJoins:
     def _restart(self, sample: Sample) -> None:
         """Restart with this sample, at the next batch."""
         self.sample = sample
-        self._since, self._most = None, 0
-        self._so_far = Found(self._sizes)
+        self._since, self._rows_held = None, 0
+        self._since_restart = Found(self._sizes)
         self._copies = []
 
-    def _sampled(self, inputs: Sequence[Sequence[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
+    def _sample_inputs(
+        self, inputs: Sequence[Sequence[pa.RecordBatch]]
+    ) -> list[list[pa.RecordBatch]]:
         return [
-            [self._some(stream, batch) for batch in batches]
+            [self._sample_batch(stream, batch) for batch in batches]
             for stream, batches in enumerate(inputs)
         ]
 
-    def _some(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _sample_batch(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = np.ones(batch.num_rows, np.bool_)
         if self.sample.key_group < 1:
             key_group = self._job.key_group(stream, batch)
@@ -327,7 +333,7 @@ class ShadowJoins:
         narrow = self._job.narrowed(stream, batch)
         return narrow if kept.all() else narrow.filter(pa.array(kept))
 
-    def _thin(self, inputs: Sequence[Sequence[pa.RecordBatch]], share: float) -> None:
+    def _shrink_sample(self, inputs: Sequence[Sequence[pa.RecordBatch]], share: float) -> None:
         """Restart with a sample that is smaller by this factor, or by more.
 
         Leave out key groups as long as enough important ones remain, and rows after that. The
@@ -335,43 +341,52 @@ class ShadowJoins:
         """
         old, job = self.sample, self._job
         names = [[job.key_group(s, b) for b in stream] for s, stream in enumerate(inputs)]
-        of_streams = [
+        groups_by_stream = [
             np.concatenate([np.empty(0, np.uint64), *(own for own in each if own is not None)])
             for each in names
         ]
-        every, of_kin = np.concatenate(of_streams), 1.0
-        if len(every):
-            _, counts = np.unique(every, return_counts=True)
+        all_groups, group_share = np.concatenate(groups_by_stream), 1.0
+        if len(all_groups):
+            _, counts = np.unique(all_groups, return_counts=True)
             squares = counts.astype(np.float64) ** 2
             # All key groups were counted, not only those of the sample.
-            matter = old.key_group * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
-            of_kin = _power(min(max(KEYS / max(matter, 1.0), share), 1.0))
-        rest = min(_power(share / of_kin), 1.0)
+            important = old.key_group * float(squares.sum() ** 2 / max((squares**2).sum(), 1.0))
+            group_share = _power_of_two(min(max(KEYS / max(important, 1.0), share), 1.0))
+        rest = min(_power_of_two(share / group_share), 1.0)
         if not job.sees_more:
-            self._restart(replace(old, key_group=old.key_group * of_kin, seen=old.seen * rest))
+            self._restart(replace(old, key_group=old.key_group * group_share, seen=old.seen * rest))
             return
         sure: tuple[NDArray[np.uint64], ...] = ()
-        if len(every):
+        if len(all_groups):
             # The number of this batch's rows that may be sure, if windows are like the batch.
-            room = _SURE * self._held / len(inputs) * len(every) / max(self._need, 1.0) / of_kin
-            sure = tuple(_finding_much(of_streams, s, room) for s in range(len(inputs)))
+            room = (
+                _SURE
+                * self._held
+                / len(inputs)
+                * len(all_groups)
+                / max(self._need, 1.0)
+                / group_share
+            )
+            sure = tuple(
+                _groups_with_most_partners(groups_by_stream, s, room) for s in range(len(inputs))
+            )
         self._restart(
-            replace(old, key_group=old.key_group * of_kin, held=old.held * rest, sure=sure)
+            replace(old, key_group=old.key_group * group_share, held=old.held * rest, sure=sure)
         )
 
 
-def _finding_much(
-    of_streams: Sequence[NDArray[np.uint64]], stream: int, room: float
+def _groups_with_most_partners(
+    groups_by_stream: Sequence[NDArray[np.uint64]], stream: int, room: float
 ) -> NDArray[np.uint64]:
     """Return the key groups most frequent in the other streams, up to `room` own rows."""
-    others = np.concatenate([own for s, own in enumerate(of_streams) if s != stream])
+    others = np.concatenate([own for s, own in enumerate(groups_by_stream) if s != stream])
     names, partners = np.unique(others, return_counts=True)
-    own = np.sort(of_streams[stream])
+    own = np.sort(groups_by_stream[stream])
     mine = np.searchsorted(own, names, "right") - np.searchsorted(own, names)
-    update = np.argsort(-partners, kind="stable")
+    order = np.argsort(-partners, kind="stable")
     # Add one: a batch may well contain no row of a group that is rare in this stream.
-    taken = np.cumsum(mine[update] + 1) <= room
-    return np.sort(names[update[taken & (partners[update] > 1)]])
+    taken = np.cumsum(mine[order] + 1) <= room
+    return np.sort(names[order[taken & (partners[order] > 1)]])
 
 
 def _times(batch: pa.RecordBatch) -> NDArray[np.float64]:
@@ -395,7 +410,7 @@ def _between(batch: pa.RecordBatch, start: float, end: float) -> pa.RecordBatch:
     return batch if kept.all() else batch.filter(pa.array(kept))
 
 
-def _fed(
+def _feed_and_count(
     engine: Engine, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None
 ) -> dict[str, int | float]:
     """Feed an engine and return its counters."""
@@ -411,6 +426,6 @@ def random_share(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float
     return ((mixed * mix) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _power(share: float) -> float:
+def _power_of_two(share: float) -> float:
     """Return the largest power of two that is not above the share."""
     return float(2.0 ** np.floor(np.log2(share)))

@@ -144,7 +144,7 @@ def _division(left: Earnings, right: Earnings, memory: float) -> float:
 
 def _earnings(tuples: NDArray[np.float64], rates: NDArray[np.float64]) -> Earnings:
     """Sort pieces by descending rate, and drop those that earn nothing."""
-    update = np.argsort(-rates, kind="stable")
-    tuples, rates = tuples[update], rates[update]
+    order = np.argsort(-rates, kind="stable")
+    tuples, rates = tuples[order], rates[order]
     good = (tuples > 0) & (rates > 0)
     return Earnings(tuples[good], rates[good])

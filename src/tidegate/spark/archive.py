@@ -36,19 +36,19 @@ class Archive:
     def write(self, shed: pa.Table, shard: int) -> None:
         """Write the rows shed in this batch and shard. Replace the file of an earlier attempt."""
         context = TaskContext.get()
-        told = context.getLocalProperty if context is not None else lambda name: None
-        batch = int(told("streaming.sql.batchId") or 0)
-        query = told("sql.streaming.queryId") or "batch"
+        property_of = context.getLocalProperty if context is not None else lambda name: None
+        batch = int(property_of("streaming.sql.batchId") or 0)
+        query = property_of("sql.streaming.queryId") or "batch"
         system, folder = fs.FileSystem.from_uri(self.folder)
         path = f"{folder}/{batch:09d}-{shard:05d}.parquet"
-        there = system.get_file_info(path).type != fs.FileType.NotFound
+        exists = system.get_file_info(path).type != fs.FileType.NotFound
         if batch > 0 and len(shed) == 0:
-            if there:
+            if exists:
                 system.delete_file(path)
             return
         made_by = archive_label(json.loads(self.settings), query)
-        # The first batch always has a file: an archive is known for one, and for whose it is.
-        if there and batch == 0:
+        # The first batch always has a file: it identifies the folder as an archive, and its owner.
+        if exists and batch == 0:
             self._check_owner(system, path, made_by)
         system.create_dir(folder, recursive=True)
         lines = shed.append_column(MADE_BY, pa.repeat(made_by, len(shed)))
@@ -93,10 +93,10 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
         # This is an error of Spark's Java process, or of the server: only its text can be read.
         if "READ_FILE" not in str(error):
             raise
-        said = next((line for line in str(error).splitlines() if ".parquet" in line), str(error))
+        reason = next((line for line in str(error).splitlines() if ".parquet" in line), str(error))
         raise TidegateError(
             f"{quoted(str(folder))} has a file that is no part of an archive, or was damaged: "
-            f"{shortened(said, 500)}; remove it, and repair finds what the others have"
+            f"{shortened(reason, 500)}; remove it, and repair finds what the others have"
         ) from None
     if len(made_by) > 1:
         raise TidegateError(

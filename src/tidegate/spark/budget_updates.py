@@ -20,7 +20,7 @@ from tidegate.pool.ledger import UPDATE_VERSION, Acknowledged, Shares, check_upd
 from tidegate.settings.values import is_whole, quoted
 
 #: The file with the updates that shards have confirmed. The query skips hidden files.
-_NOTE = ".followed"
+_CONFIRMED = ".followed"
 #: The file with the id of the pool that may write here: the one opened last.
 _OWNER = ".owner"
 
@@ -32,19 +32,19 @@ def latest(folder: Path, memory: int) -> tuple[int, Shares] | None:
 
 
 def write(folder: Path, number: int, shares: Shares, memory: int) -> None:
-    """Send an order, whole or not at all, that divides so much memory of a pool."""
+    """Write an update, atomically. `memory` is the whole memory of the pool."""
     update = {"version": UPDATE_VERSION, "number": number, "shares": shares, "memory": memory}
-    _replace(folder / f"{number:08d}.json", update)
+    _write_json(folder / f"{number:08d}.json", update)
 
 
-def note(folder: Path, followed: Acknowledged) -> None:
-    """Write down which orders shards have followed, so that earlier ones are done with."""
-    _replace(folder / _NOTE, {"version": UPDATE_VERSION, "followed": followed})
+def save_confirmed(folder: Path, confirmed: Acknowledged) -> None:
+    """Record which updates shards have confirmed: earlier ones no longer matter."""
+    _write_json(folder / _CONFIRMED, {"version": UPDATE_VERSION, "followed": confirmed})
 
 
-def noted(folder: Path) -> Acknowledged:
+def load_confirmed(folder: Path) -> Acknowledged:
     """Return the updates that shards have confirmed."""
-    path = folder / _NOTE
+    path = folder / _CONFIRMED
     if not path.exists():
         return ()
     try:
@@ -56,7 +56,7 @@ def noted(folder: Path) -> Acknowledged:
     return found
 
 
-def _loaded(path: Path) -> Any:
+def _load_json(path: Path) -> Any:
     """Read one JSON file of the pool."""
     try:
         return json.loads(path.read_text())
@@ -66,7 +66,7 @@ def _loaded(path: Path) -> Any:
 
 def _content(path: Path, name: str) -> Any:
     """Read the content of a file of the pool; in version 0 it is the whole file."""
-    found = _loaded(path)
+    found = _load_json(path)
     if not isinstance(found, dict):
         return found
     instead = "give the pool another folder"
@@ -76,28 +76,27 @@ def _content(path: Path, name: str) -> Any:
 
 def _damaged(path: Path, why: str) -> TidegateError:
     return TidegateError(
-        f"{quoted(str(path))} is no budget update of a pool, or was cut short or changed: it {why}; "
-        "give the pool a folder of its own, or remove the file if it is not the pool's"
+        f"{quoted(str(path))} is no budget update of a pool, or was cut short or changed: it "
+        f"{why}; give the pool a folder of its own, or remove the file if it is not the pool's"
     )
 
 
-def _replace(path: Path, content: object) -> None:
+def _write_json(path: Path, content: object) -> None:
     hidden = path.with_name(f".{path.name}.new")
     hidden.write_text(json.dumps(content) + "\n")
     os.replace(hidden, path)
 
 
-def home(folder: object) -> Path:
+def prepare_folder(folder: object) -> Path:
     """Return the folder of a pool. Create it if needed; refuse it if it cannot be written."""
-    said = "folder must be a path that driver and executors see, where the pool may write"
+    expected = "folder must be a path that driver and executors see, where the pool may write"
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise TidegateError(f"{said}, not {quoted(folder)}")
+        raise TidegateError(f"{expected}, not {quoted(folder)}")
     raw = os.fspath(folder)
     if "://" in str(raw):
         raise TidegateError(
-            f"{said}, not {quoted(raw)}: budget updates are files of a file system that is mounted "
-            "everywhere; "
-            "give a plain path, without a scheme"
+            f"{expected}, not {quoted(raw)}: budget updates are files of a file system that is "
+            "mounted everywhere; give a plain path, without a scheme"
         )
     try:
         path = Path(os.fsdecode(raw)).resolve()
@@ -105,15 +104,15 @@ def home(folder: object) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise TidegateError(f"{said}, and {quoted(raw)} is not: {error.strerror}") from error
+        raise TidegateError(f"{expected}, and {quoted(raw)} is not: {error.strerror}") from error
     except ValueError as error:  # letters that no path has
-        raise TidegateError(f"{said}, and {quoted(raw)} is not: {error}") from None
+        raise TidegateError(f"{expected}, and {quoted(raw)} is not: {error}") from None
     return path
 
 
-def own(folder: Path, pool: str) -> None:
-    """Have a pool be the one that writes in its folder."""
-    _replace(folder / _OWNER, {"version": UPDATE_VERSION, "pool": pool})
+def take_ownership(folder: Path, pool: str) -> None:
+    """Make a pool the owner of its folder."""
+    _write_json(folder / _OWNER, {"version": UPDATE_VERSION, "pool": pool})
 
 
 def owner(folder: Path) -> str:
@@ -135,7 +134,7 @@ def read(folder: Path, memory: int) -> dict[int, Shares]:
     """Return all updates in a join's folder. None may exceed the memory of the pool."""
     found = {}
     for path in sorted(folder.glob("[0-9]*.json")):
-        update = _loaded(path)
+        update = _load_json(path)
         try:
             number, shares = check_update(update, memory)
         except TidegateError as error:

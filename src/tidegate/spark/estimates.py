@@ -30,17 +30,17 @@ def run(spec: Estimation, sample: DataFrame) -> DataFrame:
         _check_streaming(spec, sample)
     keys = [f"k{i}" for i in range(len(spec.keys))]
     rows = _windowed(spec, _rows(spec, sample), sample)
-    of_row = F.when(F.col("v").isNotNull(), 1.0).otherwise(0.0)
+    has_value = F.when(F.col("v").isNotNull(), 1.0).otherwise(0.0)
     units = rows.groupBy(*keys, "unit").agg(
-        F.sum(of_row).alias("rows"),
-        F.sum(of_row / F.col("p")).alias("n"),
+        F.sum(has_value).alias("rows"),
+        F.sum(has_value / F.col("p")).alias("n"),
         F.coalesce(F.sum(F.col("v") / F.col("p")), F.lit(0.0)).alias("s"),
         F.min("p").alias("p"),
     )
     n, s = F.col("n"), F.col("s")
     nn, ns, ss = ((1 - F.col("p")) * part for part in (n * n, n * s, s * s))
-    told = F.when(F.col("rows") > 0, 1.0).otherwise(0.0)
-    parts = (F.lit(1.0), F.col("rows"), n, s, nn, ns, ss, nn * nn, ss * ss, told)
+    sampled = F.when(F.col("rows") > 0, 1.0).otherwise(0.0)
+    parts = (F.lit(1.0), F.col("rows"), n, s, nn, ns, ss, nn * nn, ss * ss, sampled)
     sums = units.groupBy(*keys).agg(
         *(F.sum(part).alias(name) for part, name in zip(parts, SUMS, strict=True))
     )

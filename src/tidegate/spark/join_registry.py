@@ -23,7 +23,7 @@ class State(StrEnum):
 
 
 @dataclass
-class Seat:
+class JoinEntry:
     """The state of one join.
 
     Attributes
@@ -45,98 +45,98 @@ class JoinRegistry:
 
     def __init__(self) -> None:
         #: Whether Spark announces a query's start before its first batch.
-        self.prompt = True
-        self._registry: dict[str, Seat] = {}
+        self.starts_precede_batches = True
+        self._joins: dict[str, JoinEntry] = {}
         #: Runs that have not reported which joins they contain, with the joins they may contain.
         self._starting: dict[str, set[str]] = {}
         self._ended: set[str] = set()
         #: Runs that ended before their first report: the joins they may contain, and whether a
         #: batch was in flight.
-        self._silent: dict[str, tuple[set[str], bool]] = {}
+        self._unreported: dict[str, tuple[set[str], bool]] = {}
         #: Removed joins whose queries still run, with the id of that run.
-        self._left: dict[str, str] = {}
+        self._removed: dict[str, str] = {}
 
-    def __getitem__(self, name: str) -> Seat:
-        return self._registry[name]
+    def __getitem__(self, name: str) -> JoinEntry:
+        return self._joins[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._registry
+        return name in self._joins
 
     def build(self, name: str, *, replays: bool) -> None:
         """Register a join whose query is built, for the first time or again."""
-        old = self._registry.get(name)
-        self._registry[name] = Seat(
+        old = self._joins.get(name)
+        self._joins[name] = JoinEntry(
             State.BUILT,
             query=None if old is None else old.query,
             replays=replays or (old is not None and old.replays),
         )
 
-    def await_(self, name: str) -> None:
+    def expect(self, name: str) -> None:
         """Register a join that ran when the pool was last open."""
-        self._registry[name] = Seat(State.ABSENT, replays=True)
+        self._joins[name] = JoinEntry(State.ABSENT, replays=True)
 
-    def leave(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove a join. While its run goes on, `still_runs` remembers that."""
-        seat = self._registry.pop(name)
-        if seat.run is not None and seat.run not in self._ended:
-            self._left[name] = seat.run
+        entry = self._joins.pop(name)
+        if entry.run is not None and entry.run not in self._ended:
+            self._removed[name] = entry.run
 
     def still_runs(self, name: str) -> bool:
         """Return True if a join of this name was removed while its query still runs."""
-        return name in self._left
+        return name in self._removed
 
     def start(self, run: str, query: str) -> None:
         """Register the start of a run. If its query is unknown, it may contain any built join."""
-        mine = [seat for seat in self._registry.values() if seat.query == query]
-        for seat in mine:
-            if seat.state in (State.BUILT, State.ENDED):
-                seat.state, seat.run = State.RUNNING, run
-        if not mine:
-            built = {name for name, seat in self._registry.items() if seat.state == State.BUILT}
+        own = [entry for entry in self._joins.values() if entry.query == query]
+        for entry in own:
+            if entry.state in (State.BUILT, State.ENDED):
+                entry.state, entry.run = State.RUNNING, run
+        if not own:
+            built = {name for name, entry in self._joins.items() if entry.state == State.BUILT}
             self._starting[run] = built
 
     def on_progress(self, run: str, query: str, names: set[str]) -> set[str]:
         """Register which joins a run contains. Return those it reports for; none if it ended."""
         self._starting.pop(run, None)
         if run in self._ended:
-            built, in_flight = self._silent.pop(run, (set(), False))
-            for name in names & built & set(self._registry):
-                if self._registry[name].state == State.BUILT:
-                    self._registry[name] = Seat(State.ENDED, run, query, in_flight)
+            built, in_flight = self._unreported.pop(run, (set(), False))
+            for name in names & built & set(self._joins):
+                if self._joins[name].state == State.BUILT:
+                    self._joins[name] = JoinEntry(State.ENDED, run, query, in_flight)
             return set()
-        mine = {name for name in names & set(self._registry) if self._left.get(name) != run}
-        for name in mine:
-            self._registry[name] = Seat(State.RUNNING, run, query)
-        return mine
+        own = {name for name in names & set(self._joins) if self._removed.get(name) != run}
+        for name in own:
+            self._joins[name] = JoinEntry(State.RUNNING, run, query)
+        return own
 
     def end(self, run: str, *, in_flight: bool) -> None:
         """Register the end of a run. `in_flight`: a planned batch was not committed."""
         self._ended.add(run)
-        self._left = {name: own for name, own in self._left.items() if own != run}
-        for seat in self._registry.values():
-            if seat.run == run and seat.state == State.RUNNING:
-                seat.state, seat.replays = State.ENDED, in_flight
+        self._removed = {name: own for name, own in self._removed.items() if own != run}
+        for entry in self._joins.values():
+            if entry.run == run and entry.state == State.RUNNING:
+                entry.state, entry.replays = State.ENDED, in_flight
         built = self._starting.pop(run, set())
         if built:
-            self._silent[run] = built, in_flight
+            self._unreported[run] = built, in_flight
         for name in built:
-            if name in self._registry and self._registry[name].state == State.BUILT:
-                self._registry[name].replays |= in_flight
+            if name in self._joins and self._joins[name].state == State.BUILT:
+                self._joins[name].replays |= in_flight
 
     def may_run(self, name: str) -> bool:
         """Return True if a join runs, or may have started to."""
         starting = any(name in names for names in self._starting.values())
-        return self._registry[name].state == State.RUNNING or starting
+        return self._joins[name].state == State.RUNNING or starting
 
     def is_safely_stopped(self, name: str) -> bool:
         """Return True if a restart is sure to apply the latest budget before it reads rows."""
-        seat = self._registry[name]
-        known = self.prompt or seat.state != State.BUILT
-        return known and not self.may_run(name) and not seat.replays
+        entry = self._joins[name]
+        known = self.starts_precede_batches or entry.state != State.BUILT
+        return known and not self.may_run(name) and not entry.replays
 
     def claims(self, name: str) -> bool:
         """Return True if the join takes part in the division of the memory."""
-        return self._registry[name].state in (State.BUILT, State.RUNNING)
+        return self._joins[name].state in (State.BUILT, State.RUNNING)
 
     def reserves_memory(self, name: str) -> bool:
         """Return True if a stopped join's memory is reserved, because a replay may need it."""

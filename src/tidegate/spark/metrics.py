@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CARRIER = ("state_bytes", "rebuilt", "shards")
 COUNTERS = (*FLOWS, *GAUGES, *CARRIER)
 #: Values that keep their last value while nothing happens.
-_STANDING = (*GAUGES, "shards")
+_PERSISTENT = (*GAUGES, "shards")
 
 #: The one counter that may be null: a join without a budget has none to report.
 NO_BUDGET = "allowed"
@@ -38,7 +38,7 @@ _uses: dict[str, itertools.count[int]] = {}
 #: The last values read of each join of a run: the batch, and its gauges.
 _last: OrderedDict[tuple[str, str], tuple[int, dict[str, Any]]] = OrderedDict()
 #: How many joins of runs `_last` remembers.
-_MOST_READ = 1_000
+_MOST_REMEMBERED = 1_000
 
 
 def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False) -> DataFrame:
@@ -50,8 +50,8 @@ def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False
     """
     sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
     if reports:
-        said = F.when(F.col("report") != "", F.col("report"))
-        sums.append(F.array_join(F.collect_list(said), "\n").alias("report"))
+        reported = F.when(F.col("report") != "", F.col("report"))
+        sums.append(F.array_join(F.collect_list(reported), "\n").alias("report"))
     if isinstance(name, str):
         use = next(_uses.setdefault(name, itertools.count(1)))
         name = name if use == 1 else f"{name}-{use}"
@@ -80,10 +80,10 @@ def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
     if values["shards"] is None:
         before, gauges = _last.get(join, (None, {}))
         known = gauges if before in (batch - 1, batch) else {}
-        values |= dict.fromkeys(values, 0) | {gauge: known.get(gauge) for gauge in _STANDING}
-    _last[join] = batch, {gauge: values[gauge] for gauge in _STANDING}
+        values |= dict.fromkeys(values, 0) | {gauge: known.get(gauge) for gauge in _PERSISTENT}
+    _last[join] = batch, {gauge: values[gauge] for gauge in _PERSISTENT}
     _last.move_to_end(join)
-    if len(_last) > _MOST_READ:
+    if len(_last) > _MOST_REMEMBERED:
         _last.popitem(last=False)
 
 
@@ -94,8 +94,8 @@ def reports(progress: Any) -> list[dict[str, Any]]:
         for key, row in progress["observedMetrics"].items()
         if key.startswith("tidegate")
     ]
-    said = [text for row in rows for text in (row.get("report") or "").splitlines()]
-    return [json.loads(text) for text in said]
+    texts = [text for row in rows for text in (row.get("report") or "").splitlines()]
+    return [json.loads(text) for text in texts]
 
 
 def _plain(row: Any) -> Mapping[str, Any]:

@@ -108,23 +108,9 @@ def run(
     updates: list[DataFrame] = []
     if share is not None:
         job, control = share.take(job, inputs[0], number)
-        updates = [control.mapInArrow(packing.Orders(labels).__call__, packing.PACKED)]
-    packs = [
-        packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
-        for stream, frame in enumerate(inputs)
-    ]
-    packed = reduce(
-        lambda one, other: one.union(other),
-        [
-            # Rename by position: Spark would take a dot in a name for access to a field.
-            frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).mapInArrow(
-                pack.__call__, packing.PACKED
-            )
-            for frame, pack in zip(inputs, packs, strict=True)
-        ]
-        + updates,
-    )
-    groups = packed.groupBy("shard")
+        updates = [control.mapInArrow(packing.BudgetUpdates(labels).__call__, packing.PACKED)]
+    packed = [_pack(job, stream, frame, labels) for stream, frame in enumerate(inputs)]
+    groups = reduce(lambda one, other: one.union(other), packed + updates).groupBy("shard")
     shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
         compat.check_stateful(groups)
@@ -141,6 +127,14 @@ def run(
     return metrics.observe(results, name, reports=share is not None).mapInArrow(
         packing.unpack, result_schema
     )
+
+
+def _pack(job: Job, stream: int, frame: DataFrame, labels: tuple[int, ...]) -> DataFrame:
+    """Prepare one input and group its rows by shard: the stage before the shuffle."""
+    pack = packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
+    # Rename by position: Spark would take a dot in a name for access to a field.
+    renamed = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
+    return renamed.mapInArrow(pack.__call__, packing.PACKED)
 
 
 def settings_of(job: Job, result_schema: StructType) -> dict[str, Any]:
@@ -160,7 +154,7 @@ def _need_rocksdb(provider: str) -> None:
         )
 
 
-def _update(text: str) -> dict[str, Any]:
+def _parse_update(text: str) -> dict[str, Any]:
     """Parse a budget update as it stands in the pool's folder. Its amount is checked later."""
     try:
         update: dict[str, Any] = json.loads(text)
@@ -186,7 +180,7 @@ class _ShardInput:
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
-            self._updates.append(_update(note))
+            self._updates.append(_parse_update(note))
             return
         if len(data):
             self.bytes += len(data)
@@ -258,7 +252,7 @@ class _StreamingShard(StatefulProcessor):
     """The stateful operator. Spark calls it once per shard and batch."""
 
     def __init__(self, shard: _Shard, settings: dict[str, Any]) -> None:
-        self._sealed = _LazyPickle(shard)
+        self._pickled = _LazyPickle(shard)
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
         self._partitions: int = settings["shuffle partitions"]
@@ -274,22 +268,22 @@ class _StreamingShard(StatefulProcessor):
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         """Feed the shard's engine, yield its results, and save what changed."""
-        shard = self._sealed.open()
-        inbox = _ShardInput(shard.streams)
+        shard = self._pickled.open()
+        shard_input = _ShardInput(shard.streams)
         for frame in rows:
             for row in frame[["stream", "data", "note"]].itertuples(index=False, name=None):
-                inbox.add(*row)
+                shard_input.add(*row)
         label = int(key[0])
-        where = _where(self._operator, label, shard.labels, self._partitions)
-        opened = self._log.open(self._settings, where, lambda: shard.engine(label))
-        for data in shard.packed(inbox.feed(opened.engine)):
+        identity = _shard_identity(self._operator, label, shard.labels, self._partitions)
+        session = self._log.open(self._settings, identity, lambda: shard.engine(label))
+        for data in shard.packed(shard_input.feed(session.engine)):
             yield _frame(data, {})
-        shard.archive_shed(opened.engine, label)
-        carrier = {"state_bytes": opened.save(), "rebuilt": int(opened.rebuilt), "shards": 1}
-        counters = inbox.counters(opened.engine, carrier)
-        yield _frame(b"", counters, opened.engine.report() or "")
-        large = inbox.bytes > LARGE_BATCH
-        del inbox
+        shard.archive_shed(session.engine, label)
+        carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
+        counters = shard_input.counters(session.engine, carrier)
+        yield _frame(b"", counters, session.engine.report() or "")
+        large = shard_input.bytes > LARGE_BATCH
+        del shard_input
         if large:
             _release_unused()
 
@@ -311,18 +305,18 @@ def _batch_shard(
     """
 
     def run_shard(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        inbox = _ShardInput(shard.streams)
+        shard_input = _ShardInput(shard.streams)
         label = 0
         for batch in rows:
             label = batch.column("shard")[0].as_py() if batch.num_rows else label
             streams, notes = batch.column("stream").to_pylist(), batch.column("note").to_pylist()
             for stream, data, note in zip(streams, batch.column("data"), notes, strict=True):
-                inbox.add(stream, data.as_buffer(), note)
+                shard_input.add(stream, data.as_buffer(), note)
         engine = shard.engine(label)
-        for data in shard.packed(itertools.chain(inbox.feed(engine), engine.finish())):
+        for data in shard.packed(itertools.chain(shard_input.feed(engine), engine.finish())):
             yield _batch(data, {})
         shard.archive_shed(engine, label)
-        yield _batch(b"", inbox.counters(engine, {"shards": 1}))
+        yield _batch(b"", shard_input.counters(engine, {"shards": 1}))
 
     return run_shard
 
@@ -331,16 +325,18 @@ def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pandas(_frame(data, counters), schema=packing.RESULTS_ARROW)
 
 
-def _where(operator: str, label: int, labels: Sequence[int], partitions: int) -> state.Shard:
+def _shard_identity(
+    operator: str, label: int, labels: Sequence[int], partitions: int
+) -> state.Shard:
     """Identify the shard, the query and the batch that this task runs."""
     context = TaskContext.get()
-    told = context.getLocalProperty if context is not None else lambda name: None
+    property_of = context.getLocalProperty if context is not None else lambda name: None
     return state.Shard(
         label,
         labels,
         sharding.spark_hash(label) % partitions,
-        int(told("streaming.sql.batchId") or 0),
-        (told("sql.streaming.queryId"), operator, label),
+        int(property_of("streaming.sql.batchId") or 0),
+        (property_of("sql.streaming.queryId"), operator, label),
     )
 
 

@@ -116,7 +116,7 @@ class Note:
     clock: int | float | None = None
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def see(self, clock: int | float | None) -> None:
+    def advance(self, clock: int | float | None) -> None:
         """Advance the clock to a time, if that is later."""
         if clock is not None and (self.clock is None or clock > self.clock):
             self.clock = clock
@@ -133,7 +133,7 @@ class Note:
     def load(self, text: str) -> None:
         """Add the content of another note, given as JSON."""
         other = json.loads(text)
-        self.see(other["clock"])
+        self.advance(other["clock"])
         self.count(other["dropped"])
 
 
@@ -155,7 +155,7 @@ class Pack:
         note = Note()
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        spoke = False
+        sent = False
         for batch in batches:
             named = with_schema(batch.rename_columns(self.schema.names), self.schema)
             for part in cut_batch(named, CHUNK_BYTES):
@@ -163,10 +163,10 @@ class Pack:
                 rows += part.num_rows
                 size += part.nbytes
                 if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                    spoke = True
+                    sent = True
                     yield from self._chunk(held, note)
                     held, rows, size = [], 0, 0
-        if held or not spoke:
+        if held or not sent:
             yield from self._chunk(held, note)
 
     def _chunk(self, held: list[pa.RecordBatch], note: Note) -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,7 @@ class Pack:
             prepared, dropped = self.job.prepare(self.stream, batch)
             note.count(dropped)
             if prepared.num_rows:
-                note.see(pc.max(prepared.column("time")).as_py())
+                note.advance(pc.max(prepared.column("time")).as_py())
             parts = self._split(prepared, note)
         yield from self._rows(parts, note)
 
@@ -246,7 +246,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Orders:
+class BudgetUpdates:
     """The `mapInArrow` function of a pool's budget updates: send each update to every shard.
 
     An update travels as a note of the stream `NO_STREAM`.
@@ -257,9 +257,9 @@ class Orders:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Address each update, a text, to all shards."""
         for batch in batches:
-            for order in batch.column(0).to_pylist():
+            for update in batch.column(0).to_pylist():
                 n = len(self.labels)
-                columns = [self.labels, [NO_STREAM] * n, [b""] * n, [order] * n]
+                columns = [self.labels, [NO_STREAM] * n, [b""] * n, [update] * n]
                 arrays = [pa.array(c, f.type) for c, f in zip(columns, PACKED_ARROW, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=PACKED_ARROW)
 

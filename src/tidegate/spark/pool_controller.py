@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: How many budgets the shadow joins try, and the ratio of each to the next larger one.
-_SIZES, _STEP = 10, 2.0**-0.5
+_SIZES, _RATIO = 10, 2.0**-0.5
 
 
 @dataclass(frozen=True)
@@ -147,32 +147,32 @@ class PoolController:
         self.size = size
         self.objective = one_of(objective, OBJECTIVES, "objective")
         self.every = every
-        self.sizes = tuple(sorted({max(round(size * _STEP**step), 1) for step in range(_SIZES)}))
+        self.sizes = tuple(sorted({max(round(size * _RATIO**step), 1) for step in range(_SIZES)}))
         if folder is None:
-            self._passing = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
-            folder = self._passing.name
-        self._folder = updates.home(folder)
+            self._temporary = tempfile.TemporaryDirectory(prefix="tidegate-pool-")
+            folder = self._temporary.name
+        self._folder = updates.prepare_folder(folder)
         self._ledger = AllocationLedger(size)
         self._registry = JoinRegistry()
         self._reports: dict[str, Reports] = {}
         self._targets: dict[str, list[int]] = {}
-        self._noted: dict[str, Acknowledged] = {}
-        self._heard: set[tuple[str, int]] = set()
+        self._saved: dict[str, Acknowledged] = {}
+        self._processed: set[tuple[str, int]] = set()
         self._batches = 0
         self._id = uuid.uuid4().hex
         self._sessions: list[Any] = []
         self._lock = threading.RLock()
-        updates.own(self._folder, self._id)
-        self._remember()
+        updates.take_ownership(self._folder, self._id)
+        self._reserve_for_earlier_joins()
 
-    def _remember(self) -> None:
+    def _reserve_for_earlier_joins(self) -> None:
         """Reserve what joins of an earlier run had, until they are built again."""
         for name, known in updates.joins(self._folder, self.size).items():
             last = known[max(known)]
             if any(last):
-                followed = updates.noted(self._folder / name)
-                self._ledger.open(name, len(last), 1.0, 0, known, followed)
-                self._registry.await_(name)
+                confirmed = updates.load_confirmed(self._folder / name)
+                self._ledger.open(name, len(last), 1.0, 0, known, confirmed)
+                self._registry.expect(name)
                 self._reports[name] = Reports(len(last))
 
     # ---- joins come and go --------------------------------------------------------------------
@@ -197,24 +197,26 @@ class PoolController:
         return Share(self, name, check_weight(weight))
 
     def enter(
-        self, place: PoolMembership, job: Job, frame: DataFrame, shards: int
+        self, membership: PoolMembership, job: Job, frame: DataFrame, shards: int
     ) -> tuple[PooledJob, DataFrame]:
         """Add a join when its query is built. Return its job and the stream of its updates."""
         spark = frame.sparkSession
-        member, folder = self.admit(place, shards)
+        member, folder = self.admit(membership, shards)
         self._listen(spark)
-        return PooledJob(job, place.estimator, member), spark.readStream.text(f"file://{folder}")
+        return PooledJob(job, membership.estimator, member), spark.readStream.text(
+            f"file://{folder}"
+        )
 
-    def admit(self, place: PoolMembership, shards: int) -> tuple[Member, Path]:
+    def admit(self, membership: PoolMembership, shards: int) -> tuple[Member, Path]:
         """Add a join. Return what its shards must know, and the folder of its budget updates."""
-        name, estimator = place.share.name, place.estimator
+        name, estimator = membership.share.name, membership.estimator
         if self.in_bytes != (estimator.unit == "bytes"):
             raise TidegateError(
                 f'join "{name}" holds a number of rows, and the pool has "{self.memory}": give '
                 "the pool a number of rows"
             )
         folder = self._folder / name
-        weight, least = place.share.weight, estimator.least
+        weight, least = membership.share.weight, estimator.least
         with self._lock:
             self._check_owner()
             if self._registry.still_runs(name):
@@ -226,14 +228,14 @@ class PoolController:
                 self._ledger.renew(name, shards, weight, least)
                 self._registry.build(name, replays=False)
             else:
-                known, followed = updates.read(folder, self.size), updates.noted(folder)
-                self._ledger.open(name, shards, weight, least, known, followed)
+                known, confirmed = updates.read(folder, self.size), updates.load_confirmed(folder)
+                self._ledger.open(name, shards, weight, least, known, confirmed)
                 self._check_replay(name)
                 self._registry.build(name, replays=self._ledger.most(name) > 0)
                 folder.mkdir(parents=True, exist_ok=True)
                 # Send an update even if nothing changed: every first batch then has one, and all
                 # joins of the query report.
-                updates.write(folder, *self._ledger.begin(name), self.size)
+                updates.write(folder, *self._ledger.repeat_latest(name), self.size)
             self._reports[name] = Reports(shards, estimator.measure)
         return Member(self._id, name, self.sizes, estimator.second), folder
 
@@ -286,31 +288,31 @@ class PoolController:
         The pool's listener calls this as queries run. Call it yourself to have a report processed
         at once.
         """
-        said = [each for each in metrics.reports(progress) if each["pool"] == self._id]
-        at = (str(progress["runId"]), int(progress["batchId"]))
+        reports = [each for each in metrics.reports(progress) if each["pool"] == self._id]
+        run, batch = str(progress["runId"]), int(progress["batchId"])
         with self._lock:
-            if not said or at in self._heard:
+            if not reports or (run, batch) in self._processed:
                 return
-            self._heard.add(at)
-            mine = self._registry.on_progress(
-                at[0], str(progress["id"]), {each["join"] for each in said}
+            self._processed.add((run, batch))
+            reporting = self._registry.on_progress(
+                run, str(progress["id"]), {each["join"] for each in reports}
             )
-            for report in said:
+            for report in reports:
                 name, shard = report["join"], report["shard"]
-                if name in mine:
-                    last = self._ledger.confirm(name, shard, report["number"], report["allowed"])
-                    if last and updates.owner(self._folder) == self._id:
-                        updates.note(self._folder / name, last)
+                if name in reporting:
+                    final = self._ledger.confirm(name, shard, report["number"], report["allowed"])
+                    if final and updates.owner(self._folder) == self._id:
+                        updates.save_confirmed(self._folder / name, final)
                 # A report counts for the run that made it, even if it arrives after the run's end.
-                if name in self._registry and self._registry[name].run == at[0]:
+                if name in self._registry and self._registry[name].run == run:
                     self._reports[name].add(shard, report, 0.5 ** (1 / self.every))
             # Count joins, not queries: a query may contain several joins.
-            self._batches += len(mine)
+            self._batches += len(reporting)
             claiming = sum(self._registry.claims(name) for name in self._ledger.names)
-            if self._batches >= self.every * claiming or not mine or not self._targets:
+            if self._batches >= self.every * claiming or not reporting or not self._targets:
                 self.rebalance()
             else:
-                self._send()
+                self._send_updates()
 
     def rebalance(self) -> None:
         """Divide the memory anew, by everything reported so far."""
@@ -319,22 +321,21 @@ class PoolController:
             names = [name for name in self._ledger.names if self._registry.claims(name)]
             if names:
                 claims = {name: self._claim(name) for name in names}
-                kept = sum(
-                    map(
-                        self._ledger.most,
-                        filter(self._registry.reserves_memory, self._ledger.names),
-                    )
+                reserved = sum(
+                    self._ledger.most(name)
+                    for name in self._ledger.names
+                    if self._registry.reserves_memory(name)
                 )
                 least = sum(sum(claim.least) for claim in claims.values())
-                self._targets = divide(claims, max(self.size - kept, least), self.objective)
-            self._send()
+                self._targets = divide(claims, max(self.size - reserved, least), self.objective)
+            self._send_updates()
 
     def _claim(self, name: str) -> Claim:
         ledger = self._ledger
         own = self._reports[name]
-        return Claim(ledger.weight(name), ledger.least(name), ledger.ordered(name), own)
+        return Claim(ledger.weight(name), ledger.least(name), ledger.latest_shares(name), own)
 
-    def _send(self) -> None:
+    def _send_updates(self) -> None:
         """Send the updates that are safe now: first those that shrink, then those that grow.
 
         Send nothing if another pool has taken over the folder.
@@ -342,42 +343,42 @@ class PoolController:
         if updates.owner(self._folder) != self._id:
             return
         idle = {
-            name: [0] * len(self._ledger.ordered(name))
+            name: [0] * len(self._ledger.latest_shares(name))
             for name in self._ledger.names
             if not self._registry.claims(name) and self._registry.is_safely_stopped(name)
         }
         for _ in range(2):
             for name, update in self._ledger.updates(self._targets | idle).items():
                 updates.write(self._folder / name, *update, self.size)
-            for name in filter(self._registry.is_safely_stopped, self._everyone):
-                self._ledger.settle(name)
-            self._tidy()
-        for name in self._everyone:
-            followed = self._ledger.followed(name)
-            if self._noted.get(name) != followed:
-                self._noted[name] = followed
-                updates.note(self._folder / name, followed)
+            for name in filter(self._registry.is_safely_stopped, self._all_names):
+                self._ledger.assume_latest(name)
+            self._forget_removed()
+        for name in self._all_names:
+            confirmed = self._ledger.confirmed(name)
+            if self._saved.get(name) != confirmed:
+                self._saved[name] = confirmed
+                updates.save_confirmed(self._folder / name, confirmed)
 
     @property
-    def _everyone(self) -> list[str]:
+    def _all_names(self) -> list[str]:
         return [*self._ledger.names, *self._ledger.leaving]
 
-    def _tidy(self) -> None:
+    def _forget_removed(self) -> None:
         """Forget removed joins that have given back everything or no longer run."""
         for name in self._ledger.leaving:
             if not self._registry.may_run(name):
                 self._ledger.close(name)
-        for name in [name for name in self._reports if name not in self._everyone]:
-            self._registry.leave(name)
+        for name in [name for name in self._reports if name not in self._all_names]:
+            self._registry.remove(name)
             self._reports.pop(name)
-            self._noted.pop(name, None)
+            self._saved.pop(name, None)
 
     def _listen(self, spark: Any) -> None:
         """Listen to all queries of a session from now on."""
         if any(spark is known for known in self._sessions):
             return
         self._sessions.append(spark)
-        self._registry.prompt &= listen(spark, self)
+        self._registry.starts_precede_batches &= listen(spark, self)
 
     def start(self, run: str, query: str) -> None:
         """Register a query that starts, and send shares before its first batch."""
@@ -400,9 +401,9 @@ class PoolController:
         with self._lock:
             ledger = self._ledger
             ledger.check(name)
-            share, reports = ledger.ordered(name), self._reports[name]
+            share, reports = ledger.latest_shares(name), self._reports[name]
             missing = max(self._wanted(name) - sum(share), 0)
-            others = [other for other in self._everyone if other != name]
+            others = [other for other in self._all_names if other != name]
             waits_for = [other for other in others if ledger.most(other) > self._wanted(other)]
             return Standing(
                 name=name,

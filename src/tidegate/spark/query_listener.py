@@ -18,7 +18,7 @@ class QueryListener(Protocol):
         """Handle the end of a run. `in_flight`: a planned batch was not committed."""
 
 
-def listen(spark: Any, hearer: QueryListener) -> bool:
+def listen(spark: Any, listener: QueryListener) -> bool:
     """Register a query listener. Return True if start events precede the first batch.
 
     Spark Connect sends start events later. It also does not say which batches were planned when a
@@ -29,7 +29,7 @@ def listen(spark: Any, hearer: QueryListener) -> bool:
     is_classic = hasattr(spark, "_jsparkSession")
     queries: dict[str, Any] = {}
 
-    class Listener(StreamingQueryListener):
+    class SparkListener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:
             if is_classic:
                 # Spark delivers end events late, and a query that starts now may need the memory
@@ -38,10 +38,10 @@ def listen(spark: Any, hearer: QueryListener) -> bool:
                     self._end(run)
                 # Fetch it now: `get` only finds running queries.
                 queries[str(event.runId)] = spark.streams.get(str(event.id))
-            hearer.start(str(event.runId), str(event.id))
+            listener.start(str(event.runId), str(event.id))
 
         def onQueryProgress(self, event: Any) -> None:
-            hearer.on_progress(event.progress)
+            listener.on_progress(event.progress)
 
         def onQueryIdle(self, event: Any) -> None:
             pass
@@ -54,10 +54,10 @@ def listen(spark: Any, hearer: QueryListener) -> bool:
             if query is None and is_classic:
                 return
             for progress in [] if query is None else query.recentProgress:
-                hearer.on_progress(progress)
-            hearer.end(run, in_flight=query is None or _is_in_flight(query))
+                listener.on_progress(progress)
+            listener.end(run, in_flight=query is None or _is_in_flight(query))
 
-    spark.streams.addListener(Listener())
+    spark.streams.addListener(SparkListener())
     return is_classic
 
 

@@ -77,22 +77,22 @@ class EngineCache:
     def __init__(self) -> None:
         self._engines: dict[tuple[object, ...], tuple[bytes, float, Engine]] = {}
 
-    def take(self, place: tuple[object, ...], token: bytes) -> Engine | None:
-        """Remove and return the engine of a place if it has this token; remove it in any case.
+    def take(self, cache_key: tuple[object, ...], token: bytes) -> Engine | None:
+        """Remove and return the engine of a key if it has this token. Remove it in any case.
 
         The caller puts it back with `keep` once the new state is written. If anything fails before
         that, nobody sees the partly fed engine again.
         """
         now = time.monotonic()
-        found = self._engines.pop(place, None)
+        found = self._engines.pop(cache_key, None)
         self._engines = {
             key: entry for key, entry in self._engines.items() if now - entry[1] < IDLE_SECONDS
         }
         return found[2] if found is not None and found[0] == token else None
 
-    def keep(self, place: tuple[object, ...], token: bytes, engine: Engine) -> None:
+    def keep(self, cache_key: tuple[object, ...], token: bytes, engine: Engine) -> None:
         """Store an engine for the next batch."""
-        self._engines[place] = (token, time.monotonic(), engine)
+        self._engines[cache_key] = (token, time.monotonic(), engine)
 
 
 LIVE = EngineCache()
@@ -110,7 +110,7 @@ class Shard:
         Its partition in Spark's state store.
     batch
         The number of the current batch.
-    place
+    cache_key
         The key of its live engine: one shard of one operator of one query.
     """
 
@@ -118,7 +118,7 @@ class Shard:
     labels: Sequence[int]
     partition: int
     batch: int
-    place: tuple[object, ...]
+    cache_key: tuple[object, ...]
 
     @property
     def named(self) -> str:
@@ -143,8 +143,8 @@ class Shard:
         try:
             yield
         except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            raise self.damaged(f"cannot be read ({type(error).__name__}: {said})") from error
+            reason = str(error).strip().split("\n")[0]
+            raise self.damaged(f"cannot be read ({type(error).__name__}: {reason})") from error
 
 
 class Log:
@@ -157,15 +157,15 @@ class Log:
         clients = (each for each in vars(handle).values() if hasattr(each, "set_implicit_key"))
         self._client = next(clients, None)
 
-    def open(self, settings: str, shard: Shard, new: Callable[[], Engine]) -> EngineSession:
+    def open(self, settings: str, shard: Shard, make_engine: Callable[[], Engine]) -> EngineSession:
         """Return the engine as the last committed batch left it."""
         with shard.reading():
             meta = self._meta.get()
         if meta is None:
             self._check_new(shard)
-            LIVE.take(shard.place, b"")
+            LIVE.take(shard.cache_key, b"")
             return EngineSession(
-                self, settings, shard, new(), 0, 0, b"", shard.batch, rebuilt=False
+                self, settings, shard, make_engine(), 0, 0, b"", shard.batch, rebuilt=False
             )
         version, written_with, first, after, token, since = meta
         check_settings(
@@ -173,10 +173,10 @@ class Log:
             {"state version": VERSION, **json.loads(settings)},
         )
         token = bytes(token)
-        engine = LIVE.take(shard.place, token)
+        engine = LIVE.take(shard.cache_key, token)
         rebuilt = engine is None
         if engine is None:
-            engine = new()
+            engine = make_engine()
             engine.restore(self._read(shard, first, after))
         return EngineSession(
             self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt
@@ -240,7 +240,7 @@ class Log:
 
 
 def _checksum(label: int, number: int, data: bytes) -> int:
-    """Return a checksum of a value that also depends on its place."""
+    """Return a checksum of a value that also depends on where it is stored."""
     return zlib.crc32(data, zlib.crc32(f"{label} {number}".encode()))
 
 
@@ -288,7 +288,7 @@ class EngineSession:
         if records or first != self._first or not token:
             token = os.urandom(16)
             self._log.close(self._settings, first, after, token, self._since)
-        LIVE.keep(self._shard.place, token, self.engine)
+        LIVE.keep(self._shard.cache_key, token, self.engine)
         return sum(map(len, records))
 
 

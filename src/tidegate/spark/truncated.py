@@ -32,8 +32,8 @@ def run(spec: TruncatedJoin, frames: Sequence[DataFrame]) -> DataFrame:
     Only values that occur in all inputs travel to the driver, with their counts. The plan returns
     how many rows of each value to keep.
     """
-    named = [_named(spec, at, frame) for at, frame in enumerate(frames)]
-    counted = _counted(spec, named)
+    named = [_rename_columns(spec, at, frame) for at, frame in enumerate(frames)]
+    counted = _count_values(spec, named)
     values, table = _values(spec, named, counted)
     kept = plan(spec, values)
     kept_at_all = np.flatnonzero(kept.min(axis=0) > 0)
@@ -46,7 +46,8 @@ def run(spec: TruncatedJoin, frames: Sequence[DataFrame]) -> DataFrame:
         planned = F.broadcast(planned)
     in_part = (kept != values.counts)[:, kept_at_all].any(axis=1)
     parts = [
-        _kept(spec, at, frame, planned, ranked=bool(in_part[at])) for at, frame in enumerate(named)
+        _kept_rows(spec, at, frame, planned, ranked=bool(in_part[at]))
+        for at, frame in enumerate(named)
     ]
     joined = reduce(lambda one, other: one.join(other, _value_columns(spec)), parts)
     columns = [
@@ -61,7 +62,7 @@ def _value_columns(spec: TruncatedJoin) -> list[str]:
     return ["w", *(f"k{i}" for i in range(len(spec.relations[0].keys)))]
 
 
-def _named(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
+def _rename_columns(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
     """Rename an input's columns: window w, keys k0.. as in all inputs, own columns c<input>_0.."""
     relation = spec.relations[at]
     window = F.lit(0).cast("long")
@@ -96,7 +97,7 @@ def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
     return F.call_function("div", number - F.pmod(number, length), length)
 
 
-def _counted(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
+def _count_values(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
     """Count each value in each input, for values that occur in all of them."""
     value = _value_columns(spec)
     present = reduce(lambda a, b: a & b, [F.col(name).isNotNull() for name in value])
@@ -135,7 +136,7 @@ def _values(
     return Values(counts, at, totals), table
 
 
-def _kept(
+def _kept_rows(
     spec: TruncatedJoin, at: int, frame: DataFrame, planned: DataFrame, *, ranked: bool
 ) -> DataFrame:
     """Return the rows of one input that are kept."""
