@@ -22,7 +22,7 @@ class Small(Policy):
     """Keep the smallest keys' hashes: of no use, but a policy."""
 
     name: ClassVar[str] = "small"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         return -arrivals.key.astype(np.float64) * arrivals.importance
@@ -92,17 +92,15 @@ def test_a_policy_of_ones_own_conforms() -> None:
 def test_a_policy_that_fails_to_rank_is_named(
     fixed_ranks: Callable[..., NDArray[np.float64]], says: str
 ) -> None:
-    policy = type("Mine", (Small,), {"name": "mine", "fixed_ranks": fixed_ranks})()
+    policy = type("Mine", (Small,), {"name": "failing", "fixed_ranks": fixed_ranks})()
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
-    with pytest.raises(tg.TidegateError, match=f"policy mine .*{says}"):
+    with pytest.raises(tg.TidegateError, match=f"policy failing .*{says}"):
         tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ({"name": None}, "has no name"),
-        ({"name": ""}, "has no name"),
         ({"floor_weight": np.nan}, "must be a finite number, not nan"),
         ({"order_weight": "x"}, "must be a finite number, not 'x'"),
         ({"ranks": None}, "must have ranks, one of .*, not None"),
@@ -119,6 +117,11 @@ def test_a_policy_that_cannot_rank_is_refused(written: dict[str, Any], says: str
         conformance.check(policy)
     with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
         tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
+
+
+def test_a_policy_without_a_name_is_refused() -> None:
+    with pytest.raises(tg.TidegateError, match="policy Nameless has no name; write one"):
+        conformance.check(type("Nameless", (Policy,), {})())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, joined
 
+from tidegate.learning import scores
+
 if TYPE_CHECKING:
     from twins.window import NaiveJoin
+
+#: How `Scored` calls the formulas of `tidegate.learning.scores`, and the numbers they take.
+FORMULAS: dict[int, tuple[str, tuple[str, ...]]] = {
+    scores.RATE: ("rate", ()),
+    scores.LIFE: ("life", ()),
+    scores.HEEB: ("heeb", ("alpha",)),
+    scores.GREEDY_DUAL: ("greedy-dual", ()),
+    scores.SIMPPROB: ("simpprob", ()),
+    scores.DIMPPROB: ("dimpprob", ()),
+    scores.DGL: ("dgl", ("alpha", "beta", "instant")),
+    scores.IJOIN: ("ijoin", ("decay", "tau", "delta", "penalty", "p_init", "every")),
+    scores.AGE: ("age", ()),
+}
 
 
 class Ranker:
@@ -54,15 +69,18 @@ class Ranker:
 
 
 class Fixed(Ranker):
-    """A rank per uid (0 if not given), fixed at admission, on top of the floor if asked."""
+    """A rank per uid (0 if not given), fixed at admission, plus the weighted floor and number."""
 
-    def __init__(self, ranks: Mapping[int, float], use_floor: bool = False) -> None:
-        self.given, self.use_floor = ranks, use_floor
+    def __init__(
+        self, ranks: Mapping[int, float], floor_weight: float = 0.0, order_weight: float = 0.0
+    ) -> None:
+        self.given, self.floor_weight, self.order_weight = ranks, floor_weight, order_weight
         self.fixed: dict[int, float] = {}
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Fix the rank."""
-        self.fixed[row.uid] = self.given.get(row.uid, 0.0) + (floor if self.use_floor else 0.0)
+        rank = self.given.get(row.uid, 0.0)
+        self.fixed[row.uid] = rank + self.floor_weight * floor + self.order_weight * float(seq)
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Give the rank fixed at admission."""

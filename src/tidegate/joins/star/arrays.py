@@ -226,6 +226,6 @@ def _budgets(memory: int, pools: int) -> NDArray[np.int64]:
 
 def kind_of(policy: Policy) -> int:
     """How the loop ranks for a policy."""
-    if policy.ranks == "tuple":
+    if policy.ranks == "row":
         return star_layout.FIXED
     return star_layout.RATE if policy.ranks == "key" else _FORMULAS[policy.formula]
