@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, and how hard hypothesis tries."""
+"""One Spark session for all tests of a process, and Hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Compiling and a shared machine make single examples slow, which says nothing about the code.
+# Compiling and a busy machine can make single examples slow; that is no defect of the code.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", _patient, max_examples=40)
 settings.register_profile("ci", _patient, max_examples=15, derandomize=True)
 settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
-# Tests end before the better one of Java's two compilers pays for itself: a third less to compute.
+# Tests are too short for Java's optimising compiler to pay off: without it they need a third less.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark's tests, which take longest, and of these with queries that are killed."""
+    """Run Spark's tests first, because they take longest, and of those the killed queries first."""
     first = ["test_crash.py", "test_star.py", "test_sampled.py", "test_cluster.py", "test_join.py"]
 
     def place(item: pytest.Item) -> tuple[bool, int]:
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Embedded Spark on two cores."""
+    """Yield embedded Spark on two cores."""
     from tidegate.spark.session import session
 
     running = session(

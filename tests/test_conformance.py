@@ -1,4 +1,4 @@
-"""Every policy keeps to the rules, one that a user writes too, and those that do not are told."""
+"""Built-in and user-written policies keep the rules; those that break them are named in errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.policies.base import Ranks
 
 @dataclass(frozen=True)
 class Small(Policy):
-    """Keep the smallest keys' hashes: of no use, but a policy."""
+    """Keep the rows with the smallest key hashes: useless, but a valid policy."""
 
     name: ClassVar[str] = "small"
     ranks: ClassVar[Ranks] = "row"
@@ -29,7 +29,7 @@ class Small(Policy):
 
 
 class Moody(Small):
-    """Ranks that depend on how often it was asked."""
+    """A policy whose ranks depend on how often it was called."""
 
     name: ClassVar[str] = "moody"
     asked: ClassVar[list[int]] = []
@@ -40,7 +40,7 @@ class Moody(Small):
 
 
 class Whole(Small):
-    """Ranks that are whole numbers."""
+    """A policy whose ranks are integers."""
 
     name: ClassVar[str] = "whole"
 

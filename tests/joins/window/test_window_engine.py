@@ -1,4 +1,4 @@
-"""The window engine against its slow twin, result for result."""
+"""Compare the window engine with its slow twin, result for result."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ Cell = tuple[int, int, Any, int]  # side, key, time, uid
 
 @dataclass
 class Case:
-    """A join, its input in feeds, and where the state is handed on."""
+    """A join, its input in feeds, and after which feeds the engine is restarted."""
 
     spec: WindowJoin
     feeds: list[list[Cell]]
-    clocks: list[tuple[Any, Any]] = field(default_factory=list)  # by feed, where there are any
+    clocks: list[tuple[Any, Any]] = field(default_factory=list)  # one pair per feed, or none at all
     restarts: set[int] = field(default_factory=set)
 
 
@@ -116,7 +116,7 @@ def scored(spec: WindowJoin, formula: int, **kwargs: Any) -> rankers.Scored:
 
 
 def counting(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> dict[str, Any]:
-    """How the twin counts arrivals by key, for a policy that needs counts."""
+    """Return how the twin counts arrivals by key."""
     policy = spec.policy
     kwargs: dict[str, Any] = {"halflife": spec.halflife or None, "cap": rules.cap}
     if not isinstance(policy, ByFrequency):
@@ -137,7 +137,7 @@ def counting(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> di
 
 
 def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rankers.Ranker:
-    """The twin's ranker for a policy, from the policy's class attributes alone."""
+    """Return the twin's ranker for a policy; it follows from the policy's class attributes."""
     policy = spec.policy
     if spec.memory is None:
         return rankers.Fixed({})
@@ -158,7 +158,7 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rank
 
 
 def fixed(spec: WindowJoin, rows: list[naive.Row]) -> rankers.Fixed:
-    """The twin's ranker for a policy that fixes ranks on arrival."""
+    """Return the twin's ranker for a policy that fixes ranks on arrival."""
     arrivals = Arrivals(
         np.array([r.time for r in rows], spec.unit.dtype),
         np.array([r.side for r in rows], np.int8),
@@ -209,7 +209,7 @@ def held_of(engine: WindowEngine) -> set[int]:
 
 
 def passed_on(engine: WindowEngine, log: list[bytes]) -> WindowEngine:
-    """A new engine with the state of the old one, by way of its log."""
+    """Return a new engine with the state of the old one, restored from its log."""
     if engine.log_is_heavy or not log or len(log) > 3:
         log[:] = engine.snapshot()
     else:
@@ -220,7 +220,7 @@ def passed_on(engine: WindowEngine, log: list[bytes]) -> WindowEngine:
 
 
 def run_case(case: Case) -> Counter[tuple[int, int]]:
-    """Run both and compare after every feed; gives all pairs."""
+    """Run engine and twin, compare them after every feed, and return all pairs."""
     engine = WindowEngine(case.spec, keep_shed=True)
     slow = twin(case, engine)
     log: list[bytes] = []
@@ -264,9 +264,9 @@ def takes_unbounded_windows(policy: Policy) -> bool:
     return True
 
 
-#: Every policy without settings, a new one too.
+#: Every policy with its default settings; a new policy is found by itself.
 EVERY = [policy for policy in (kind() for kind in POLICIES.values()) if has_twin(policy)]
-#: Some with settings.
+#: These, and some with other settings.
 policies = st.one_of(
     st.sampled_from([policy for policy in EVERY if takes_unbounded_windows(policy)]),
     st.builds(
@@ -300,20 +300,20 @@ ending = st.sampled_from(
 
 @st.composite
 def changing(draw: st.DrawFn, values: st.SearchStrategy[Any], times: st.SearchStrategy[Any]) -> Any:
-    """One value, or a schedule of several."""
+    """Draw one value, or a schedule of several."""
     if draw(st.integers(0, 2)):
         return draw(values)
     return [(start, draw(values)) for start in sorted(draw(st.sets(times, min_size=1, max_size=4)))]
 
 
 def values_of(setting: Any) -> list[Any]:
-    """What a setting is at any time."""
+    """Return all values that a setting has over time."""
     return [value for _, value in setting] if isinstance(setting, list) else [setting]
 
 
 @st.composite
 def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
-    """Rows in any order, all in order of time, or each stream in order on its own."""
+    """Draw a case: rows in any order, all in order of time, or each stream in order."""
     real = draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
@@ -442,7 +442,7 @@ def test_memory_of_the_whole_window_is_exact(policy: Policy, shed_when: str) -> 
 
 @pytest.mark.parametrize("policy", [Rand(), Prob(), Prob("window"), Prob("sketch")])
 def test_bytes_are_those_really_held(policy: Policy) -> None:
-    """All arrays and all payload fit in the memory, but for what a batch in flight takes."""
+    """All arrays and all payload fit in the memory, except those of the current batch."""
     budget, batch = 4_000_000, 500
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=10**9, memory="4 MB", policy=policy
@@ -471,7 +471,7 @@ def test_bytes_are_those_really_held(policy: Policy) -> None:
     ids=lambda policy: "-".join(str(value) for value in policy.settings().values()),
 )
 def test_what_was_learned_survives_restarts(policy: Policy) -> None:
-    """Many batches with a new engine after each give what one engine gives."""
+    """A new engine after each batch gives the same results as one engine."""
     rng = np.random.default_rng(11)
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=90, memory=48, policy=policy, importance="w"
@@ -499,7 +499,7 @@ def test_what_was_learned_survives_restarts(policy: Policy) -> None:
     ids=lambda policy: policy if isinstance(policy, str) else f"{policy.name}-{policy.frequencies}",
 )
 def test_cuts_and_restarts_change_nothing_in_a_large_memory(policy: Any) -> None:
-    """Where ranks that move are not looked up at every turn, and keys come and go."""
+    """Above the limit of exact ranking, and with keys that come and go."""
     rng = np.random.default_rng(12)
     spec = window_join(
         INTEGERS,
@@ -534,7 +534,7 @@ def test_cuts_and_restarts_change_nothing_in_a_large_memory(policy: Any) -> None
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_many_tuples_of_few_keys_survive_a_restart(name: str) -> None:
-    """More tuples than the first tables have room for, and fewer keys."""
+    """There are more rows than the initial tables have room for, and few keys."""
     spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=5000, memory=3000, policy=name)
     first = [(0, t % 10, t, t) for t in range(4000)]
     last = [(1, t % 10, t, t) for t in range(4000, 4020)]
@@ -554,7 +554,7 @@ def test_many_tuples_of_few_keys_survive_a_restart(name: str) -> None:
 @pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])
 @pytest.mark.parametrize("schema", [INTEGERS, REALS])
 def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]) -> None:
-    """Long enough for several fits, with keys whose worth changes, cut and handed on."""
+    """Long enough for several fits; keys change their worth; several feeds and restarts."""
     rng = np.random.default_rng(5)
     spec = window_join(schema, schema, on="k", time="t", within=within, memory=20, policy="auto")
     cells = []
@@ -579,7 +579,7 @@ def test_what_is_learned_is_part_of_a_memory_in_bytes(name: str, learns: str) ->
 
 
 def test_auto_forgets_as_its_twin_does() -> None:
-    """All keys change places, after censuses enough to know what is usual."""
+    """All keys change places, after enough refits to know what is usual."""
     rng = np.random.default_rng(7)
     spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory=40, policy="auto")
     cells = []
@@ -596,7 +596,7 @@ def test_auto_forgets_as_its_twin_does() -> None:
 
 
 def test_an_age_curve_is_learned() -> None:
-    """Partners come at two ages only; what tuples in between are worth is found out."""
+    """Partners come at two ages only; the join learns what rows in between are worth."""
     units, window = 3000, 100
     left = [(0, key, 10 * key, key) for key in range(units)]
     right = [
@@ -625,7 +625,7 @@ def test_an_age_curve_is_learned() -> None:
 
 
 def test_a_long_window_before_short_ones() -> None:
-    """Many expire before what came earlier; what is held, and the heap of them, stays small."""
+    """Many rows expire before earlier ones; held rows and their heap stay few."""
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=[(0, 10**6), (5, 10)], memory=64
     )
@@ -635,14 +635,14 @@ def test_a_long_window_before_short_ones() -> None:
         for _ in engine.feed([[prepared(spec, cells, side)] for side in range(2)]):
             pass
     counters = engine.take_counters()
-    # Five a side of the long window, nine a side of the short one; the last tick is still open.
+    # Per side: five rows of the long window, nine of the short one; the last tick is still open.
     assert counters["held"] == 2 * (5 + 9)
     assert counters["shed"] == 0
     assert engine._tables.core.late.shape[1] < 1000
 
 
 def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:
-    """It hears from other shards how far the streams have come."""
+    """Other shards' clocks tell it that a smaller memory is in force."""
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=100, memory=[(0, 8), (20, 2)], policy="fifo"
     )
@@ -660,7 +660,7 @@ def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_schedules_survive_restarts(name: str) -> None:
-    """Many batches with a new engine after each give what one engine gives, for every policy."""
+    """For every policy, a new engine after each batch gives the same results as one engine."""
     rng = np.random.default_rng(7)
     spec = window_join(
         INTEGERS,
