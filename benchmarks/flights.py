@@ -25,7 +25,7 @@ def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(Path(found.submodule_search_locations[0]) / "data" / name)
 
 
-def _shed_log() -> pd.DataFrame:
+def _departures() -> pd.DataFrame:
     """Return flights with their departure time, in order of it."""
     flights = _read("flights.csv.zip").dropna(subset=["tailnum", "dep_delay"])
     minutes = flights["sched_dep_time"] % 100 + flights["dep_delay"]
@@ -43,7 +43,7 @@ def weather(n: int, seed: int) -> Tables:
     """Return the weather readings of an airport, and its first n departures, whatever the seed."""
     readings = _read("weather.csv")
     readings = readings.assign(time=pd.to_datetime(readings["time_hour"])).sort_values("time")
-    flights = _shed_log().head(n)
+    flights = _departures().head(n)
     readings = readings[readings["time"] <= flights["time"].max()]
     return (
         _table(flights, ["origin", "time", "flight"]),
@@ -53,7 +53,7 @@ def weather(n: int, seed: int) -> Tables:
 
 def planes(n: int, seed: int) -> Tables:
     """Return landings and departures; those of one plane are partners."""
-    flights = _shed_log().dropna(subset=["air_time"]).head(n)
+    flights = _departures().dropna(subset=["air_time"]).head(n)
     landed = flights["time"] + pd.to_timedelta(flights["air_time"], unit="min")
     landings = flights.assign(time=landed).sort_values(["time", "tailnum"], kind="stable")
     columns = ["tailnum", "time", "flight"]
