@@ -1,4 +1,4 @@
-"""Run the benchmarks: all, or those that are named."""
+"""Run all benchmarks, or those that are named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from benchmarks import (
     wide,
 )
 
-#: By name: how to run a part, in full or quickly.
+#: The function that runs each part, in full or quickly.
 PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "spark": lambda quick, step: spark.run(spark.QUICK if quick else spark.FULL, step),
     "kernel": lambda quick, step: kernel.run(kernel.QUICK if quick else kernel.FULL, step),
@@ -83,8 +83,8 @@ def main(
 ) -> None:
     """Measure the design's figures in one run, and write BENCHMARKS.md.
 
-    Parts that are not run keep their earlier section. All of them take about 20 minutes on two
-    cores, on a machine that does nothing else.
+    Parts that do not run keep their earlier section. All parts take about 20 minutes on two cores
+    of an otherwise idle machine.
     """
     for name in names or ():
         if name not in PARTS:
@@ -102,7 +102,7 @@ def main(
         for table in report.tables_on_screen(done[name]):
             console.print(table)
         if target is not None:
-            # After every part, so that a run that is broken off keeps what it has.
+            # Write after every part, so that an interrupted run keeps its results.
             old = target.read_text() if target.exists() else ""
             target.write_text(report.merged(old, done, texts, list(PARTS)))
     console.print(report.on_screen(done))
@@ -112,7 +112,7 @@ def main(
 
 
 def _run(console: Console, name: str, place: str, quick: bool) -> report.Section:
-    """Run a part, and show what it is doing and for how long."""
+    """Run a part, and show what it measures and how long it takes."""
     start = time.monotonic()
 
     def elapsed() -> str:

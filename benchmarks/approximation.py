@@ -1,4 +1,4 @@
-"""What it costs in results that ranks which move are not all looked up at every eviction."""
+"""Measure how many results are lost because moving ranks are not all computed at each eviction."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Tables = tuple[pa.Table, pa.Table]
 
 @dataclass(frozen=True)
 class Scale:
-    """Tuples of memory with seeds for each, and how long the streams are."""
+    """Memories in rows with seeds for each, and the length of the streams."""
 
     memories: tuple[tuple[int, int], ...] = ((100, 3), (1_000, 2), (10_000, 1))
     windows: int = 5
-    most: int = 20_000  # ticks: an exact ranking of so much memory takes long
+    most: int = 20_000  # ticks: an exact ranking of a large memory takes long
 
 
 FULL = Scale()
 QUICK = Scale(memories=((100, 1), (400, 1)))
 
-#: By what matters: streams of so many ticks whose window is so long.
+#: Stream generators by what matters in them; arguments are ticks, window and seed.
 STREAMS: dict[str, Callable[[int, int, int], Tables]] = {
     "Zipf(1)": lambda n, window, seed: zipf(n, domain=window // 2, seed=seed),
     "replies": lambda n, window, seed: echoes(n, window=window, domain=window // 2, seed=seed),
@@ -38,7 +38,7 @@ STREAMS: dict[str, Callable[[int, int, int], Tables]] = {
 
 
 def moving() -> dict[str, Policy]:
-    """Every policy whose ranks fall as well as rise."""
+    """Return every policy whose ranks fall as well as rise."""
     found = {name: kind() for name, kind in POLICIES.items() if kind.ranks in ("life", "score")}
     more: dict[str, Policy] = {
         "prob, window": Prob("window"),
@@ -50,7 +50,7 @@ def moving() -> dict[str, Policy]:
 
 @dataclass(frozen=True)
 class Kept:
-    """Results of one policy with all ranks looked up, and with the queue; seconds of each."""
+    """Results and seconds of one policy, with the exact ranking and with the queue."""
 
     exact: float
     queue: float
@@ -59,19 +59,19 @@ class Kept:
 
     @property
     def share(self) -> float:
-        """What the queue keeps of what an exact ranking has."""
+        """The queue's results as a share of the exact ranking's."""
         return self.queue / self.exact
 
 
 def measure(tables: Tables, window: int, memory: int, policy: Policy) -> Kept:
-    """The same streams with and without the queue."""
+    """Join the same streams with and without the queue."""
     found = []
     for limit in (2**62, 0):
         feeder = Feeder(
             tables[0].schema, exact_limit=limit, within=window, memory=memory, policy=policy
         )
         results, seconds = 0, 0.0
-        # In batches, as a stream has them; after one, a queue looks all ranks up.
+        # Feed in batches, like a stream: after each batch the queue computes all ranks.
         for start in range(0, len(tables[0]), window):
             inputs = feeder.prepare(tables, start, window)
             began = time.process_time()
@@ -83,11 +83,11 @@ def measure(tables: Tables, window: int, memory: int, policy: Policy) -> Kept:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Every moving policy, at every memory."""
+    """Measure every policy with moving ranks at every memory."""
     rows, shares = [], {}
     for name, make in STREAMS.items():
         for memory, seeds in scale.memories:
-            window = memory  # half of the tuples that are live fit
+            window = memory  # half of the live rows fit
             ticks = min(scale.windows * window, scale.most)
             streams = [make(ticks, window, seed) for seed in range(seeds)]
             for label, policy in moving().items():

@@ -19,7 +19,7 @@ from tidegate.streams.constrained import Numbers, Places, arrivals
 
 @dataclass(frozen=True)
 class Scale:
-    """Child tuples and k of figure 10, child tuples and ks of figure 11, windows in rows."""
+    """Child rows and k of figure 10, child rows and ks of figure 11, windows in rows."""
 
     children: int = 60_000
     oac: int = 5_000
@@ -32,22 +32,22 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(3_000, 250, 4_000, 200, (0, 80, 400), 2_500, 500)
-#: Microseconds a tuple that the paper has for figure 10.
+#: The paper's microseconds per row in figure 10.
 PAPER = {"CA": 25, "OAC": 23, "CA and OAC": 28}
-#: From about which k on, in figure 11, the paper's state is larger with both.
+#: The k above which, in figure 11, the paper's state is larger with both constraints.
 CROSSING = 2_000
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Streams, and the constraints that they keep to."""
+    """Streams, and the constraints that they satisfy."""
 
     tables: dict[str, pa.Table]
     constraints: tuple[Constraint, ...]
 
 
 def clustered_and_ordered(scale: Scale, seed: int = 1) -> Mixed:
-    """CA(0) on S1.A and OAC(k) on S3.B; a quarter of S1 has no child in S3 (figure 10)."""
+    """Generate CA(0) on S1.A and OAC(k) on S3.B; a quarter of S1 has no child in S3 (figure 10)."""
     n, k = scale.children, scale.oac
     moving, filling = (np.random.default_rng([seed, each]) for each in range(2))
     values = np.arange(n, dtype=np.int64)
@@ -56,7 +56,7 @@ def clustered_and_ordered(scale: Scale, seed: int = 1) -> Mixed:
     ordered = np.empty(n)
     ordered[np.argsort(late, kind="stable")] = values
     near = np.clip(many + moving.integers(-50, 51, len(many)), 0, n - 1)
-    # Odd values are in no tuple of S3, and have their place in the order as others do.
+    # Odd values occur in no row of S3; they have a place in the order like other values.
     b = 2 * near + (moving.random(len(many)) < 0.25)
     names = moving.permutation(values)
     places = {"S1": np.arange(len(many)) / 5, "S2": values - 0.1, "S3": ordered + 0.05}
@@ -66,13 +66,13 @@ def clustered_and_ordered(scale: Scale, seed: int = 1) -> Mixed:
 
 
 def clustered_and_referring(scale: Scale, k: int, seed: int = 1) -> Mixed:
-    """CA on S1.A and RIDS(k) on S1 -> S2, two parents to a child (figure 11).
+    """Generate CA on S1.A and RIDS(k) on S1 -> S2, two parents per child (figure 11).
 
-    The two come close to each other, and up to k tuples before their child. Both constraints are as
-    tight as the streams are.
+    The parents arrive close together, up to k rows before their child. Both constraints hold with
+    equality.
     """
-    # Parents come before their children: with these, and without what comes after `parents_of`
-    # children, both streams go on to the end.
+    # Parents come before their children. With these extra parents, and without the rows after
+    # `parents_of` children, both streams last to the end.
     n = scale.parents_of + k + scale.ca
     moving, filling = (np.random.default_rng([seed, k, each]) for each in range(2))
     values = np.arange(n, dtype=np.int64)
@@ -100,7 +100,7 @@ def clustered_and_referring(scale: Scale, k: int, seed: int = 1) -> Mixed:
 def _tables(
     places: dict[str, Places], keys: dict[str, dict[str, Numbers]], filling: np.random.Generator
 ) -> dict[str, pa.Table]:
-    """Streams in one order of arrival, as `tidegate.streams.many_one` has them."""
+    """Put streams into one order of arrival, like `tidegate.streams.many_one`."""
     return {
         name: pa.table({**keys[name], "D": filling.integers(0, 100, len(own)), "t": own}).sort_by(
             "t"
@@ -110,7 +110,7 @@ def _tables(
 
 
 def figure_10(scale: Scale, step: Step) -> dict[str, Ran]:
-    """CA and OAC, each alone and together, and SWJ."""
+    """Run CA and OAC, each alone and together, and SWJ."""
     mixed = clustered_and_ordered(scale)
     ca, oac = mixed.constraints
     common: dict[str, Any] = {
@@ -133,7 +133,7 @@ def figure_10(scale: Scale, step: Step) -> dict[str, Ran]:
 
 
 def figure_11(k: int, scale: Scale) -> dict[str, Ran]:
-    """CA alone, CA and RIDS, and what tidegate makes of both."""
+    """Run CA alone, CA with RIDS, and tidegate's choice."""
     mixed = clustered_and_referring(scale, k)
     common: dict[str, Any] = {
         "joins": FIGURE_3C,
@@ -152,12 +152,12 @@ def figure_11(k: int, scale: Scale) -> dict[str, Ran]:
 
 
 def held(each: Ran) -> float:
-    """Tuples held on average, over the second half of the stream."""
+    """Return the mean number of held rows over the second half of the stream."""
     return statistics.mean(each.held[len(each.held) // 2 :])
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Figure 10: both are better than each. Figure 11: both may be worse than one."""
+    """Figure 10: both constraints beat each one. Figure 11: both may be worse than one."""
     together = figure_10(scale, step)
     state = {name: held(each) for name, each in together.items()}
     less = state["CA and OAC"] / min(state["CA"], state["OAC"])

@@ -1,4 +1,4 @@
-"""Constrained joins in the settings of Babu, Srivastava, Widom: state, cost and tracking of k."""
+"""Constrained joins in the settings of Babu, Srivastava, Widom: state, cost, and tracking k."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.streams import links, many_one
 
 @dataclass(frozen=True)
 class Scale:
-    """Tuples of a child stream, windows in rows, adherences, and packets of the links."""
+    """Rows of a child stream, windows in rows, ks, and packets of the links."""
 
     children: int = 60_000
     window: int = 50_000
@@ -40,20 +40,20 @@ FIGURE_3B = ["S1.A -> S3.A", "S2.A -> S3.A"]
 FIGURE_3C = ["S1.A -> S2.A"]
 JOINS = {"rids": FIGURE_3A, "ca": FIGURE_3B, "oap": FIGURE_3B, "oac": FIGURE_3C}
 FILTERED = {"rids": ("S2", "S3"), "ca": ("S3",), "oap": ("S3",), "oac": ("S2",)}
-#: Microseconds a tuple of the paper's table 1, k-Mon's and SWJ's.
+#: Microseconds per row in the paper's table 1, for k-Mon and SWJ.
 PAPER = {
     "rids": ((20, 24), (40, 26), (43, 28), (45, 28), (46, 28)),
     "ca": ((22, 20), (24, 21), (25, 23), (27, 23), (28, 24)),
     "oap": ((21, 21), (23, 21), (24, 22), (25, 23), (27, 25)),
     "oac": ((20, 18), (20, 18), (20, 18), (21, 18), (22, 18)),
 }
-#: What the paper watches with (sections 4.4, 5.4 and 6.4).
+#: The paper's monitors (sections 4.4, 5.4 and 6.4).
 MONITORS = {
     "RIDS": ("rids", Monitor(c=1.0, p=0.01, window=500)),
     "CA": ("ca", Monitor(c=1.2, p=0.01, window=1000)),
     "OAP": ("oap", Monitor(c=1.2, p=0.01, window=1000)),
 }
-#: What tidegate watches with by default, where that is not the same.
+#: tidegate's default monitors, if they differ.
 OURS = {"RIDS, c=1.2, W=1,000": ("rids", Monitor())}
 #: No variation, gradual rise, gradual fall, sudden rise, sudden fall, as shares of the largest k.
 COURSE = ((0, 0.5), (0.2, 0.5), (0.35, 1), (0.5, 0.5), (0.65, 0.5), (0.65, 1), (0.8, 1), (0.8, 0.5))
@@ -61,7 +61,7 @@ COURSE = ((0, 0.5), (0.2, 0.5), (0.35, 1), (0.5, 0.5), (0.65, 0.5), (0.65, 1), (
 
 @dataclass(frozen=True)
 class Ran:
-    """What a join held after each batch, what it took, what it gave, and the k it used."""
+    """What a join held after each batch, its time, its results, and the k it used."""
 
     held: tuple[int, ...]
     micros: float
@@ -70,7 +70,7 @@ class Ran:
 
 
 def constraints_of(kind: str, k: int | None) -> list[Constraint]:
-    """The constraints that a kind of stream is made for."""
+    """Return the constraints that a kind of stream satisfies."""
     if kind == "rids":
         return [RIDS("S1 -> S2", k=k), RIDS("S1 -> S3", k=k)]
     if kind == "oac":
@@ -80,7 +80,7 @@ def constraints_of(kind: str, k: int | None) -> list[Constraint]:
 
 
 def ran(tables: dict[str, pa.Table], batch: int, **settings: Any) -> Ran:
-    """Run a join over tables, so many tuples at once; what is prepared first is not measured."""
+    """Run a join over tables, a number of rows at a time; preparing the rows is not measured."""
     spec = constrained_join({n: t.schema for n, t in tables.items()}, lag=0, **settings)
     job = ConstrainedJob(spec)
     order = [
@@ -112,7 +112,7 @@ def ran(tables: dict[str, pa.Table], batch: int, **settings: Any) -> Ran:
 
 
 def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
-    """State and cost for each k, with the sliding window join beside (figures 4, 6, 8 and 20)."""
+    """Measure state and cost for each k, and for SWJ (figures 4, 6, 8 and 20)."""
     rows: list[tuple[str, ...]] = []
     for at, k in enumerate(scale.ks):
         step(f"{kind.upper()}, k={k:,}")
@@ -145,7 +145,7 @@ def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Tracked:
-    """How well k was followed."""
+    """How well the monitor tracked k."""
 
     worst_block: float
     missing: float
@@ -154,7 +154,7 @@ class Tracked:
 
 
 def tracked(kind: str, monitor: Monitor, scale: Scale) -> Tracked:
-    """A k that changes, found by watching (figures 5, 7 and 9)."""
+    """Track a k that changes (figures 5, 7 and 9)."""
     course = [(share, part * scale.watched_k) for share, part in COURSE]
     tables = many_one(scale.watched, kind=kind, k=course, seed=7)
     common: dict[str, Any] = {
@@ -184,13 +184,13 @@ def tracked(kind: str, monitor: Monitor, scale: Scale) -> Tracked:
 
 
 def _blocks(results: pa.Table, size: int) -> Any:
-    """Results by block of arrivals."""
+    """Count results by block of arrivals."""
     times = [results.column(name).to_numpy() for name in results.column_names if name[:2] == "t_"]
     return np.bincount(np.max(times, axis=0) // size)
 
 
 def motivating(scale: Scale) -> tuple[Ran, Ran]:
-    """Section 1.1: three links, windows of 10 minutes."""
+    """Run the query of section 1.1: three links, windows of 10 minutes."""
     tables = links(scale.seconds, rate=scale.rate, delay=1.0, seed=1)
     common: dict[str, Any] = {
         "joins": ["C.pid <-> B.pid", "B.pid <-> O.pid"],
@@ -209,7 +209,7 @@ def motivating(scale: Scale) -> tuple[Ran, Ran]:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """State against k, cost against SWJ, tracking of k, and the motivating query."""
+    """Measure state against k, cost against SWJ, tracking of k, and the motivating query."""
     rows = [row for kind in JOINS for row in against_k(kind, scale, step)]
     found = {}
     for name, (kind, monitor) in {**MONITORS, **OURS}.items():

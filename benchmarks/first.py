@@ -1,7 +1,7 @@
 """The first batch of a query in a fresh process: `python -m benchmarks.first WAY FOLDER`.
 
-Prints one line of JSON: how long Spark took to start, and for the first query and a second one,
-the first batch and all the time from building the query to the end of that batch.
+It prints one line of JSON: the time Spark took to start and, for the first query and a second one,
+the time of the first batch and the time from building the query to the end of that batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(way: str, folder: Path) -> dict[str, Any]:
 
 
 def in_new_process(way: str, folder: Path, **environment: str) -> dict[str, Any]:
-    """Do the same in a process of its own."""
+    """Do the same in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.first", way, str(folder)],
         cwd=Path(__file__).parents[1],

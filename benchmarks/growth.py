@@ -1,4 +1,4 @@
-"""What a tuple costs as memory, window, batches and shards grow, against the smallest."""
+"""Measure the cost per row as memory, window, batches and shards grow, relative to the smallest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.streams import uniform
 
 @dataclass(frozen=True)
 class Scale:
-    """The sizes to go through, and how long."""
+    """The sizes to measure, and how long."""
 
     memories: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     windows: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
@@ -45,7 +45,7 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds a tuple, in all and in the loop, and how many results a tuple found."""
+    """Seconds per row, in total and in the loop, and results per row."""
 
     whole: Samples
     loop: Samples
@@ -53,7 +53,7 @@ class Cost:
 
 
 class _Track:
-    """One engine on its own input, brought to where its memory and window are full."""
+    """One engine with its own input, fed until its memory and window are full."""
 
     def __init__(self, scale: Scale, within: int, domain: int, **settings: Any) -> None:
         self._ticks = scale.ticks
@@ -84,7 +84,7 @@ class _Track:
 
 
 def _costs(scale: Scale, tracks: Sequence[_Track], policy: str) -> list[Cost]:
-    """All tracks in turns, so that what else the machine does falls on all of them."""
+    """Measure all tracks in turns, so that other load on the machine affects all of them."""
     feeders = [track.start(policy) for track in tracks]
     fed = [
         [feeder.feed(track.round(at)) for feeder, track in zip(feeders, tracks, strict=True)]
@@ -102,23 +102,23 @@ def _costs(scale: Scale, tracks: Sequence[_Track], policy: str) -> list[Cost]:
 
 
 def by_memory(scale: Scale, policy: str, tracks: Sequence[_Track]) -> dict[int, Cost]:
-    """Memory always full: a window of four times it, and keys in proportion."""
+    """Keep the memory full: the window is four times as large, with keys in proportion."""
     return dict(zip(scale.memories, _costs(scale, tracks, policy), strict=True))
 
 
 def memory_tracks(scale: Scale) -> list[_Track]:
-    """Input for each size of memory: a tuple finds a tenth of a partner, whatever the size."""
+    """Generate input for each memory: a row finds a tenth of a partner, whatever the size."""
     return [_Track(scale, 2 * m, 5 * m, memory=m) for m in scale.memories]
 
 
 def by_window(scale: Scale) -> dict[int, Cost]:
-    """Exact, so that what is held is the window."""
+    """Run the exact join, so that the join holds the whole window."""
     tracks = [_Track(scale, w, 10 * w) for w in scale.windows]
     return dict(zip(scale.windows, _costs(scale, tracks, "prob"), strict=True))
 
 
 def by_batch(scale: Scale, memory: int | None) -> dict[int, Cost]:
-    """The same tuples in batches of different sizes; the window of the end-to-end workload."""
+    """Feed the same rows in batches of different sizes; the window is the end-to-end workload's."""
     within, domain = 20_000, 205_000
     most = max(scale.batches) // 2
     fill = max(most, within)
@@ -127,7 +127,7 @@ def by_batch(scale: Scale, memory: int | None) -> dict[int, Cost]:
     for size in scale.batches:
         feeder = Feeder(tables[0].schema, within=within, memory=memory, policy="prob")
         ticks = size // 2
-        # Enough small batches to be measured, few enough to be done soon.
+        # Enough small batches to measure, few enough to finish soon.
         number = min(most // ticks, 100)
         feeder.feed(feeder.prepare(tables, 0, fill))
         whole, loop, results = [], [], 0
@@ -145,7 +145,7 @@ def by_batch(scale: Scale, memory: int | None) -> dict[int, Cost]:
 
 
 def by_shards(scale: Scale, step: Step) -> dict[int, tuple[Samples, int]]:
-    """Seconds a batch on Spark, and results, which shards must not change."""
+    """Measure seconds per batch on Spark; results must not depend on the number of shards."""
     from benchmarks import queries
 
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name, queries.spark() as spark:
@@ -157,13 +157,13 @@ def by_shards(scale: Scale, step: Step) -> dict[int, tuple[Samples, int]]:
             step(f"{shards} shards on Spark")
             way = queries.tidegate(f"{shards} shards", within="20 seconds", shards=shards)
             ran = queries.run(spark, way, folder)
-            # The first query warms Spark up; the second of the same number takes its place.
+            # The first query warms Spark up; the second with the same number replaces its figures.
             found[shards] = samples(ran.seconds[1:]), sum(ran.results)
     return found
 
 
 def _rows(first: str, costs: dict[int, Cost]) -> list[tuple[str, ...]]:
-    """Nanoseconds a tuple, and the ratio to the smallest."""
+    """Return nanoseconds per row, and the ratio to the smallest size."""
     smallest = next(iter(costs.values()))
     return [
         (
@@ -180,13 +180,13 @@ def _rows(first: str, costs: dict[int, Cost]) -> list[tuple[str, ...]]:
 
 
 def worst(costs: dict[int, Cost], loop: bool) -> float:
-    """How much dearer than the smallest size the dearest is."""
+    """Return the largest cost relative to the smallest size's."""
     medians = [(cost.loop if loop else cost.whole).median for cost in costs.values()]
     return max(medians) / medians[0]
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """All four kinds of growth."""
+    """Measure all four kinds of growth."""
     memory_rows: list[tuple[str, ...]] = []
     figures = []
     step("input for each size of memory")

@@ -1,4 +1,4 @@
-"""When iJoin determines priorities: the slides' "Performance of Re-computation Schemes"."""
+"""When iJoin computes priorities: the slides' "Performance of Re-computation Schemes"."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SCHEMES: dict[str, IJoin] = {
 
 @dataclass(frozen=True)
 class Kept:
-    """What one scheme had of one pair of streams."""
+    """The results of one scheme on one pair of streams."""
 
     importance: float
     results: float
@@ -56,7 +56,7 @@ class Kept:
 
 
 def streams(ticks: int, seed: int) -> Tables:
-    """Zipf keys of 100 values, each of an importance from 1 to 100."""
+    """Generate Zipf keys of 100 values, each with an importance from 1 to 100."""
     rng = np.random.default_rng(seed)
     importance = rng.integers(1, 101, 101).astype(np.float64)
     keys = [np.minimum(rng.zipf(1.3, ticks), 100) for _ in range(2)]
@@ -67,7 +67,7 @@ def streams(ticks: int, seed: int) -> Tables:
 
 
 def measure(tables: Tables, memory: int, window: int, policy: IJoin) -> Kept:
-    """One scheme on one pair of streams."""
+    """Run one scheme on one pair of streams."""
     spec = window_join(
         tables[0].schema,
         tables[1].schema,
@@ -97,7 +97,7 @@ def measure(tables: Tables, memory: int, window: int, policy: IJoin) -> Kept:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Every scheme at every memory."""
+    """Run every scheme at every memory."""
     tables = []
     for memory, window in scale.settings:
         kept: dict[str, list[Kept]] = {}

@@ -1,4 +1,4 @@
-"""The compiled loop alone, and the engine around it: tuples a second on one core."""
+"""Measure the compiled loop alone, and the engine around it: rows per second on one core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.streams import uniform, zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is fed: `ticks` of one tuple a side, in each of `repeats` batches."""
+    """How much is fed: `ticks` with one row per side, in each of `repeats` batches."""
 
     ticks: int = 500_000
     repeats: int = 7
@@ -26,7 +26,7 @@ QUICK = Scale(ticks=100_000, repeats=3)
 
 @dataclass(frozen=True)
 class Measured:
-    """One setting's batches: tuples a second in all and in the loop, and results of each."""
+    """The batches of one setting: rows per second in total and in the loop, and results of each."""
 
     whole: Samples
     loop: Samples
@@ -34,7 +34,7 @@ class Measured:
 
 
 def workloads(scale: Scale) -> dict[str, tuple[pa.Table, pa.Table]]:
-    """The end-to-end workload's keys, and skewed ones."""
+    """Return the end-to-end workload's keys, and skewed keys."""
     ticks = scale.ticks * (scale.repeats + 1)
     return {
         "uniform, 205,000 keys": uniform(ticks, domain=205_000, seed=1),
@@ -45,7 +45,7 @@ def workloads(scale: Scale) -> dict[str, tuple[pa.Table, pa.Table]]:
 def measure(
     tables: tuple[pa.Table, pa.Table], scale: Scale, memories: dict[str, int | None]
 ) -> dict[str, Measured]:
-    """Feed the same batches to an engine of each memory, in turns; the first is not counted."""
+    """Feed the same batches to an engine of each memory in turns; do not count the first."""
     feeders = {
         name: Feeder(tables[0].schema, within=scale.within, memory=memory, policy="prob")
         for name, memory in memories.items()
@@ -69,7 +69,7 @@ def measure(
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Window in memory, and a quarter of it."""
+    """Measure with the whole window in memory, and with a quarter of it."""
     window = 2 * scale.within
     memories = {"exact": None, "PROB, the window": window, "PROB, a quarter of it": window // 4}
     rows = []

@@ -16,18 +16,18 @@ from tidegate.joins.constrained.constraints import DETECT, RIDS, Monitor, Rows
 from tidegate.streams import car_reports
 from tidegate.streams.linear_road import EVERY, EXIT
 
-#: Equal reports in a row that are an accident, and segments before it that are affected.
+#: Consecutive equal reports that make an accident, and affected segments before it.
 _REPORTS, _AFFECTED = 4, 5
 #: The last report (or toll) of each car.
 LATEST = Rows(1, by="cid")
 MANY_ONE, TUPLES, TIME, SWJ = "many-one", "RIDS in tuples", "RIDS in seconds", "SWJ"
-#: In tuples, with the largest k that was found by watching.
+#: RIDS in rows, with the largest k that the monitor found.
 GIVEN = "RIDS, that k given"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Seconds of traffic, cars that enter a second, seconds of a trip; tuples a batch; repeats."""
+    """Seconds of traffic, cars entering per second, seconds of a trip; rows per batch; repeats."""
 
     seconds: int = 7_200
     rate: float = 8.0
@@ -37,7 +37,7 @@ class Scale:
     rounds: int = 3
 
     def reports(self) -> pa.Table:
-        """Cars on a thousand segments; one in fifty has an accident."""
+        """Generate cars on a thousand segments; one in fifty has an accident."""
         return car_reports(
             self.seconds, rate=self.rate, trip=self.trip, segments=1_000, accidents=0.02, seed=1
         )
@@ -49,15 +49,15 @@ QUICK = Scale(1_500, 2.0, 150, 2_000, Monitor(window=50), 1)
 
 @dataclass(frozen=True)
 class Query:
-    """A query of table 3, with the ratios of memory and of time that the paper has for it."""
+    """A query of table 3, with the paper's ratios of memory and of time."""
 
     name: str
-    #: The streams that are joined, by name.
+    #: The names of the joined streams.
     streams: tuple[str, ...]
     joins: str
     windows: dict[str, Any]
     select: tuple[str, ...]
-    #: The join that RIDS is on, where the paper uses it.
+    #: The join with the constraint RIDS, if the paper uses it.
     rids: str | None
     memory: float | None = None
     time: float | None = None
@@ -105,7 +105,7 @@ QUERIES = (
         0.62,
     ),
 )
-#: The last query again, less the few credits of cars that have stood themselves, which set k.
+#: The last query without the few credits of cars that stopped themselves, which determine k.
 MOVING = Query(
     "NegTollStr, moving cars",
     ("LastToll", "MovingCredits"),
@@ -117,12 +117,12 @@ MOVING = Query(
 
 
 def derived(reports: pa.Table) -> dict[str, pa.Table]:
-    """The streams that subqueries give: what is joined is a single block, as in the paper.
+    """Compute the streams of the subqueries: as in the paper, the joined query is a single block.
 
-    CurActiveCars is each report for 30 seconds, which is one for each car that is active. Exits are
-    cars that report no more after the exit lane, noticed 30 seconds later; Credits are those of
-    them that leave within five segments before an accident, and get their last toll back, and
-    MovingCredits those of cars that have had no accident themselves.
+    CurActiveCars is each report for 30 seconds, which is one for each active car. Exits are cars
+    that report no more after the exit lane, noticed 30 seconds later. Credits are those of them
+    that leave within five segments before an accident; they get their last toll back.
+    MovingCredits are the credits of cars without an accident of their own.
     """
     by_car = np.lexsort((reports["ts"].to_numpy(), reports["cid"].to_numpy()))
     cid, ts, lane, xpos, sid = (
@@ -153,7 +153,7 @@ def derived(reports: pa.Table) -> dict[str, pa.Table]:
 
 
 def _places(sid: Any, ts: Any) -> Any:
-    """Segments at times of half a minute, as numbers."""
+    """Return segments at half-minutes, as numbers."""
     return (sid << 32) + ts // EVERY
 
 
@@ -162,40 +162,40 @@ def _in_time(**columns: Any) -> pa.Table:
 
 
 def held(each: Ran) -> float:
-    """Tuples held on average, over the last quarter of the stream."""
+    """Return the mean number of held rows over the last quarter of the stream."""
     return statistics.mean(each.held[3 * len(each.held) // 4 :])
 
 
 @dataclass(frozen=True)
 class Way:
-    """A query with some constraints, beside SWJ."""
+    """A query with some constraints, compared with SWJ."""
 
     query: Query
     constraints: str
     mine: Ran
     swj: Ran
-    #: Microseconds a tuple, this way and as SWJ, of each round.
+    #: Microseconds per row in each round, with constraints and as SWJ.
     micros: Samples
     swj_micros: Samples
 
     @property
     def memory(self) -> float:
-        """What is held, over what SWJ holds."""
+        """Held rows, relative to SWJ."""
         return held(self.mine) / held(self.swj)
 
     @property
     def time(self) -> Samples:
-        """Processor time over that of SWJ in the same round."""
+        """Processor time, relative to SWJ in the same round."""
         return self.micros.over(self.swj_micros)
 
     @property
     def missing(self) -> float:
-        """The share of results that were not found, because k was watched and not known."""
+        """The share of results that are missing because k was monitored and not known."""
         exact = self.swj.results.num_rows
         return 1 - self.mine.results.num_rows / exact if exact else 0.0
 
     def cells(self) -> tuple[str, ...]:
-        """As a row; the paper's ratios are those of RIDS in tuples, where it has that."""
+        """Return a table row; the paper's ratios are for RIDS in rows, if it has that."""
         ks = [k for k in self.mine.used if k is not None]
         theirs = self.constraints == (TUPLES if self.query.rids else MANY_ONE)
         return (
@@ -214,7 +214,7 @@ class Way:
 
 
 def compared(query: Query, streams: dict[str, pa.Table], scale: Scale) -> list[Way]:
-    """Run a query with many-one joins alone, with RIDS watched and given, and as SWJ."""
+    """Run a query with many-one joins alone, with RIDS monitored and given, and as SWJ."""
     tables = {name: streams[name] for name in query.streams}
     common: dict[str, Any] = {
         "joins": query.joins,
@@ -243,7 +243,7 @@ def compared(query: Query, streams: dict[str, pa.Table], scale: Scale) -> list[W
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Table 3: memory and time with constraints, over those of SWJ."""
+    """Table 3: memory and time with constraints, relative to SWJ."""
     step("reports")
     reports = scale.reports()
     streams = derived(reports)

@@ -1,4 +1,4 @@
-"""Streams in which all that matters happens within a small part of a window."""
+"""Streams in which everything relevant happens within a small part of a window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 
 def _partners(low: int, high: int, group: int) -> Callable[[int, int], Tables]:
-    """Keys that come `group` times and never again, each partner so much later."""
+    """Generate keys that come `group` times; partners are `low` to `high` ticks later."""
 
     def make(n: int, seed: int) -> Tables:
         time = np.arange(n)
@@ -31,7 +31,7 @@ def _partners(low: int, high: int, group: int) -> Callable[[int, int], Tables]:
 
 
 def _sliding(n: int, seed: int) -> Tables:
-    """Zipf keys of which one in twenty ticks gives way to a new one."""
+    """Generate Zipf keys, one of which is replaced by a new key every twenty ticks."""
     drawn = np.random.default_rng(seed)
     share = 1.0 / np.arange(1, 301) ** 1.1
     time = np.arange(n)
@@ -41,7 +41,7 @@ def _sliding(n: int, seed: int) -> Tables:
 
 
 def _hot(n: int, seed: int) -> Tables:
-    """Five keys at a time have most arrivals, for 600 ticks; the others are always the same."""
+    """Generate keys: five are frequent for 600 ticks, then five others; the rest is constant."""
     drawn = np.random.default_rng(seed)
     time = np.arange(n)
     keys = [
@@ -58,7 +58,7 @@ def _hot(n: int, seed: int) -> Tables:
 
 @dataclass(frozen=True)
 class Case:
-    """Streams, how long they and their windows are, and memories."""
+    """Streams, their length and windows, and memories."""
 
     name: str
     make: Callable[[int, int], Tables]
@@ -77,7 +77,7 @@ CASES = (
 
 
 def table(seeds: int, step: Step) -> Table:
-    """What `auto` and the best of the others find, on the mean of the seeds."""
+    """Compare `auto` with the best of the other policies, in the mean of the seeds."""
     rows = []
     for case in CASES:
         found: dict[tuple[int, str], list[float]] = {}

@@ -1,4 +1,4 @@
-"""How things are measured: repeats, the loop alone, and what the machine is."""
+"""How to measure: repeats, the loop alone, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.rules import EXACT_LIMIT
 from tidegate.joins.window.spec import window_join
 
-#: Says what is being measured now.
+#: A callback that shows what is being measured.
 Step = Callable[[str], None]
-#: One prepared batch: the left's rows, then the right's.
+#: One prepared batch: the left rows, then the right rows.
 Inputs = tuple[list[pa.RecordBatch], list[pa.RecordBatch]]
 
 
@@ -35,20 +35,20 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> float:
-        """Highest less lowest, as a share of the median."""
+        """The largest less the smallest value, as a share of the median."""
         return (max(self.values) - min(self.values)) / self.median
 
     def over(self, other: Samples) -> Samples:
-        """The ratio of each repeat to the other's of the same round."""
+        """Return the ratio of each repeat to the other's of the same round."""
         return Samples(tuple(a / b for a, b in zip(self.values, other.values, strict=True)))
 
     def show(self, form: str = "{:.2f}") -> str:
-        """The median, with lowest and highest where it was repeated."""
+        """Return the median as text, with the smallest and largest value if there are repeats."""
         middle = form.format(self.median)
         if len(self.values) == 1:
             return middle
@@ -57,13 +57,13 @@ class Samples:
 
 
 def samples(values: Sequence[float]) -> Samples:
-    """Repeats, in the order of their rounds."""
+    """Collect repeats, in the order of their rounds."""
     return Samples(tuple(values))
 
 
 @dataclass(frozen=True)
 class Fed:
-    """What one batch took: in all, in the compiled loop alone, and what it gave."""
+    """The time of one batch, in total and in the compiled loop, and its results."""
 
     seconds: float
     loop: float
@@ -71,7 +71,7 @@ class Fed:
 
 
 class Feeder:
-    """An engine outside Spark, fed batches that are already prepared."""
+    """An engine outside Spark that is fed prepared batches."""
 
     def __init__(
         self, schema: pa.Schema, *, exact_limit: int = EXACT_LIMIT, **settings: Any
@@ -81,7 +81,7 @@ class Feeder:
         self.engine = WindowEngine(spec, exact_limit=exact_limit)
 
     def prepare(self, tables: Sequence[pa.Table], start: int, ticks: int) -> Inputs:
-        """Rows of both streams as an engine takes them; this is not measured."""
+        """Prepare rows of both streams for the engine; this is not measured."""
         left, right = (
             [
                 self.job.prepare(side, batch)[0]
@@ -92,7 +92,7 @@ class Feeder:
         return left, right
 
     def feed(self, inputs: Inputs) -> Fed:
-        """Feed one batch, and throw its results away."""
+        """Feed one batch, and discard its results."""
         with loop_seconds() as loop:
             start = time.perf_counter()
             results = sum(batch.num_rows for batch in self.engine.feed(inputs))
@@ -104,7 +104,7 @@ class Feeder:
 def loop_seconds(
     kernel: Any = window, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[list[float]]:
-    """Note how long each call of the compiled loop takes, while inside."""
+    """Record the duration of each call of the compiled loop within the context."""
     run: Any = kernel.run
     taken: list[float] = []
 
@@ -122,7 +122,7 @@ def loop_seconds(
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on: nothing that names the machine."""
+    """Describe the machine, without anything that identifies it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ("pyspark", "numba", "numpy", "pyarrow", "pandas")

@@ -1,4 +1,4 @@
-"""The optimum: seconds and memory, against the graph of the paper in the same solver's hands."""
+"""Measure time and memory of the optimum, against the paper's graph with the same solver."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ LENGTHS = (5_600, 20_000, 50_000, 100_000, 1_000_000)
 FULL = Scale(settings=tuple(product(LENGTHS, (400, 5_000))), paper=((1_400, 100), (1_400, 400)))
 QUICK = Scale(settings=((2_000, 100),), paper=((300, 40),), repeats=1)
 
-#: From this length on, once is enough, and from this one on, one split.
+#: Streams of at least these lengths are solved only once, and with only one split.
 _LONG, _LONGEST = 20_000, 1_000_000
-#: How long the paper's graph may take.
+#: Time limit for the paper's graph, in seconds.
 _PATIENCE = 300
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What one solution took: seconds, those of the processor, MiB at the most; what it found."""
+    """The cost of one solution: seconds, processor seconds, peak MiB; and what it found."""
 
     seconds: float
     busy: float
@@ -51,12 +51,12 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """How far the result may be from the optimum."""
+        """Upper bound of the distance to the optimum."""
         return self.bound / self.results - 1
 
 
 def ours(length: int, window: int, split: str) -> tuple[int, float]:
-    """Results and bound of the call that users make."""
+    """Return results and bound of the public call."""
     found = tg.optimal(
         *zipf(length, domain=50, skew=1.0, seed=1),
         on="key",
@@ -69,7 +69,7 @@ def ours(length: int, window: int, split: str) -> tuple[int, float]:
 
 
 def of_paper(length: int, window: int) -> tuple[int, float]:
-    """Results by the graph of section 4.1.1: a node for every tuple and time it may be held."""
+    """Solve the graph of section 4.1.1: a node for every row and every time it may be held."""
     from ortools.graph.python import min_cost_flow
 
     keys = [t.column("key").to_numpy() for t in zipf(length, domain=50, skew=1.0, seed=1)]
@@ -80,8 +80,8 @@ def of_paper(length: int, window: int) -> tuple[int, float]:
         tail, head, cost = paper_arcs(own, other, window)
         nodes = 2 + length * window
         solver.add_arcs_with_capacity_and_unit_cost(tail, head, np.ones_like(tail), cost)
-        # What finds no tuple to hold goes along the timeline, of which the paper has no need as it
-        # fills the memory with the first tuples.
+        # Unused memory flows along a timeline. The paper needs none: it fills the memory with the
+        # first rows.
         solver.add_arc_with_capacity_and_unit_cost(0, 1, places, 0)
         supply = np.zeros(nodes, np.int64)
         supply[0], supply[1] = places, -places
@@ -95,7 +95,7 @@ def of_paper(length: int, window: int) -> tuple[int, float]:
 def paper_arcs(
     own: NDArray[Any], other: NDArray[Any], window: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Tails, heads and costs: source 0, sink 1, then `window` nodes a tuple, one for each time."""
+    """Return tails, heads and costs: source 0, sink 1, then a node per row and time."""
     n = len(own)
     tuples, ages = (a.ravel() for a in np.indices((n, window)))
     node = 2 + tuples * window + ages
@@ -111,7 +111,7 @@ def paper_arcs(
 
 
 def apart(kind: str, length: int, window: int, patience: float | None = None) -> Solved | None:
-    """Solve in a process of its own, so that its memory is its own; None if it takes too long."""
+    """Solve in a new process, so that its memory can be measured; None if it takes too long."""
     command = [sys.executable, "-m", "benchmarks.optimal", kind, str(length), str(window)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience)
@@ -121,7 +121,7 @@ def apart(kind: str, length: int, window: int, patience: float | None = None) ->
 
 
 def alone(kind: str, length: int, window: int) -> Solved:
-    """Solve here, once everything is compiled."""
+    """Solve in this process, after everything is compiled."""
 
     def solve(n: int, w: int) -> tuple[int, float]:
         return of_paper(n, w) if kind == "paper" else ours(n, w, kind)
@@ -135,7 +135,7 @@ def alone(kind: str, length: int, window: int) -> Solved:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """All lengths and windows, then the paper's graph."""
+    """Measure all lengths and windows, then the paper's graph."""
     rows, seconds, gaps = [], {}, {}
     for length, window in scale.settings:
         for split in ("fixed", "shared") if length < _LONGEST else ("fixed",):
@@ -213,7 +213,7 @@ def _against(length: int, window: int, one: Solved, paper: Solved | None) -> tup
 def _figures(
     seconds: dict[tuple[int, int, str], Samples], gaps: dict[tuple[int, int, str], float]
 ) -> list[Figure]:
-    """The design's rows, of what was measured."""
+    """Return the design's rows from the measurements."""
     figures = []
     for length, goals in {5_600: (1.0, 1.0), 50_000: (140.0, 10.0)}.items():
         if (length, 400, "fixed") in seconds:

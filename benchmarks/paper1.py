@@ -1,4 +1,4 @@
-"""Paper 1's policies over the optimum, and what their figures depend on."""
+"""Paper 1's policies relative to the optimum, and what their figures depend on."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Tables = tuple[pa.Table, pa.Table]
 
 @dataclass(frozen=True)
 class Setting:
-    """What may differ from the setting of section 5.2.1: Zipf(1), domain 50, fixed, after 2w."""
+    """Deviations from the setting of section 5.2.1: Zipf(1), domain 50, fixed, after 2w."""
 
     streams: dict[str, Any] = field(default_factory=dict)
     split: str = "fixed"
     shed_when: str = "after-probe"
     count_from: int = 2 * WINDOW
-    #: Whether the optimum is that of all results, of which only the later ones are counted.
+    #: True if the optimum maximises all results, although only the later ones are counted.
     best_of_all: bool = False
-    #: Count frequencies on streams that go on so many times as long.
+    #: Count frequencies on streams that are longer by this factor.
     longer: int = 1
 
 
@@ -52,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Shares of the window as memory, how many seeds, and how many to choose as many from."""
+    """Memories as shares of the window, the number of seeds, and how many seeds to choose from."""
 
     shares: tuple[float, ...] = (0.1, 1.0)
     seeds: int = 10
@@ -64,24 +64,24 @@ QUICK = Scale(shares=(1.0,), seeds=2, chosen_from=4)
 
 
 def streams(setting: Setting, seed: int, longer: int = 1) -> Tables:
-    """Both streams; longer ones begin with the shorter."""
+    """Generate both streams; a longer stream begins with the shorter one."""
     return zipf(LENGTH * longer, **{"domain": 50, "skew": 1.0, "seed": seed} | setting.streams)
 
 
 def meetings(tables: Tables) -> float:
-    """How often two tuples at random, one of each stream, have the same key."""
+    """Return the probability that two random rows, one of each stream, have the same key."""
     table = counted(tables)
     left, right = (table.column(side).to_numpy() for side in ("left", "right"))
     return float(left @ right / (left.sum() * right.sum()))
 
 
 def meeting_most(setting: Setting, seeds: Iterable[int], count: int) -> list[int]:
-    """The seeds of the streams on which equal keys meet most often."""
+    """Return the seeds whose streams have equal keys most often."""
     return sorted(seeds, key=lambda seed: meetings(streams(setting, seed)))[-count:]
 
 
 def ratios(setting: Setting, memory: int, seed: int) -> dict[str, float]:
-    """PROB, RAND and LIFE over the optimum, and the optimum over the exact result."""
+    """Return PROB, RAND and LIFE over the optimum, and the optimum over the exact join."""
     tables = streams(setting, seed)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": WINDOW}
     bounded = join | {"memory": memory, "split": setting.split, "shed_when": setting.shed_when}
@@ -98,19 +98,19 @@ def ratios(setting: Setting, memory: int, seed: int) -> dict[str, float]:
 
 
 def _late(table: pa.Table, setting: Setting) -> int:
-    """How many results count."""
+    """Count the results after the warm-up."""
     left, right = (table.column(f"time_{side}").to_numpy() for side in ("left", "right"))
     return int((np.maximum(left, right) >= setting.count_from).sum())
 
 
 def over_seeds(setting: Setting, memory: int, seeds: Iterable[int]) -> dict[str, list[float]]:
-    """Each of the ratios, by seed."""
+    """Return each of the ratios, by seed."""
     found = [ratios(setting, memory, seed) for seed in seeds]
     return {name: [one[name] for one in found] for name in RATIOS}
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """All settings, then the one of the paper on streams whose keys meet often."""
+    """Run all settings, then the paper's setting on streams whose keys are often equal."""
     plain = Setting()
     chosen = meeting_most(plain, range(scale.chosen_from, 2 * scale.chosen_from), scale.seeds)
     rows = []

@@ -20,9 +20,9 @@ from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.spec import sampled_join
 from tidegate.streams import zipf
 
-#: Section 6.2: one left tuple and five right ones in a unit of time, windows of 500, 50 values.
+#: Section 6.2: one left row and five right rows per unit of time, windows of 500, 50 values.
 WINDOW, RIGHT, DOMAIN, MEAN = 500, 5, 50, 100.0
-#: UNIFORM's tuples have two more fields: 34 bytes for 32.
+#: UNIFORM's rows have two more fields: 34 bytes instead of 32.
 ROOM = 32 / 34
 METHODS: dict[str, dict[str, Any]] = {
     "UNIFORM": {"method": "uniform", "reach": 0.0},
@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How long the streams are, how many of them, and what is tried."""
+    """The length and number of the streams, and what is tried."""
 
     ticks: int = 6_000
     seeds: int = 24
@@ -61,12 +61,12 @@ QUICK = Scale(
 )
 
 Tables = tuple[pa.Table, pa.Table]
-#: Errors by method, and of each by value column.
+#: Errors by method and value column.
 Errors = dict[str, dict[str, float]]
 
 
 def streams(scale: Scale, correlation: str, seed: int) -> Tables:
-    """Zipf(2) keys, and values that are normal around 100: a column for each spread."""
+    """Generate Zipf(2) keys, and normally distributed values: a column per spread."""
     tables = zipf(
         scale.ticks,
         domain=DOMAIN,
@@ -86,7 +86,7 @@ def streams(scale: Scale, correlation: str, seed: int) -> Tables:
 
 
 def known(tables: Tables, ticks: int) -> tg.Policy:
-    """What there is to know of the keys; of right tuples, that none waits for a left one."""
+    """Return the frequencies of the keys; right rows find no later left rows."""
     left, right = (
         np.bincount(table.column("key").to_numpy(), minlength=DOMAIN) / ticks for table in tables
     )
@@ -94,7 +94,7 @@ def known(tables: Tables, ticks: int) -> tg.Policy:
 
 
 def partners(tables: Tables, ticks: int) -> float:
-    """How many partners a tuple of the left's commonest key finds."""
+    """Return how many partners a row of the left stream's most frequent key finds."""
     left, right = (
         np.bincount(table.column("key").to_numpy(), minlength=DOMAIN) for table in tables
     )
@@ -102,9 +102,9 @@ def partners(tables: Tables, ticks: int) -> float:
 
 
 def windows(table: pa.Table, value: str, ticks: int) -> NDArray[np.float64]:
-    """At each tick, the average of the last 500 ticks, by inverse probability; 0 where unknown.
+    """Return, at each tick, the weighted average of the last 500 ticks; 0 if unknown.
 
-    After the first two windows.
+    Weights are inverse inclusion probabilities. The first two windows are left out.
     """
     weight = np.ones(len(table))
     if "sample_probability" in table.column_names:
@@ -121,7 +121,7 @@ def windows(table: pa.Table, value: str, ticks: int) -> NDArray[np.float64]:
 def errors(
     tables: Tables, share: float, values: tuple[str, ...], names: tuple[str, ...], seed: int
 ) -> Errors:
-    """|estimate - truth| / truth, the mean over all ticks; 1 where there is no estimate."""
+    """Return the mean of |estimate - truth| / truth over all ticks; 1 if there is no estimate."""
     join: dict[str, Any] = {"on": "key", "time": "time", "within": (WINDOW, 1)}
     left, right = tables
     ticks = left.column("time")[-1].as_py() + 1
@@ -150,7 +150,7 @@ def errors(
 
 
 def by_memory(scale: Scale, share: float) -> list[dict[str, float]]:
-    """Figure 8: inversely correlated keys; errors by seed."""
+    """Figure 8: inversely correlated keys; return errors by seed."""
     value = f"spread {max(s for s in scale.spreads if s <= 1):g}_left"
     found = [
         errors(streams(scale, "opposite", seed), share, (value,), tuple(METHODS), seed)
@@ -160,7 +160,7 @@ def by_memory(scale: Scale, share: float) -> list[dict[str, float]]:
 
 
 def by_spread(scale: Scale, seed: int) -> tuple[float, Errors]:
-    """Figure 9, one order of the keys: partners of the commonest one, and errors by column."""
+    """Figure 9, for one seed: partners of the most frequent key, and errors by column."""
     tables = streams(scale, "none", seed)
     found: Errors = {}
     for side in ("left", "right"):
@@ -171,7 +171,7 @@ def by_spread(scale: Scale, seed: int) -> tuple[float, Errors]:
 
 
 def speed(scale: Scale, method: str) -> tuple[Samples, Samples]:
-    """Tuples a second in the compiled loop, of processor time and by the clock.
+    """Measure rows per second in the compiled loop, by processor time and by the clock.
 
     The first batch is not counted.
     """
@@ -210,7 +210,7 @@ def _row(first: str, found: dict[str, float]) -> tuple[str, ...]:
 
 
 def _orders(found: list[tuple[float, Errors]], value: str) -> list[tuple[str, ...]]:
-    """Who is ahead, by how many partners tuples of the left's commonest key have."""
+    """Say which method is better, by the number of partners of the left's most frequent key."""
     rows = []
     for low, high in ((0.0, 10.0), (10.0, 100.0), (100.0, float("inf"))):
         own = [one for matches, one in found if low <= matches < high]
@@ -227,7 +227,7 @@ def _orders(found: list[tuple[float, Errors]], value: str) -> list[tuple[str, ..
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Error by memory (figure 8), and by the spread of values (figure 9), on either side."""
+    """Measure the error by memory (figure 8) and by the spread of values (figure 9)."""
     figure_8 = []
     for share in scale.memories:
         step(f"figure 8, memory {share:.0%}")

@@ -1,4 +1,4 @@
-"""Every policy on every kind of stream: what it keeps, how fairly, and how fast."""
+"""Run every policy on every kind of stream: recall, fairness and speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 @dataclass(frozen=True)
 class Data:
-    """A pair of streams, how to join them, and whether importance counts rather than results."""
+    """A pair of streams, how to join them, and whether importance counts instead of results."""
 
     make: Callable[[int, int], Tables]
     settings: dict[str, Any] = field(default_factory=lambda: {"on": "key", "time": "time"})
@@ -34,7 +34,7 @@ class Data:
     weighed: bool = False
 
     def live(self, tables: Tables) -> float:
-        """How many tuples the windows hold on average, if all are kept."""
+        """The mean number of rows in the windows, if all are held."""
         spans = self.within if isinstance(self.within, tuple) else (self.within, self.within)
         column = self.settings["time"]
         total = 0.0
@@ -46,7 +46,7 @@ class Data:
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
-    """Times as numbers: of timestamps, in microseconds."""
+    """Return times as numbers; timestamps in microseconds."""
     return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_numpy()
 
 
@@ -70,7 +70,7 @@ def _auctions(shape: str, skew: float = 0.0) -> Data:
 
 
 def _important(n: int, seed: int) -> Tables:
-    """IJoin's data: what is rare is important."""
+    """Generate iJoin's data: rare values are important."""
     tables = []
     for side, table in enumerate(zipf(n, domain=200, skew=1.0, seed=seed)):
         key = table.column("key").to_numpy()
@@ -107,7 +107,7 @@ DATA: dict[str, Data] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Ticks of a stream, shares of memory, seeds; which streams."""
+    """Ticks of a stream, shares of memory, seeds, and which streams."""
 
     ticks: int = 20_000
     shares: tuple[float, ...] = (0.05, 0.10, 0.25, 0.50)
@@ -121,9 +121,9 @@ QUICK = Scale(ticks=2_000, shares=(0.25,), seeds=1, data=("Zipf(1)", "auctions (
 
 @dataclass(frozen=True)
 class Kept:
-    """What a policy kept of one pair of streams: share of the whole, Jain's index, tuples/s.
+    """What a policy delivered on one pair of streams: recall, Jain's index, rows per second.
 
-    And how many results the second half of the streams led to.
+    Also the number of results of the second half of the streams.
     """
 
     share: float
@@ -137,7 +137,7 @@ def _worth(data: Data, result: tg.Result) -> float:
 
 
 def _stays(data: Data, tables: Tables, result: tg.Result) -> Any:
-    """How long tuples stayed: all for their window, but those that were shed."""
+    """Return how long each row was held: to the end of its window unless it was shed."""
     shed = result.shed
     column = data.settings["time"]
     rows = [shed.column(side).combine_chunks().field(column) for side in ("left", "right")]
@@ -148,7 +148,7 @@ def _stays(data: Data, tables: Tables, result: tg.Result) -> Any:
 
 
 def _times(data: Data, result: tg.Result) -> Any:
-    """When each result came about: at the time of its later tuple."""
+    """Return the time of each result: that of its later row."""
     column = data.settings["time"]
     return np.maximum(
         *(_numbers(result.table.column(f"{column}_{side}")) for side in ("left", "right"))
@@ -156,7 +156,7 @@ def _times(data: Data, result: tg.Result) -> Any:
 
 
 def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) -> Kept:
-    """One policy on one pair of streams."""
+    """Run one policy on one pair of streams."""
     start = time.perf_counter()
     bound = {**data.settings, "within": data.within, "memory": memory, "policy": policy}
     result = tg.local.join(*tables, **bound, keep_shed=True)
@@ -172,7 +172,7 @@ def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) 
 
 
 def measure_all(scale: Scale, step: Step) -> dict[tuple[str, float], dict[str, list[Kept]]]:
-    """By streams and share of memory, then by policy: one for each seed."""
+    """Run all policies; return figures for each seed by streams and memory, then by policy."""
     found: dict[tuple[str, float], dict[str, list[Kept]]] = {}
     for name in scale.data:
         data = DATA[name]
@@ -193,7 +193,7 @@ def _mean(kept: list[Kept], what: str) -> float:
 
 
 def _best(cell: dict[str, list[Kept]]) -> tuple[float, str]:
-    """The best policy but `auto`."""
+    """Return the best policy except `auto`."""
     return max((_mean(kept, "share"), name) for name, kept in cell.items() if name != "auto")
 
 
@@ -208,14 +208,14 @@ def _rows(
 
 
 def _once_learned(cell: dict[str, list[Kept]]) -> str:
-    """The second half's results with `auto` over those with the policy that is best there."""
+    """Return `auto`'s results of the second half relative to the best policy's."""
     results = {name: _mean(kept, "late") for name, kept in cell.items()}
     best = max(value for name, value in results.items() if name != "auto")
     return f"{results['auto'] / best:.1%}"
 
 
 def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
-    """Recall by windows before and after the keys' popularity is reshuffled."""
+    """Return recall by window before and after the keys' popularity is shuffled."""
     data, rivals = DATA["drift"], ("auto", "prob", "heeb", "greedy-dual")
     share, windows, ticks = 0.25, 10, scale.ticks * width // int(DATA["drift"].window)
     memory, change = max(round(share * 2 * width), 2), ticks // 2
@@ -246,7 +246,7 @@ def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """The whole table."""
+    """Measure the whole table."""
     found = measure_all(scale, step)
     ratios = {at: _mean(cell["auto"], "share") / _best(cell)[0] for at, cell in found.items()}
     worst = min(ratios, key=lambda at: ratios[at])

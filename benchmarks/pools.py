@@ -40,16 +40,16 @@ from tidegate.spark.budget_updates import latest
 from tidegate.spark.pool_controller import PoolMembership
 from tidegate.streams import zipf
 
-#: Section 6.2: one left tuple and five right ones in a unit of time, and a window of 500 on the
+#: Section 6.2: one left row and five right rows per unit of time, and a window of 500 on the
 #: left. Frequencies: 50 values; ages: 20 steps, five partners each.
 WINDOW, RIGHT, DOMAIN, STEPS, PARTNERS = 500, 5, 50, 20, 5
-#: Ages are finer than units of time.
+#: Ages have a finer unit than times.
 FINE = 1_000
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How long streams are, and what is tried."""
+    """The length of the streams, and what is tried."""
 
     ticks: int = 20_000
     skews: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
@@ -58,7 +58,7 @@ class Scale:
     policies: tuple[str, ...] = ("prob", "auto")
     shards: tuple[int, ...] = (2, 4)
     seeds: int = 2
-    #: Windows of which copies hold a part, and seeds of samples.
+    #: Windows of which shadow joins hold a part, and seeds of samples.
     large: int = 30_000
     samples: int = 60
 
@@ -81,7 +81,7 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Join:
-    """Streams of which the left's window is joined, how it is foreseen, and by which policy."""
+    """Streams whose left window is joined, the model that predicts recall, and the policy."""
 
     tables: Tables
     curve: Curve
@@ -89,7 +89,7 @@ class Join:
     unit: int = 1
 
     def recall(self, memory: float) -> float:
-        """Measured, with so much memory."""
+        """Measure recall with a given memory."""
         window = WINDOW * self.unit
         settings: dict[str, Any] = {"on": "key", "time": "time", "within": (window, 1)}
         left, right = self.tables
@@ -101,7 +101,7 @@ class Join:
 
 
 def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
-    """Figure 10: Zipf keys, the same ones frequent on both sides (DC) or opposite ones (IC)."""
+    """Figure 10: Zipf keys, frequent on both sides (DC) or on opposite sides (IC)."""
     tables = zipf(
         scale.ticks,
         domain=DOMAIN,
@@ -113,7 +113,7 @@ def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
     pace = np.arange(1, DOMAIN + 1) ** -skew
     left = pace / pace.sum()
     right = RIGHT * (left if correlation == "same" else left[::-1])
-    # What waits for nobody is worth nothing.
+    # Right rows find no later partners, so they are worth nothing.
     known = {"key": range(DOMAIN), "left": np.zeros(DOMAIN), "right": right}
     return Join(tables, of_earnings(by_frequency(left, right, WINDOW)), Prob(known))
 
@@ -134,7 +134,7 @@ def by_power(scale: Scale, power: float, shape: str, seed: int) -> Join:
 
 
 def divided(joins: Sequence[Join], share: float) -> dict[str, list[float]]:
-    """A share of what all need, by ALLOC and by PROP."""
+    """Divide a share of what all joins need, by ALLOC and by PROP."""
     curves = [join.curve for join in joins]
     memory = share * sum(curve.need for curve in curves)
     return {
@@ -145,7 +145,7 @@ def divided(joins: Sequence[Join], share: float) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting: ALLOC's shares of what both need, and the least recall of either way."""
+    """One setting: ALLOC's shares of what both joins need, and each method's lower recall."""
 
     shares: list[float]
     foreseen: float
@@ -154,7 +154,7 @@ class Point:
 
 
 def point(pairs: Sequence[Sequence[Join]], share: float) -> Point:
-    """The mean over seeds."""
+    """Return the mean over seeds."""
     found: dict[str, list[float]] = {"ALLOC": [], "PROP": []}
     for joins in pairs:
         for name, shares in divided(joins, share).items():
@@ -171,7 +171,7 @@ def point(pairs: Sequence[Sequence[Join]], share: float) -> Point:
 
 
 def figure_10(scale: Scale, skew: float) -> Point:
-    """Memory for 20 % of what both joins need."""
+    """Measure with memory for 20 % of what both joins need."""
     kinds = ("same", "opposite")
     return point(
         [[by_skew(scale, skew, kind, seed) for kind in kinds] for seed in range(scale.seeds)], 0.2
@@ -179,7 +179,7 @@ def figure_10(scale: Scale, skew: float) -> Point:
 
 
 def figure_11(scale: Scale, power: float) -> Point:
-    """Memory for 50 % of what both joins need."""
+    """Measure with memory for 50 % of what both joins need."""
     kinds = ("inc", "dec")
     return point(
         [[by_power(scale, power, kind, seed) for kind in kinds] for seed in range(scale.seeds)], 0.5
@@ -190,7 +190,7 @@ def figure_11(scale: Scale, power: float) -> Point:
 
 
 def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float]]:
-    """By share of the live tuples: predicted and measured recall."""
+    """Return predicted and measured recall, by share of the live rows."""
     data = DATA[name]
     tables = [decoded(table) for table in data.make(scale.predicted, 0)]
     live = data.live((tables[0], tables[1]))
@@ -212,7 +212,7 @@ def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float
 
 
 class PooledRun:
-    """Joins of a pool in this process: orders and reports go the way that they go on Spark."""
+    """Joins of a pool in this process; budget updates and reports work as on Spark."""
 
     def __init__(self, pool: tg.MemoryPool, *, one_query: bool = False) -> None:
         self._pool, self._one_query = pool, one_query
@@ -225,13 +225,13 @@ class PooledRun:
         self.results: dict[str, list[int]] = {}
 
     def add(self, name: str, spec: Any, shards: int = 1, weight: float = 1.0) -> None:
-        """Let a window join in."""
+        """Add a window join."""
         self.enter(name, WindowJob(spec), WindowCopies(spec), shards, weight)
 
     def enter(
         self, name: str, job: Any, estimator: RecallEstimator, shards: int = 1, weight: float = 1.0
     ) -> None:
-        """Let any join in."""
+        """Add any join."""
         place = PoolMembership(self._pool.share(name, weight), estimator)
         member, self._folders[name] = self._pool.admit(place, shards)
         own = self._jobs[name] = PooledJob(job, estimator, member)
@@ -239,7 +239,7 @@ class PooledRun:
         self.allowed[name], self.results[name] = [], []
 
     def feed(self, batches: dict[str, list[list[pa.RecordBatch]]]) -> None:
-        """One batch of every join."""
+        """Feed one batch to every join."""
         self._batch += 1
         self.held.append(0)
         every: list[str] = []
@@ -268,7 +268,7 @@ class PooledRun:
             self._report("all", every)
 
     def _report(self, run: str, said: list[str]) -> None:
-        """Have the pool hear of a batch."""
+        """Report a batch to the pool."""
         metrics = {"tidegate": {"report": "\n".join(said)}}
         batch = {"id": run, "runId": run, "batchId": self._batch}
         self._pool.on_progress(batch | {"observedMetrics": metrics})
@@ -276,7 +276,7 @@ class PooledRun:
     def _of_shard(
         self, name: str, inputs: list[list[pa.RecordBatch]], shard: int
     ) -> list[list[pa.RecordBatch]]:
-        """The rows of one shard: by key, or where the job says."""
+        """Return the rows of one shard: by key, or as the job says."""
         job, shards = self._jobs[name], len(self._engines[name])
         return [
             [
@@ -296,7 +296,7 @@ def _of_shard(batch: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Sharded:
-    """Recall over the second half: in one shard, with equal shares, and with those of a pool."""
+    """Recall over the second half: in one shard, with equal shares, and with a pool's shares."""
 
     one: float
     equal: float
@@ -305,7 +305,7 @@ class Sharded:
 
 
 def sharded(scale: Scale, shards: int, memory: int = 200) -> Sharded:
-    """A join whose shards have keys of very different worth: Zipf(1.5) over 50."""
+    """Run a join whose shards have keys of very different worth: Zipf(1.5) over 50."""
     window, batches = 400, 24
     tables = zipf(8 * window, domain=DOMAIN, skew=1.5, correlation="same", seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": window, "policy": "prob"}
@@ -349,7 +349,7 @@ def sharded(scale: Scale, shards: int, memory: int = 200) -> Sharded:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """All of it."""
+    """Run all parts."""
     tenth, eleventh = [], []
     for skew in scale.skews:
         step(f"figure 10, Z = {skew:g}")
@@ -432,7 +432,7 @@ def run(scale: Scale, step: Step) -> Section:
 
 
 def _others(scale: Scale, step: Step) -> Table:
-    """With a sample of the streams, of star joins, and of samples."""
+    """Predict with a sample of the streams, for star joins, and for samples."""
     rows: list[tuple[str, ...]] = []
 
     def add(what: str, how: str, pairs: Sequence[tuple[float, float]]) -> None:

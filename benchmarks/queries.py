@@ -1,4 +1,4 @@
-"""Streaming queries over Parquet files, and what Spark says about their batches."""
+"""Run streaming queries over Parquet files, and read Spark's reports about their batches."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tidegate.streams import uniform, write_parquet_batches
 HDFS_BACKED = (
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"  # Spark's default
 )
-#: Two cores whatever the machine has, so that figures can be compared; and a heap in which
-#: Spark's own join, which keeps its state there, is not held up by collecting garbage.
+#: Always two cores, so that figures can be compared; and a heap large enough that garbage
+#: collection does not slow down Spark's own join, which keeps its state there.
 MASTER = "local[2]"
 CONF = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": 2}
 
@@ -37,7 +37,7 @@ _SIDES = ("left", "right")
 
 @dataclass(frozen=True)
 class Way:
-    """A way to join two streams of key, time, value."""
+    """A way to join two streams of key, time and value."""
 
     name: str
     provider: str
@@ -46,19 +46,19 @@ class Way:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a query did, by batch."""
+    """The figures of a query, by batch."""
 
-    until_first: float  # from before the query was built to the end of its first batch
+    until_first: float  # from building the query to the end of its first batch
     seconds: tuple[float, ...]
     rows: tuple[int, ...]
     results: tuple[int, ...]
-    counters: tuple[dict[str, Any], ...]  # tidegate's own
-    changelogs: tuple[int, ...]  # bytes that the state store wrote
+    counters: tuple[dict[str, Any], ...]  # tidegate's counters
+    changelogs: tuple[int, ...]  # bytes written by the state store
 
 
 @contextmanager
 def spark() -> Iterator[SparkSession]:
-    """Embedded Spark, for a while."""
+    """Yield embedded Spark, and stop it afterwards."""
     running = session("benchmarks", master=MASTER, config=CONF)
     try:
         yield running
@@ -67,14 +67,14 @@ def spark() -> Iterator[SparkSession]:
 
 
 def tidegate(name: str, **settings: Any) -> Way:
-    """The join of this package."""
+    """Join with this package."""
     return Way(
         name, PROVIDER, lambda left, right: tg.join(left, right, on="key", time="time", **settings)
     )
 
 
 def native(name: str, provider: str, within: str) -> Way:
-    """Spark's own stream-stream join, with watermarks that follow the data at once."""
+    """Join with Spark's own stream-stream join; watermarks follow the data without delay."""
 
     def join(left: DataFrame, right: DataFrame) -> DataFrame:
         one = left.withWatermark("time", "0 seconds").alias("l")
@@ -91,7 +91,7 @@ def native(name: str, provider: str, within: str) -> Way:
 
 
 def events(rows: int, domain: int, seed: int = 1) -> tuple[pa.Table, pa.Table]:
-    """Two streams of uniform keys, a row a millisecond on each."""
+    """Generate two streams of uniform keys, one row per millisecond on each."""
     left, right = (_timed(table) for table in uniform(rows, domain=domain, seed=seed))
     return left, right
 
@@ -102,7 +102,7 @@ def _timed(table: pa.Table) -> pa.Table:
 
 
 def write(folder: Path, rows: int, batches: int, domain: int) -> tuple[pa.Table, pa.Table]:
-    """Write both streams as files, a batch each; give them too."""
+    """Write both streams as files, one per batch; return them, too."""
     tables = events(rows, domain)
     for side, table in zip(_SIDES, tables, strict=True):
         write_parquet_batches(table, folder / side, time="time", batches=batches)
@@ -110,7 +110,7 @@ def write(folder: Path, rows: int, batches: int, domain: int) -> tuple[pa.Table,
 
 
 def beginning(folder: Path, batches: int) -> Path:
-    """A folder with the first batches of another: the same files under a second name."""
+    """Make a folder with the first batches of another, as hard links to its files."""
     short = folder / f"first-{batches}"
     for side in _SIDES:
         (short / side).mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def beginning(folder: Path, batches: int) -> Path:
 
 
 def exact_results(tables: tuple[pa.Table, pa.Table], within: int) -> int:
-    """How many pairs of equal keys lie less than `within` milliseconds apart."""
+    """Count the pairs of equal keys that are less than `within` milliseconds apart."""
     keys = [table.column("key").to_numpy() for table in tables]
     times = [
         table.column("time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy() - _START
@@ -135,7 +135,7 @@ def exact_results(tables: tuple[pa.Table, pa.Table], within: int) -> int:
 
 
 def run(spark: SparkSession, way: Way, folder: Path) -> Ran:
-    """Run a query over all files, a file a side in each batch, into no sink."""
+    """Run a query over all files, one file per side in each batch, without a sink."""
     spark.conf.set(PROVIDER_CONF, way.provider)
     began = time.time()
     left, right = (_read(spark, folder / side) for side in _SIDES)
@@ -169,16 +169,16 @@ def _read(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def _end(progress: Any) -> float:
-    """When a batch was done, as seconds since 1970."""
+    """Return when a batch was done, in seconds since 1970."""
     began = datetime.fromisoformat(progress["timestamp"]).timestamp()
     return float(began + progress["durationMs"]["triggerExecution"] / 1000)
 
 
 def _changelogs(checkpoint: Path, batches: int) -> tuple[int, ...]:
-    """Bytes of the state store's changelogs, by batch."""
+    """Return the bytes of the state store's changelogs, by batch."""
     sizes = [0] * batches
     for path in checkpoint.glob("state/**/*.changelog"):
-        # Version n is what batch n - 1 wrote.
+        # Batch n - 1 writes version n.
         version = int(path.stem.partition("_")[0])
         if 1 <= version <= batches:
             sizes[version - 1] += path.stat().st_size

@@ -1,4 +1,4 @@
-"""How many results each policy keeps, and what learning frequencies costs."""
+"""Measure how many results each policy delivers, and what it costs to learn frequencies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.streams import zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """The settings to go through."""
+    """The settings to try."""
 
     skews: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     domains: tuple[int, ...] = (50, 5_000)
@@ -35,7 +35,7 @@ QUICK = Scale(skews=(0.5, 1.5), windows=(400,), shares=(0.25,), seeds=1, paper_s
 
 #: Cells in a row of a small sketch.
 SMALL = 512
-#: Settings with fewer results than this are left out: their ratios are noise.
+#: Settings with fewer results are left out: their ratios are noise.
 FEWEST = 200
 
 
@@ -50,10 +50,10 @@ class Setting:
 
     @property
     def ticks(self) -> int:
-        """How long the streams are: paper 1's 14 windows, and 20 tuples for every key.
+        """The length of the streams: paper 1's 14 windows, and 20 rows for every key.
 
-        On a shorter stream the counts of the whole are not frequencies but the future: a key
-        that comes twice is known to come again.
+        On a shorter stream, the counts of the whole stream are not frequencies but the future: a
+        key that comes twice is known to come again.
         """
         return max(14 * self.window, 20 * self.domain)
 
@@ -66,30 +66,30 @@ class Setting:
 
 @dataclass(frozen=True)
 class Kept:
-    """Results by seed with each kind of frequencies: in all, and counted after two windows."""
+    """Results by seed for each kind of frequencies: in total, and after two windows."""
 
     learned: tuple[tuple[int, int], ...]
-    lasting: tuple[tuple[int, int], ...]  # learned, and never forgotten
+    lasting: tuple[tuple[int, int], ...]  # learned, without decay
     whole: tuple[tuple[int, int], ...]
-    long_run: tuple[tuple[int, int], ...]  # counted on streams that go on ten times as long
-    window: tuple[tuple[int, int], ...]  # those of the last window
+    long_run: tuple[tuple[int, int], ...]  # counted on streams that are ten times as long
+    window: tuple[tuple[int, int], ...]  # counted over the last window
     sketch: tuple[tuple[int, int], ...]
-    small: tuple[tuple[int, int], ...]  # a sketch of few cells
+    small: tuple[tuple[int, int], ...]  # counted in a sketch with few cells
 
     def share(self, one: str, other: str, after: bool = True) -> float:
-        """All seeds' results of one kind over those of another."""
+        """Return one kind's results relative to another's, over all seeds."""
         a, b = (sum(pair[after] for pair in getattr(self, kind)) for kind in (one, other))
         return float(a / b)
 
     @property
     def seeds(self) -> list[float]:
-        """Learned over whole, by seed, counted after two windows; lowest first."""
+        """Return learned relative to whole, by seed, counted after two windows; smallest first."""
         pairs = zip(self.learned, self.whole, strict=True)
         return sorted(one[1] / other[1] for one, other in pairs if other[1])
 
 
 def counted(tables: tuple[pa.Table, pa.Table]) -> pa.Table:
-    """The whole streams' frequencies, as the papers' figures take them."""
+    """Count the frequencies of the whole streams, as in the papers' figures."""
     keys = [table.column("key").to_numpy() for table in tables]
     size = int(max(k.max() for k in keys)) + 1
     left, right = (np.bincount(k, minlength=size).astype(np.float64) for k in keys)
@@ -104,7 +104,7 @@ def results(
     split: str = "shared",
     seed: int = 0,
 ) -> tuple[int, int]:
-    """How many results there are in all, and how many of them from time 2w on."""
+    """Return the number of all results, and of those from time 2w on."""
     feeder = Feeder(
         tables[0].schema, within=window, memory=memory, policy=policy, split=split, seed=seed
     )
@@ -115,13 +115,13 @@ def results(
 
 
 def settings(scale: Scale) -> Iterator[Setting]:
-    """Every combination."""
+    """Yield every combination."""
     for values in product(scale.domains, scale.windows, scale.skews, scale.shares):
         yield Setting(*values)
 
 
 def learned_over_whole(scale: Scale, setting: Setting) -> Kept | None:
-    """The same streams with each kind of frequencies; None if there is too little to compare."""
+    """Join the same streams with each kind of frequencies; None if there are too few results."""
     found = []
     for seed in range(scale.seeds):
         # A longer stream begins with the shorter one.
@@ -177,7 +177,7 @@ def _figure(what: str, measured: str, value: float) -> Figure:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Learned against whole-stream frequencies, then paper 1's setting."""
+    """Compare learned with whole-stream frequencies, then run paper 1's setting."""
     kept = {}
     for setting in settings(scale):
         step(f"domain {setting.domain:,}, w {setting.window:,}, skew {setting.skew:g}")

@@ -1,4 +1,4 @@
-"""From measurements to a table on the screen and to BENCHMARKS.md."""
+"""Turn measurements into a table on the screen and into BENCHMARKS.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Figure:
 
     @property
     def met(self) -> str:
-        """What it reaches: the aim, the bar, or neither."""
+        """What the figure reaches: the aim, the bar, or neither."""
         if self._reaches(self.aim):
             return "aim"
         return "bar" if self._reaches(self.bar) else "no"
@@ -45,14 +45,14 @@ class Figure:
         return self.value >= goal if self.higher else self.value <= goal
 
     def cells(self, part: str) -> tuple[str, ...]:
-        """As a row."""
+        """Return the figure as a row of text."""
         bar, aim = (self.form.format(goal) for goal in (self.bar, self.aim))
         return self.what, self.measured, bar, aim, self.met, part
 
 
 @dataclass(frozen=True)
 class Table:
-    """Raw figures: what the rows above follow from."""
+    """Raw figures, from which the rows above follow."""
 
     title: str
     columns: tuple[str, ...]
@@ -62,7 +62,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """What one part found."""
+    """The results of one part."""
 
     title: str
     workload: str
@@ -71,7 +71,7 @@ class Section:
 
 
 def on_screen(parts: dict[str, Section]) -> RichTable:
-    """The design's table, of the parts that ran."""
+    """Return the design's table, for the parts that ran."""
     table = RichTable(*COLUMNS, title="Performance to reach")
     for name, section in parts.items():
         for figure in section.figures:
@@ -82,7 +82,7 @@ def on_screen(parts: dict[str, Section]) -> RichTable:
 
 
 def tables_on_screen(section: Section) -> list[RichTable]:
-    """The raw figures of a part."""
+    """Return the raw figures of a part."""
     shown = []
     for table in section.tables:
         rich = RichTable(*table.columns, title=table.title, caption=table.note or None)
@@ -93,7 +93,7 @@ def tables_on_screen(section: Section) -> list[RichTable]:
 
 
 def section_text(name: str, section: Section, machine: dict[str, str], command: str) -> str:
-    """One part as Markdown."""
+    """Return one part as Markdown."""
     where = ", ".join(f"{key} {value}" for key, value in machine.items())
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     lines = [
@@ -111,7 +111,7 @@ def section_text(name: str, section: Section, machine: dict[str, str], command: 
 
 
 def merged(old: str, parts: dict[str, Section], texts: dict[str, str], order: Sequence[str]) -> str:
-    """BENCHMARKS.md with the parts that ran put in place; the others keep rows and section."""
+    """Return BENCHMARKS.md with the new parts in place; other parts keep their rows and section."""
     sections = _sections(old) | texts
     rows: list[tuple[str, ...]] = []
     for name in order:
@@ -130,14 +130,14 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str
 
 
 def _sections(text: str) -> dict[str, str]:
-    """The parts of an earlier report, by name."""
+    """Return the parts of an earlier report, by name."""
     pieces = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     named = [(re.match(r"## (\w+): ", piece), piece) for piece in pieces]
     return {match[1]: piece for match, piece in named if match}
 
 
 def _rows(text: str) -> list[tuple[str, ...]]:
-    """The rows of the design's table in an earlier report."""
+    """Return the rows of the design's table in an earlier report."""
     head = re.split(r"^## \w+: ", text, maxsplit=1, flags=re.MULTILINE)[0]
     lines = [line for line in head.splitlines() if line.startswith("| ")]
     return [tuple(cell.strip() for cell in line.strip("| ").split("|")) for line in lines[2:]]

@@ -1,4 +1,4 @@
-"""How often 95 % intervals of samples have the truth in them, cell by cell."""
+"""Measure how often 95 % intervals of samples contain the truth, cell by cell."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidegate.streams import auctions, zipf
 METHODS = ("uniform", "cluster", "pps")
 WHAT = ("count", "sum", "avg")
 CORRELATIONS = {"DC": "same", "IC": "opposite", "UC": "none"}
-#: A memory of 30 % of both windows, which are of 100 ticks.
+#: The memory is 30 % of both windows of 100 ticks.
 TICKS, WINDOW, MEMORY = 1_500, 100, 60
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Two streams, how they are joined, and the value of the left that is added up."""
+    """Two streams, how they are joined, and the left column that is aggregated."""
 
     tables: tuple[pa.Table, pa.Table]
     value: str
@@ -34,7 +34,7 @@ class Cell:
 
 
 def cells(skews: Sequence[float], ticks: int = TICKS) -> dict[str, Cell]:
-    """Zipf keys in the paper's three cases, and auctions, whose bids come by age."""
+    """Return Zipf keys in the paper's three cases, and auctions, whose bids depend on age."""
     join = {"on": "key", "time": "time", "within": WINDOW, "memory": MEMORY}
     found = {
         f"{name}, Zipf({skew:g})": Cell(
@@ -51,32 +51,32 @@ def cells(skews: Sequence[float], ticks: int = TICKS) -> dict[str, Cell]:
 
 @dataclass
 class Covered:
-    """What many samples of one cell said: by estimate, whether the truth was in the interval."""
+    """The outcome of many samples of one cell: whether intervals contain the truth."""
 
     inside: dict[str, list[bool]] = field(default_factory=lambda: {what: [] for what in WHAT})
     off: dict[str, list[float]] = field(default_factory=lambda: {what: [] for what in WHAT})
-    #: Whether the error of the count was at least half of the one that the model foresees.
+    #: True if the estimated error of the count was at least half of the model's.
     foreseen: list[bool] = field(default_factory=list)
-    #: The share of monitored results that lay beyond UNIFORM's reach, which is its bias.
+    #: The share of monitored results that UNIFORM cannot sample, which is its bias.
     beyond: list[float] = field(default_factory=list)
 
     def show(self) -> str:
-        """Shares of intervals with the truth in them."""
+        """Return the shares of intervals that contain the truth, as text."""
         return " / ".join(f"{np.mean(self.inside[what]):.1%}" for what in WHAT)
 
     def show_bias(self) -> str:
-        """How far counts are off in the mean, and how far the counters say."""
+        """Return the mean error of counts, and the error that the counters report, as text."""
         return f"{np.mean(self.off['count']):+.1%}; {-np.mean(self.beyond):+.1%}"
 
     def show_warned(self) -> str:
-        """How many samples look surer than their design is, and how often others are right."""
+        """Return how many samples underestimate their error, and how often the others are right."""
         inside = np.array(self.inside["count"])[self.foreseen]
         rest = f"{np.mean(inside):.1%}" if len(inside) else "-"
         return f"{1 - np.mean(self.foreseen):.0%}; of the others {rest}"
 
 
 def drawn(cell: Cell, method: str, seeds: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Estimates and counters of many samples, a seed each."""
+    """Yield estimates and counters of many samples, one per seed."""
     spec = sampled_join(
         cell.tables[0].schema, cell.tables[1].schema, method=method, **cell.settings
     )
@@ -93,7 +93,7 @@ def drawn(cell: Cell, method: str, seeds: int) -> Iterator[tuple[dict[str, Any],
 
 
 def covered(cell: Cell, method: str, seeds: int) -> Covered:
-    """Sample a cell again and again, and compare with the truth."""
+    """Sample a cell repeatedly, and compare with the truth."""
     known = {k: v for k, v in cell.settings.items() if k not in ("memory", "model")}
     values = tg.local.join(*cell.tables, **known).table.column(cell.value).to_numpy()
     truth = {"count": float(len(values)), "sum": values.sum(), "avg": values.mean()}
@@ -109,7 +109,7 @@ def covered(cell: Cell, method: str, seeds: int) -> Covered:
 
 
 def table(skews: Sequence[float], seeds: int, step: Step) -> Table:
-    """Coverage of every cell and method."""
+    """Measure the coverage of every cell and method."""
     rows = []
     for name, cell in cells(skews).items():
         step(f"intervals, {name}")
@@ -140,12 +140,12 @@ def table(skews: Sequence[float], seeds: int, step: Step) -> Table:
     )
 
 
-#: Cells of the table above in which a result hangs on a few clusters.
+#: Cells of the table above in which results depend on a few clusters.
 _HARD = ("IC, Zipf(1.5)", "IC, Zipf(2)", "UC, Zipf(2)")
 
 
 def by_length(lengths: Sequence[int], seeds: int, step: Step) -> Table:
-    """Coverage of EQ-CLUSTER where results hang on a few clusters, as there come to be more."""
+    """Measure the coverage of EQ-CLUSTER if results depend on a few clusters, as these increase."""
     rows = []
     for ticks in lengths:
         step(f"intervals of EQ-CLUSTER, {ticks:,} ticks")

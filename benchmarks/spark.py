@@ -22,7 +22,7 @@ WITHIN = 20_000  # milliseconds
 
 @dataclass(frozen=True)
 class Scale:
-    """`rows` a side in `batches`; the slow rival gets fewer batches and one round."""
+    """`rows` per side in `batches`; the slow competitor gets fewer batches and one round."""
 
     rows: int = 4_000_000
     batches: int = 8
@@ -41,7 +41,7 @@ def _bounded(policy: str) -> str:
 
 
 def ways() -> list[queries.Way]:
-    """What is compared."""
+    """Return the joins to compare."""
     within = f"{WITHIN // 1000} seconds"
     return [
         queries.tidegate(EXACT, within=within),
@@ -56,7 +56,7 @@ def ways() -> list[queries.Way]:
 def end_to_end(
     scale: Scale, folder: Path, expected: int, step: Step
 ) -> dict[str, list[queries.Ran]]:
-    """All ways in turns; exact ones must give the same counts, batch by batch."""
+    """Run all joins in turns; exact ones must have the same counts, batch by batch."""
     found: dict[str, list[queries.Ran]] = {}
     with queries.spark() as spark:
         for turn in range(scale.rounds):
@@ -84,7 +84,7 @@ def _check_counts(found: dict[str, list[queries.Ran]], expected: int) -> None:
 
 
 def first_batches(scale: Scale, folder: Path, step: Step) -> dict[str, list[dict[str, Any]]]:
-    """New processes in turns, and one for tidegate that has nothing compiled yet."""
+    """Run new processes in turns, and one for tidegate without compiled code."""
     one = queries.beginning(folder, 1)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in first.WAYS}
     for turn in range(scale.processes):
@@ -98,7 +98,7 @@ def first_batches(scale: Scale, folder: Path, step: Step) -> dict[str, list[dict
 
 
 def steady(runs: list[queries.Ran]) -> Samples:
-    """The median batch after the first, of each round."""
+    """Return the median batch after the first, of each round."""
     return samples([statistics.median(ran.seconds[1:]) for ran in runs])
 
 
@@ -181,7 +181,7 @@ def _figures(
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Steady batches, then first ones."""
+    """Measure steady batches, then first batches."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name:
         folder = Path(name)
         step(f"writing {2 * scale.rows:,} rows")

@@ -1,4 +1,4 @@
-"""Star joins: the figures of paper 4 (Towne, Zhu, Zuzarte, Hou) beside its claims, and speed."""
+"""Star joins: the figures of paper 4 (Towne, Zhu, Zuzarte, Hou) and its claims, and speed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks import star_shards, star_speed
 from benchmarks.measure import Step
 from benchmarks.report import Section, Table
 
-#: The paper does not say how many keys there are, nor how important tuples get. With so many keys,
-#: the results of OSSJ at M = 4 are about as many as its.
+#: The paper does not say how many keys there are, nor the largest importance. With these values,
+#: OSSJ at M = 4 has about as many results as in the paper.
 DOMAIN, FACTS, LEVELS = 90, 250, 5
 MEMORIES_4, MEMORIES_6, SIZES_5 = (2, 4, 8, 12, 16), (4, 10, 20, 40, 60, 80), (10, 25, 50, 100, 250)
-#: What the paper says of M = 4 (section 4.2): importance and results.
+#: The paper's figures for M = 4 (section 4.2): importance and results.
 PAPER = {"OSSJ": (4107, 2184), "SJA-S": (3797, 2221)}
 ON = {"r": "a", "s": "b"}
 POLICIES = ("auto", "prob", "dgl", "dimpprob", "simpprob", "simp", "rand")
@@ -28,7 +28,7 @@ Streams = dict[str, pa.Table]
 
 @dataclass(frozen=True)
 class Scale:
-    """How long streams are, seeds, and which relations and memories are tried for speed."""
+    """The length of streams, seeds, and the relations and memories for the speed."""
 
     length: int = 5_000
     seeds: int = 5
@@ -52,7 +52,7 @@ QUICK = Scale(
 
 
 def streams(length: int, seed: int, facts: int = FACTS) -> tuple[Streams, pa.Table]:
-    """Section 4.1: R is Zipf(1), S uniform, F uniform; the rarer a key, the more important."""
+    """Generate section 4.1's data: R is Zipf(1), S and F uniform; rarer keys are more important."""
     rng = np.random.default_rng(seed)
     chance = 1 / np.arange(1, DOMAIN + 1)
     keys = {
@@ -86,7 +86,7 @@ def offline(length: int, seed: int, memory: int) -> dict[str, tuple[float, int]]
 
 
 def online(length: int, seed: int, memory: int) -> dict[str, float]:
-    """Figure 6: importance over the optimum's, m = 50; and that over the exact result's."""
+    """Figure 6: importance over the optimum's, m = 50; and that over the exact join's."""
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 50, "memory": memory}
     bounded |= {"split": "fixed", "importance": "w"}
@@ -101,7 +101,7 @@ def online(length: int, seed: int, memory: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Filtering:
-    """With the pre-filter on arrival, and without."""
+    """Figures with the pre-filter on arrival, and without."""
 
     share: float
     seconds: tuple[float, float]
@@ -111,8 +111,8 @@ class Filtering:
 def filtering(length: int, seed: int, facts: int) -> Filtering:
     """Figure 5: time and importance with M = m = 10, SIMP-S.
 
-    Without the filter means here that every key has a fact, which leads nowhere if it has no other:
-    all tuples are admitted.
+    Here, "without the filter" means that every key has a link, which may lead nowhere: all rows are
+    admitted.
     """
     tables, relation = streams(length, seed, facts)
     seconds, importance, share = [], [], 0.0
@@ -139,7 +139,7 @@ def filtering(length: int, seed: int, facts: int) -> Filtering:
 
 
 def _with_all_keys(facts: pa.Table) -> pa.Table:
-    """The relation with a fact for every key, the new ones with a key that no stream has."""
+    """Return the relation with a link for every key; new links have a key that no stream has."""
     lone = [np.setdiff1d(np.arange(DOMAIN), facts[name].to_numpy()) for name in ("a", "b")]
     nobody = [np.full(len(keys), -1) for keys in lone]
     more = {"a": np.concatenate([lone[0], nobody[1]]), "b": np.concatenate([nobody[0], lone[1]])}
@@ -147,7 +147,7 @@ def _with_all_keys(facts: pa.Table) -> pa.Table:
 
 
 def paired(seed: int) -> pa.Table:
-    """Facts that pair keys, each key in one: as many components as keys."""
+    """Generate links that pair keys, each key in one: as many components as keys."""
     rng = np.random.default_rng(seed)
     return pa.table({"a": np.arange(DOMAIN), "b": rng.permutation(DOMAIN)})
 
@@ -157,7 +157,7 @@ Six = dict[int, dict[str, float]]
 
 
 def claims(four: Four, five: dict[int, Filtering], six: Six) -> tuple[tuple[str, str], ...]:
-    """What the paper finds, and what was found here."""
+    """Compare the paper's findings with those measured here."""
 
     def where(memories: dict[int, bool]) -> str:
         good = [str(memory) for memory, holds in memories.items() if holds]
@@ -214,7 +214,7 @@ def claims(four: Four, five: dict[int, Filtering], six: Six) -> tuple[tuple[str,
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """All of it."""
+    """Run all parts."""
     seeds = range(1, scale.seeds + 1)
     four: Four = {}
     for memory in MEMORIES_4:

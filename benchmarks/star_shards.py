@@ -1,4 +1,4 @@
-"""Star joins: what it costs in results to run one in several shards, each with its own memory."""
+"""Star joins: what several shards, each with its own memory, cost in results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.report import Table
 from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 
-#: How long tuples wait: so many of each stream are in a window.
+#: The window: it has this many rows of each stream.
 WITHIN = 250
 MEMORIES, SHARDS = (25, 100, 250, 500, 1_000), (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """Results, and tuples that were sent to shards beside the first, of all that had a fact."""
+    """Results, and rows that went to further shards besides the first, of all that had a link."""
 
     results: int
     copies: int
@@ -50,7 +50,7 @@ def sharded(tables: dict[str, pa.Table], facts: pa.Table, shards: int, **setting
 
 
 def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any) -> Table:
-    """By kind of relation and memory: results over those of one shard, and copies."""
+    """Return results relative to one shard's, and copied rows, by kind of relation and memory."""
     rows = []
     for kind, runs in kinds.items():
         for memory in MEMORIES:

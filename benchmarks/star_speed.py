@@ -1,4 +1,4 @@
-"""Star joins: tuples a second by the size of the relation and of memory, alone and on Spark."""
+"""Star joins: rows per second by the size of the relation and of the memory, alone and on Spark."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.spark.operator import PROVIDER
 
-#: Streams have at least so many keys, so that small relations have tuples to filter.
+#: The smallest number of keys of a stream, so that small relations have rows to filter.
 FEWEST_KEYS = 10_000
-#: The window and the memory on Spark: both windows have twice as many tuples.
+#: The window and the memory on Spark: both windows together have twice as many rows.
 WITHIN, MEMORY = "10 seconds", 10_000
 
 
 def relation_of(facts: int, keys: int, seed: int = 0) -> pa.Table:
-    """Facts that pair keys at random, each key in one at the most."""
+    """Generate links that pair keys at random, each key in at most one link."""
     rng = np.random.default_rng(seed)
     return pa.table({key: rng.permutation(keys)[:facts] for key in ("a", "b")})
 
 
 def alone(rows: int, facts: int, memory: int) -> tuple[float, float, float]:
-    """Tuples and results a second of processor time, and seconds of it to index the relation.
+    """Return rows and results per second of processor time, and the seconds to index the relation.
 
-    Keys are drawn from as many as there are facts, and the window is twice as long as memory is
-    for.
+    Keys are drawn from as many values as there are links, and the window has twice as many rows as
+    fit into memory.
     """
     rng = np.random.default_rng(0)
-    relation = relation_of(facts, facts, seed=memory)  # a new one, as those known are not indexed
+    # A new relation, because a known one would not be indexed again.
+    relation = relation_of(facts, facts, seed=memory)
     streams = {
         name: pa.table({key: rng.integers(0, facts, rows), "t": np.arange(rows)})
         for name, key in (("r", "a"), ("s", "b"))
@@ -66,8 +67,8 @@ def alone(rows: int, facts: int, memory: int) -> tuple[float, float, float]:
 
 
 def table_alone(rows: int, facts: tuple[int, ...], memories: tuple[int, ...]) -> Table:
-    """The engine without Spark."""
-    alone(min(rows, 2_000), 250, 1_000)  # compiled code is loaded now
+    """Measure the engine without Spark."""
+    alone(min(rows, 2_000), 250, 1_000)  # loads the compiled code
     cells = []
     for size in facts:
         for memory in memories:
@@ -83,13 +84,13 @@ def table_alone(rows: int, facts: tuple[int, ...], memories: tuple[int, ...]) ->
 
 
 def on_spark(rows: int, batches: int, facts: tuple[int, ...]) -> Table:
-    """A streaming query by the size of its relation, which is a Parquet file."""
+    """Measure a streaming query by the size of its relation, which is a Parquet file."""
     cells = []
     with (
         queries.spark() as spark,
         tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name,
     ):
-        # The first query of a process also starts workers and loads what is compiled.
+        # The first query of a process also starts workers and loads compiled code.
         for turn, size in enumerate((facts[0], *facts)):
             folder = Path(name) / str(turn)
             keys = max(size, FEWEST_KEYS)

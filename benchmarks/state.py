@@ -1,4 +1,4 @@
-"""Bytes of state that a batch writes, as the budget and what is held grow."""
+"""Measure the bytes of state that a batch writes, as the budget and the held rows grow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.streams import uniform, write_parquet_batches, zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """A budget and ten times it; one batch of `fill` ticks, then small ones of `ticks`."""
+    """A budget and ten times that; one batch of `fill` ticks, then small ones of `ticks`."""
 
     memory: int = 20_000
     fill: int = 200_000
@@ -34,14 +34,14 @@ QUICK = Scale(memory=2_000, fill=20_000, ticks=200, long=100, short=4, exact_tic
 
 @dataclass(frozen=True)
 class Written:
-    """By batch: bytes of state, and tuples that came into memory or were shed from it."""
+    """By batch: bytes of state, and rows that were admitted or shed."""
 
     sizes: tuple[int, ...]
     moved: tuple[int, ...]
 
 
 def written(feeder: Feeder, tables: tuple[pa.Table, pa.Table], scale: Scale) -> Written:
-    """What batches write, by the rule of the operator on Spark, after the first, which fills."""
+    """Return what batches write after the first, which fills the memory, by the operator's rule."""
     engine = feeder.engine
     sizes, moved = [], []
     at = 0
@@ -59,7 +59,7 @@ def written(feeder: Feeder, tables: tuple[pa.Table, pa.Table], scale: Scale) -> 
 
 
 def long_runs(scale: Scale, step: Step) -> dict[str, dict[int, Written]]:
-    """Both budgets on the same input, long enough for several compactions."""
+    """Run both budgets on the same input, long enough for several compactions."""
     ticks = scale.fill + scale.long * scale.ticks
     domain = 50 * scale.memory
     inputs = {
@@ -76,7 +76,7 @@ def long_runs(scale: Scale, step: Step) -> dict[str, dict[int, Written]]:
 
 
 def on_spark(scale: Scale, step: Step) -> dict[str, queries.Ran]:
-    """The same on Spark, for a few batches; and exact, where what is held only grows."""
+    """Run the same on Spark for a few batches; and exactly, where the held rows only grow."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name, queries.spark() as spark:
         budget, exact = Path(name) / "budget", Path(name) / "exact"
@@ -128,7 +128,7 @@ def _long_rows(found: dict[str, dict[int, Written]]) -> tuple[tuple[str, ...], .
 
 
 def _spark_rows(found: dict[str, queries.Ran]) -> tuple[tuple[str, ...], ...]:
-    """The second batch against the last: by then, exact holds several times as much."""
+    """Compare the second batch with the last, when the exact join holds far more rows."""
     rows = []
     for name, ran in found.items():
         for at in (1, len(ran.seconds) - 1):
@@ -161,7 +161,7 @@ def _figure(what: str, ratio: float) -> Figure:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """The long run without Spark, which compacts, and the short one with it."""
+    """Run the long input without Spark, which compacts, and the short one on Spark."""
     long = long_runs(scale, step)
     spark = on_spark(scale, step)
     figures = []

@@ -1,4 +1,4 @@
-"""Truncated joins in paper 1's setting: how close greedy comes to the optimum, and how fast."""
+"""Truncated joins in paper 1's setting: greedy against the optimum, in results and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.streams import zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """Section 5.1: tuples a relation, values, and how many tuples of both are kept."""
+    """Section 5.1: rows per relation, values, and how many rows of both are kept."""
 
     tuples: int = 50_000
     values: int = 1_000
@@ -36,9 +36,9 @@ QUICK = Scale(skews=(0.5, 1.0), each_skews=(1.0,), seeds=2, each_seeds=2)
 
 @dataclass(frozen=True)
 class Compared:
-    """Greedy against the optimum: its share of the results by seed, and seconds of both.
+    """Greedy against the optimum: its share of the results by seed, and the seconds of both.
 
-    For `unproved` of the seeds the search for the optimum was given up.
+    For `unproved` of the seeds, the search for the optimum was stopped early.
     """
 
     unproved: int
@@ -48,7 +48,7 @@ class Compared:
 
 
 def counted(scale: Scale, skew: float, seed: int) -> Counts:
-    """How often each value occurs in each of two relations."""
+    """Count how often each value occurs in each of two relations."""
     tables = zipf(scale.tuples, domain=scale.values, skew=skew, seed=seed)
     keys = [table.column("key").to_numpy() for table in tables]
     return np.stack([np.bincount(k, minlength=scale.values) for k in keys])
@@ -61,7 +61,7 @@ def compared(
     optimal: Callable[[Counts], Counts],
     greedy: Callable[[Counts], Counts],
 ) -> Compared:
-    """Both ways on the same relations, one pair a seed."""
+    """Run both methods on the same relations, one pair per seed."""
     shares, seconds, unproved = [], [], 0
     for seed in range(seeds):
         counts = counted(scale, skew, seed)
@@ -94,8 +94,9 @@ def _row(name: str, found: Compared) -> tuple[str, ...]:
 
 
 def run(scale: Scale, step: Step) -> Section:
-    """Greedy over the optimum, by skew; with one budget, and with one for each relation."""
-    optdp(counted(scale, 1.0, 0), scale.keep)  # compiled, or read from disk, before it is timed
+    """Measure greedy over the optimum, by skew; with one budget, and one per relation."""
+    # Compile the code, or read it from disk, before the timing.
+    optdp(counted(scale, 1.0, 0), scale.keep)
     found = {}
     for skew in scale.skews:
         step(f"one budget, skew {skew}")

@@ -1,7 +1,7 @@
-"""Wide rows on Spark: whether a small Java heap does, and how large the Python workers become.
+"""Wide rows on Spark: whether a small Java heap is enough, and how large Python workers become.
 
-`python -m benchmarks.wide CASE FOLDER` runs one case in a process of its own, because a Java heap
-keeps its size as long as its process lives, and prints one line of JSON.
+`python -m benchmarks.wide CASE FOLDER` runs one case in a new process, because a Java heap keeps
+its size until its process ends, and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _WORDS = 5
 
 @dataclass(frozen=True)
 class Case:
-    """A streaming join, a file a side in each batch.
+    """A streaming join, one file per side in each batch.
 
-    A row has a text of `text` bytes, or ten columns where that is 0. Every key has `alike` rows on
+    A row has a text of `text` bytes, or ten columns if that is 0. Every key has `alike` rows on
     each side.
     """
 
@@ -71,7 +71,7 @@ QUICK = Scale(
 
 
 def table(case: Case, batch: int) -> pa.Table:
-    """The rows of one side in one batch; those of a key come close together."""
+    """Generate the rows of one side in one batch; rows of a key come close together."""
     rows = case.rows // case.batches
     number = np.arange(batch * rows, (batch + 1) * rows)
     key = number // case.alike if case.text else number % (case.rows // case.alike)
@@ -90,7 +90,7 @@ def table(case: Case, batch: int) -> pa.Table:
 
 
 def run_case(case: Case, folder: Path) -> dict[str, Any]:
-    """Run one query, and note after each batch what its processes take."""
+    """Run one query, and record the memory of its processes after each batch."""
     for side in _SIDES:
         (folder / side).mkdir()
         for batch in range(case.batches):
@@ -132,7 +132,7 @@ def _read(spark: Any, folder: Path, schema: pa.Schema) -> DataFrame:
 
 
 def _taken() -> dict[str, float]:
-    """Measure in MB: all Python workers now, the largest worker at its peak, and Java now."""
+    """Return in MB: all Python workers now, the largest worker at its peak, and Java now."""
     family = psutil.Process().children(recursive=True)
     java = [p for p in family if p.name() == "java"]
     workers = [p for j in java for p in j.children(recursive=True) if "python" in p.name()]
@@ -149,7 +149,7 @@ def _peak(process: int) -> float:
 
 
 def in_new_process(case: Case) -> dict[str, Any]:
-    """Do the same in a process of its own; without results if it fails."""
+    """Do the same in a new process; without results if it fails."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.wide", json.dumps(asdict(case)), folder],

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def aging(curve: list[int], units: int) -> tuple[pa.Table, pa.Table]:
-    """A tuple with a key of its own at each unit of time, and partners as the curve says."""
+    """Generate a row with its own key per unit of time, and partners as the curve says."""
     left = pa.table({"k": range(units), "t": [10 * i for i in range(units)]})
     partners = [
         (key, 10 * key + 10 * age + 5)

@@ -1,4 +1,4 @@
-"""Samples of the same streams, seed by seed, and the pairs that they are of."""
+"""Samples of the same streams with different seeds, and the pairs they are drawn from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.joins.sampled.spec import sampled_join
 def runs(
     tables: tuple[pa.Table, pa.Table], seeds: int, **settings: Any
 ) -> Iterator[tuple[pa.Table, SampledEngine]]:
-    """Samples of the same streams, a seed each."""
+    """Yield samples of the same streams, one per seed."""
     spec = sampled_join(tables[0].schema, tables[1].schema, on="key", time="time", **settings)
     job = SampledJob(spec)
     inputs = [
@@ -38,7 +38,7 @@ def pairs_of(table: pa.Table) -> list[Pair]:
 
 
 def head_of(pair: Pair) -> tuple[str, int]:
-    """The tuple that came first: of one time, the left."""
+    """Return the row that arrived first; at equal times, the left one."""
     return ("left", pair[1]) if pair[1] <= pair[3] else ("right", pair[3])
 
 

@@ -1,4 +1,4 @@
-"""Every policy keeps to the rules, one that a user writes too, and those that do not are told."""
+"""Built-in and user-written policies keep the rules; those that break them are named in errors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tidegate.policies.base import Ranks
 
 @dataclass(frozen=True)
 class Small(Policy):
-    """Keep the smallest keys' hashes: of no use, but a policy."""
+    """Keep the rows with the smallest key hashes: useless, but a valid policy."""
 
     name: ClassVar[str] = "small"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         return -arrivals.key.astype(np.float64) * arrivals.importance
 
 
 class Moody(Small):
-    """Ranks that depend on how often it was asked."""
+    """A policy whose ranks depend on how often it was called."""
 
     name: ClassVar[str] = "moody"
     asked: ClassVar[list[int]] = []
@@ -40,7 +40,7 @@ class Moody(Small):
 
 
 class Whole(Small):
-    """Ranks that are whole numbers."""
+    """A policy whose ranks are integers."""
 
     name: ClassVar[str] = "whole"
 
@@ -92,17 +92,15 @@ def test_a_policy_of_ones_own_conforms() -> None:
 def test_a_policy_that_fails_to_rank_is_named(
     fixed_ranks: Callable[..., NDArray[np.float64]], says: str
 ) -> None:
-    policy = type("Mine", (Small,), {"name": "mine", "fixed_ranks": fixed_ranks})()
+    policy = type("Mine", (Small,), {"name": "failing", "fixed_ranks": fixed_ranks})()
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
-    with pytest.raises(tg.TidegateError, match=f"policy mine .*{says}"):
+    with pytest.raises(tg.TidegateError, match=f"policy failing .*{says}"):
         tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ({"name": None}, "has no name"),
-        ({"name": ""}, "has no name"),
         ({"floor_weight": np.nan}, "must be a finite number, not nan"),
         ({"order_weight": "x"}, "must be a finite number, not 'x'"),
         ({"ranks": None}, "must have ranks, one of .*, not None"),
@@ -119,6 +117,11 @@ def test_a_policy_that_cannot_rank_is_refused(written: dict[str, Any], says: str
         conformance.check(policy)
     with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
         tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
+
+
+def test_a_policy_without_a_name_is_refused() -> None:
+    with pytest.raises(tg.TidegateError, match="policy Nameless has no name; write one"):
+        conformance.check(type("Nameless", (Policy,), {})())
 
 
 @pytest.mark.parametrize(

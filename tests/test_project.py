@@ -1,4 +1,4 @@
-"""What holds for the project as a whole."""
+"""Checks of the project as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def tracked() -> list[Path]:
-    """The files that Git knows, or in a plain copy of the tree, those that are there."""
+    """Return the files that Git knows, or all files if this is a plain copy of the tree."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -104,7 +104,7 @@ def test_readme_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every Python block of the README, in order, in one namespace; what it says it prints, too."""
+    """Run every Python block of the README in one namespace, and compare what it prints."""
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
     text = readme.read_text()
@@ -112,7 +112,7 @@ def test_readme_runs(
     assert blocks
     namespace: dict[str, Any] = {"__name__": "__main__", "spark": spark}
     for block in blocks:
-        # As many empty lines first as make the line numbers of a failure the README's own.
+        # Empty lines before the block make the line numbers of a failure those of the README.
         above = "\n" * text[: block.start(1)].count("\n")
         exec(compile(above + block[1], os.fspath(readme), "exec"), namespace)
     printed = capsys.readouterr().out

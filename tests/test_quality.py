@@ -1,4 +1,4 @@
-"""The quality measures: worked examples, the facts of paper 1, brute force on tiny sets."""
+"""The quality measures: worked examples, the statements of paper 1, brute force on tiny sets."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_match_and_compare_by_hand() -> None:
 
 
 def covers(x: list[int], y: list[int]) -> list[list[tuple[int, int]]]:
-    """Every set of edges that touches all rows."""
+    """Yield every set of edges that touches all rows."""
     edges = list(itertools.product(range(len(x)), range(len(y))))
     return [
         list(chosen)

@@ -10,87 +10,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.api import local
-    from tidegate.api.constrained_join import constrained_join
-    from tidegate.api.cql import cql
-    from tidegate.api.join import join
-    from tidegate.api.local import Result
-    from tidegate.api.memory_pool import MemoryPool
-    from tidegate.api.optimal import Optimal, optimal
-    from tidegate.api.repair import repair
-    from tidegate.api.sample_join import estimate, sample_join
-    from tidegate.api.star_join import star_join
-    from tidegate.api.truncated_join import truncated_join
-    from tidegate.errors import TidegateError
-    from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
-    from tidegate.optimal.star import OSSJ, ossj
-    from tidegate.policies import (
-        DGL,
-        Age,
-        Auto,
-        DimpProb,
-        Fifo,
-        Greedy,
-        GreedyDual,
-        Heeb,
-        IJoin,
-        Life,
-        Policy,
-        Prob,
-        Rand,
-        Simp,
-        SimpProb,
-        Size,
-        UntilExpiry,
-    )
-    from tidegate.settings.slow_cpu import SlowCPU
+    from tidegate.api import local as local
+    from tidegate.api.constrained_join import constrained_join as constrained_join
+    from tidegate.api.cql import cql as cql
+    from tidegate.api.join import join as join
+    from tidegate.api.local import Result as Result
+    from tidegate.api.memory_pool import MemoryPool as MemoryPool
+    from tidegate.api.optimal import Optimal as Optimal
+    from tidegate.api.optimal import optimal as optimal
+    from tidegate.api.repair import repair as repair
+    from tidegate.api.sample_join import estimate as estimate
+    from tidegate.api.sample_join import sample_join as sample_join
+    from tidegate.api.star_join import star_join as star_join
+    from tidegate.api.truncated_join import truncated_join as truncated_join
+    from tidegate.errors import TidegateError as TidegateError
+    from tidegate.joins.constrained.constraints import CA as CA
+    from tidegate.joins.constrained.constraints import OAC as OAC
+    from tidegate.joins.constrained.constraints import OAP as OAP
+    from tidegate.joins.constrained.constraints import RIDS as RIDS
+    from tidegate.joins.constrained.constraints import Monitor as Monitor
+    from tidegate.joins.constrained.constraints import Rows as Rows
+    from tidegate.optimal.star import OSSJ as OSSJ
+    from tidegate.optimal.star import ossj as ossj
+    from tidegate.policies import Policy as Policy
+    from tidegate.policies.exports import *  # noqa: F403
+    from tidegate.settings.slow_cpu import SlowCPU as SlowCPU
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CA",
-    "DGL",
-    "OAC",
-    "OAP",
-    "OSSJ",
-    "RIDS",
-    "Age",
-    "Auto",
-    "DimpProb",
-    "Fifo",
-    "Greedy",
-    "GreedyDual",
-    "Heeb",
-    "IJoin",
-    "Life",
-    "MemoryPool",
-    "Monitor",
-    "Optimal",
-    "Policy",
-    "Prob",
-    "Rand",
-    "Result",
-    "Rows",
-    "Simp",
-    "SimpProb",
-    "Size",
-    "SlowCPU",
-    "TidegateError",
-    "UntilExpiry",
-    "constrained_join",
-    "cql",
-    "estimate",
-    "join",
-    "local",
-    "optimal",
-    "ossj",
-    "repair",
-    "sample_join",
-    "star_join",
-    "truncated_join",
-]
-
-#: Where they are: policies in `policies`, and the others here.
+#: The modules of the public names. Policies are not listed: `tidegate.policies` finds them.
 _HOMES = {
     "CA": "joins.constrained.constraints",
     "MemoryPool": "api.memory_pool",
@@ -99,6 +47,7 @@ _HOMES = {
     "OAP": "joins.constrained.constraints",
     "OSSJ": "optimal.star",
     "Optimal": "api.optimal",
+    "Policy": "policies.base",
     "RIDS": "joins.constrained.constraints",
     "Result": "api.local",
     "Rows": "joins.constrained.constraints",
@@ -118,17 +67,30 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__all__":
+        return [*_HOMES, *_policies()]
     if name == "local":
         return importlib.import_module("tidegate.api.local")
-    home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
-    globals()[name] = getattr(home, name)
-    return globals()[name]
+    if name in _HOMES:
+        found = getattr(importlib.import_module(f"tidegate.{_HOMES[name]}"), name)
+    # Classes are capitalised. Other names must not load the policies, which takes a second.
+    elif name[:1].isupper() and name in _policies():
+        found = _policies()[name]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def _policies() -> dict[str, Any]:
+    """Return the classes of tidegate's policies by their names in Python."""
+    from tidegate.policies import POLICIES
+
+    return {kind.__name__: kind for kind in POLICIES.values()}
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})
 
 
 # Loaded later, a package would take the place of the function of the same name.

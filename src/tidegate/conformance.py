@@ -129,11 +129,7 @@ def _run(
         ]
         found += _pairs(engine.feed(inputs))
         held = engine.take_counters()["held"]
-        _demand(
-            held <= spec.memory,
-            spec.policy,
-            f"{held} held rows, more than the memory of {spec.memory}",
-        )
+        _demand(held <= spec.memory, spec.policy, f"{held} held rows in memory for {spec.memory}")
         if hand_on:
             log.append(engine.changes())
             engine = _restored(job, log)

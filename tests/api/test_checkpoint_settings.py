@@ -204,7 +204,7 @@ class Mine(Policy):
 
     memory: Any = None
     name: ClassVar[str] = "mine"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
     order_weight: ClassVar[float] = 1.0
 
 

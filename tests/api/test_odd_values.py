@@ -7,6 +7,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable
+from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidegate as tg
-from tidegate import streams
+from tidegate import policies, streams
 from tidegate.joins.constrained.cql_plan import planned, repaired_spec
 from tidegate.joins.constrained.shed_log import shed_schema
 from tidegate.joins.constrained.spec import constrained_join
@@ -214,15 +215,7 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
     "car_reports": (streams.car_reports, streams.car_reports, {"seconds": 60}),
 }
 #: Policies, made and then given to a join whose times are numbers, and to one whose are times.
-POLICIES: list[type[tg.Policy]] = [
-    tg.Prob,
-    tg.Life,
-    tg.Heeb,
-    tg.GreedyDual,
-    tg.Age,
-    tg.DGL,
-    tg.IJoin,
-]
+POLICIES = [kind for kind in policies.POLICIES.values() if fields(kind)]
 
 
 def tried(call: Call, settings: dict[str, Any], name: str) -> list[str]:

@@ -27,10 +27,10 @@ SIZE = ["--auctions", "300", "--batches", "3", "--seed", "5"]
 
 class Run(NamedTuple):
     folder: Path
-    #: The first time, with --json.
+    #: The output of the first run, with --json.
     figures: dict[str, Any]
     progress: str
-    #: The second time, into the same folder, with tables.
+    #: The output of the second run, into the same folder, with tables.
     again: dict[str, Any]
     shown: str
 
@@ -78,7 +78,7 @@ def test_every_batch_is_reported_and_keeps_within_memory(run: Run) -> None:
     assert sum(batch["exact_results"] for batch in batches) == query["exact_results"]
     assert 0 < query["most_held"] == max(batch["held"] for batch in batches) <= query["memory"]
     for batch in batches:
-        # Results fall into the batch in which their bid came.
+        # A result belongs to the batch in which its bid came.
         assert batch["recall"] == batch["results"] / batch["exact_results"]
 
 

@@ -79,6 +79,6 @@ def test_the_text_says_what_the_figures_show(
         return " ".join(capsys.readouterr().out.split())
 
     assert said in text(policy, recall)
-    # Neither holds where PROB is worse than LIFE and better than UNTIL-EXPIRY.
+    # Neither sentence is true if PROB is worse than LIFE and better than UNTIL-EXPIRY.
     assert "LIFE comes out" not in text("life", 0.95)
     assert "hardly an auction" not in text("prob", 0.95)

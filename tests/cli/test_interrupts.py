@@ -12,7 +12,7 @@ from tidegate.cli.interrupts import Interrupts
 
 @pytest.fixture(autouse=True)
 def _own_handler() -> Iterator[None]:
-    """Python's own handler, whatever Spark has set for the other tests."""
+    """Set Python's own handler, whatever Spark has set for other tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -29,7 +29,7 @@ def fail() -> None:
 
 
 def play(actions: str) -> Iterator[str]:
-    """Do these things, and give each that was done."""
+    """Call the actions, and yield the name of each that was done."""
     with Interrupts() as interrupts:
         known = {"hold": interrupts.hold, "check": interrupts.check, "press": press, "fail": fail}
         for action in actions.split():

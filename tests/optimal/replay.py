@@ -66,7 +66,7 @@ class Planned(Policy):
     """
 
     name: ClassVar[str] = "planned"
-    ranks: ClassVar[Literal["tuple", "key", "life"]] = "tuple"
+    ranks: ClassVar[Literal["row", "key", "life"]] = "row"
     until: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""AUTO finds out by itself what matters."""
+"""AUTO learns by itself what matters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS: dict[str, Any] = {"on": "key", "time": "time", "within": 400}
 AUCTIONS: dict[str, Any] = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
 RIVALS = ("prob", "age", "fifo", "until-expiry", "greedy-dual")
 
-#: What matters, streams where it does, the memory, and how close to the best AUTO comes at least.
+#: What matters; streams in which it does, the memory, and AUTO's minimal share of the best.
 CASES: dict[str, tuple[Tables, dict[str, Any], int, float]] = {
     "keys": (zipf(8_000, domain=200, skew=1.0, seed=1), KEYS, 80, 0.97),
     "late ages": (auctions(8_000, bids=4, shape="inc", seed=1), AUCTIONS, 120, 0.95),
@@ -55,7 +55,7 @@ def test_auto_comes_close_to_whichever_policy_is_best(name: str) -> None:
 def test_auto_knows_when_partners_come_in_windows_that_are_far_longer(
     delay: tuple[int, int], within: int, least: float
 ) -> None:
-    """Of some there is not a sixteenth until the streams end."""
+    """Some streams end before a sixteenth of their window has passed."""
     time = np.arange(6_000)
     came = time + np.random.default_rng(1).integers(*delay, len(time))
     left = pa.table({"key": time // 4, "time": time})
@@ -71,7 +71,7 @@ def test_auto_knows_when_partners_come_in_windows_that_are_far_longer(
 
 @pytest.mark.parametrize("skew", [0.5, 1.0])
 def test_auto_is_back_two_windows_after_all_keys_changed_places(skew: float) -> None:
-    """Counts alone take as long as their half-life."""
+    """Counts alone would need their half-life."""
     tables = zipf(24_000, domain=200, skew=skew, shuffles=1, seed=4)
     share = {}
     exact = tg.local.join(*tables, **KEYS)
@@ -85,7 +85,7 @@ def test_auto_is_back_two_windows_after_all_keys_changed_places(skew: float) -> 
 
 @pytest.mark.parametrize("name", CASES)
 def test_auto_forgets_nothing_where_nothing_changes(name: str) -> None:
-    """But that one stream ends before the other does, as when no auction opens any more."""
+    """One stream ends before the other does, as when no more auctions open."""
     (opened, came), settings, memory, _ = CASES[name]
     came = came.filter(pc.less_equal(came[settings["time"]], opened[settings["time"]][-1]))
     spec = window_join(opened.schema, came.schema, **settings, memory=memory, policy="auto")
@@ -96,6 +96,6 @@ def test_auto_forgets_nothing_where_nothing_changes(name: str) -> None:
 
 
 def _within(result: tg.Result, part: slice) -> int:
-    """How many results the ticks of a part led to."""
+    """Count the results whose later row is in a range of ticks."""
     times = np.maximum(*(result.table[name].to_numpy() for name in ("time_left", "time_right")))
     return int(((times >= part.start) & (times < part.stop)).sum())

@@ -1,4 +1,4 @@
-"""When iJoin determines priorities, and what that costs (Kulkarni, Ravishankar)."""
+"""When iJoin computes priorities, and what each scheme costs (Kulkarni, Ravishankar)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.kernel.layout import TIMES
 
 
 def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> tuple[float, int]:
-    """The importance of all results, and how often priorities were determined anew."""
+    """Return the importance of all results, and how often priorities were computed."""
     spec = window_join(
         left.schema, right.schema, on="k", time="t", policy=policy, importance="w", **settings
     )
@@ -29,7 +29,7 @@ def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> t
 
 
 def slides(seed: int, n: int = 1_500) -> tuple[pa.Table, pa.Table]:
-    """Streams as the slides' experiments have them: 100 values, each of an importance up to 100."""
+    """Generate streams as in the slides: 100 values, each with an importance up to 100."""
     rng = np.random.default_rng(seed)
     importance = rng.integers(1, 101, 101).astype(np.float64)
     keys = [np.minimum(rng.zipf(1.3, n), 100) for _ in range(2)]
@@ -38,7 +38,7 @@ def slides(seed: int, n: int = 1_500) -> tuple[pa.Table, pa.Table]:
 
 
 def test_the_schemes_compare_as_on_the_slides() -> None:
-    """Successive has most importance and overhead, k-successive least, adaptive lies between."""
+    """Importance and overhead: most for successive, then adaptive, least for k-successive."""
     found = {}
     for when in ("successive", "adaptive", 10):
         policy = tg.IJoin(tau=2, delta=3, penalty=0.1, recompute=when)
@@ -67,12 +67,11 @@ def test_every_single_drop_is_successive() -> None:
 
 
 def test_a_priority_is_kept_until_the_next_time() -> None:
-    """By hand: a, b and c are kept, and have 1, 2 and 3 matches when d comes at 4.
+    """Worked by hand: a, b and c are held, and have 1, 2 and 3 matches when d arrives at 4.
 
-    At d's drop priorities are determined, whatever the scheme: a has 1/4, b 2/4, c 3/4, d comes
-    with 10, so a leaves. Until e comes at 8, b finds three more partners and d four. With
-    priorities as they were, b leaves (2/4 against c's 3/4); determined anew, b has 5/8, c 3/8 and d
-    4/4.
+    When d arrives, every scheme computes priorities: a has 1/4, b 2/4, c 3/4, and d arrives with
+    10, so a is shed. Until e arrives at 8, b finds three more partners and d four. With the old
+    priorities, b is shed (2/4 against c's 3/4). With new ones, b has 5/8, c 3/8 and d 4/4.
     """
     left = pa.table({"k": list("abcde"), "t": [0, 0, 0, 4, 8], "w": [1.0] * 5})
     times = [1, 1, 2, 1, 2, 3, 5, 6, 7, 5, 5, 6, 7]
@@ -96,7 +95,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
 
 
 def test_where_the_memory_is_large_too() -> None:
-    """Above the exact scan's size, kept priorities are in the queue; the bound and drops hold."""
+    """Above the limit of the exact scan, priorities are kept in the queue; the budget still holds."""
     streams = slides(3, n=4_000)
     found = {}
     for when in ("successive", 50, "adaptive"):

@@ -19,7 +19,7 @@ IMPORTANCE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 
 
 def slides(values: str) -> pa.Table:
-    """A stream of paper 5's slides: a value at each of the times 1 to 8."""
+    """Return a stream of paper 5's slides: one value at each of the times 1 to 8."""
     return pa.table(
         {"k": list(values), "t": range(1, 9), "imp": [IMPORTANCE[value] for value in values]}
     )
@@ -38,7 +38,7 @@ def slides(values: str) -> pa.Table:
     ],
 )
 def test_ijoin_slides(policy: str | None, shed_when: str, results: int, importance: float) -> None:
-    """Kulkarni, Ravishankar: two tuples a stream, the whole stream as window."""
+    """Kulkarni, Ravishankar: two rows per stream; the window is the whole stream."""
     bounded: dict[str, Any] = {} if policy is None else {"memory": 4, "policy": policy}
     found = tg.local.join(
         slides("abcddbac"),
@@ -58,9 +58,10 @@ def test_ijoin_slides(policy: str | None, shed_when: str, results: int, importan
 def test_dgl_loses_nothing_at_an_instant_with_output(seconds: bool) -> None:
     """Towne, Zhu, Zuzarte, Hou, section 3.2: P' + gain with output, P' - beta without.
 
-    Each stream has room for one tuple. s0 begins with 2 * 1, for r0, and has no output at 1: 2 - 1.
-    At 2 it joins r2: P' + gain is 1 + 2 * 1 * 3/5 = 2.2, more than the 2 * 1 of s2, so s0 stays and
-    joins r3. Were beta subtracted at 2 as well, s0 would have 1.2, and s2 would join r3.
+    Each stream has room for one row. s0 begins with 2 * 1, because of r0, and has no output at 1:
+    2 - 1. At 2 it joins r2: P' + gain is 1 + 2 * 1 * 3/5 = 2.2, more than the 2 * 1 of s2. So s0
+    stays and joins r3. If beta were subtracted at 2 as well, s0 would have 1.2, and s2 would stay
+    and join r3.
     """
 
     def stream(rows: list[tuple[int, int]], key: str) -> pa.Table:
@@ -95,14 +96,14 @@ def test_dgl_loses_nothing_at_an_instant_with_output(seconds: bool) -> None:
         ([1, 1, 2, 1], 1, 4 / 3),  # example 3.3
         ([1, 1, 2, 1], 2, 8 / 3),  # the same, staggered over two cells
         ([3, 0, 2], 2, 4),  # example 3.4, a curve with a minimum
-        ([4, 2, 1], 2, 6),  # no minimum and k_opt = 1: every tuple for as long as there is memory
+        ([4, 2, 1], 2, 6),  # no minimum and k_opt = 1: hold each row as long as memory allows
     ],
 )
 def test_age_reaches_the_paper_s_rates(curve: list[int], cells: int, a_unit: float) -> None:
-    """Srivastava, Widom, section 3.2.1: results for each unit of time."""
+    """Srivastava, Widom, section 3.2.1: results per unit of time."""
     units = 300
     left, right = aging(curve, units)
-    # The right's one cell earns nothing: no left tuple comes after its partners.
+    # The right side's share of the memory finds nothing: no left row comes after its partners.
     found = tg.local.join(
         left,
         right,
@@ -118,7 +119,7 @@ def test_age_reaches_the_paper_s_rates(curve: list[int], cells: int, a_unit: flo
 
 @pytest.mark.parametrize("curve", [[1, 1, 2, 1], [1, 2, 3, 4], [5, 3, 1], [1, 4, 9, 4, 1], [2]])
 def test_priority_agrees_with_the_closed_form(curve: list[int]) -> None:
-    """Without minima: at age 0 it is C(k)/k at its best, and past k_opt it only falls."""
+    """Without minima: at age 0 it is the best C(k)/k, and beyond k_opt it only falls."""
     sums = [sum(curve[: k + 1]) for k in range(len(curve))]
     rates = [total / (k + 1) for k, total in enumerate(sums)]
     best = rates.index(max(rates)) + 1
@@ -131,7 +132,7 @@ def test_priority_agrees_with_the_closed_form(curve: list[int]) -> None:
 
 @pytest.mark.parametrize("shape", ["falls", "rises", "flat", "any"])
 def test_a_curve_may_have_a_million_points(shape: str) -> None:
-    """The steepest chords are the sides of a hull: each point is looked at a few times."""
+    """The steepest chords are the sides of a hull, so each point is visited only a few times."""
     points = np.linspace(2.0, 1.0, 1_000_000)
     curve = {
         "falls": points,
@@ -149,7 +150,7 @@ def test_a_curve_may_have_a_million_points(shape: str) -> None:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
 def test_priorities_are_the_paper_s(curve: list[int]) -> None:
-    """Section 3.2.1, to the letter."""
+    """The formula of section 3.2.1, literally."""
     total = [sum(curve[:i]) for i in range(len(curve) + 1)]
     for i, rank in enumerate(priorities(curve)):
         chords = [(total[j] - total[i]) / (j - i) for j in range(i + 1, len(total))]
@@ -157,7 +158,7 @@ def test_priorities_are_the_paper_s(curve: list[int]) -> None:
 
 
 def test_steps_of_a_curve_play_no_part() -> None:
-    """Sides are compared by results in time, however long the steps and windows are."""
+    """Sides are compared by results per unit of time, whatever their steps and windows."""
     left, right = aging([1, 1, 2, 1], 60)
     both = pa.concat_tables([left, right]).sort_by("t")
     given = ([1, 3], [4, 2, 2, 1, 1, 1, 1, 0])
@@ -173,7 +174,7 @@ def test_steps_of_a_curve_play_no_part() -> None:
 
 
 def test_a_memory_smaller_than_a_step_lets_tuples_grow_old() -> None:
-    """All that is worth anything comes in the second half of the window."""
+    """All results come in the second half of the window."""
     left = pa.table({"k": range(400), "t": range(400)})
     right = pa.table({"k": range(400), "t": range(90, 490)})
     found = tg.local.join(

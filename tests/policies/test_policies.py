@@ -1,4 +1,4 @@
-"""What each policy ranks by, and what it is worth on the papers' data."""
+"""What each policy ranks by, and its results on the papers' data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arrivals(n: int, seed: int) -> Arrivals:
 
 
 def test_every_policy_is_known_by_its_name() -> None:
-    assert len(POLICIES) == 16
+    assert {"auto", "prob", "age", "fifo", "rand"} <= set(POLICIES)
     for name, kind in POLICIES.items():
         assert type(policy_of(name)) is kind
     with pytest.raises(tg.TidegateError, match="curve must be the results by age"):
@@ -61,7 +61,7 @@ def test_lots_are_uniform_and_follow_the_seed() -> None:
 
 
 def test_rand_evicts_uniformly() -> None:
-    """Who is left after many arrivals has survived by chance alone: lives are geometric."""
+    """Every candidate is shed with the same probability, so holding times are geometric."""
     n, memory = 6_000, 50
     table = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})
     other = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
@@ -73,14 +73,14 @@ def test_rand_evicts_uniformly() -> None:
             for at, row in zip(shed["shed_at"].to_pylist(), shed["left"].to_pylist(), strict=True)
         ]
     )
-    # Each candidate of memory + 1 leaves with chance 1 / (memory + 1): the mean life is `memory`.
+    # Each of memory + 1 candidates is shed with probability 1 / (memory + 1): the mean is `memory`.
     assert abs(lives.mean() / memory - 1) < 0.08
     assert abs((lives == 0).mean() - 1 / (memory + 1)) < 0.006
     assert abs(np.median(lives) / (memory * math.log(2)) - 1) < 0.12
 
 
 def counted(left: pa.Table, right: pa.Table, w: int, **settings: Any) -> int:
-    """Results after the warm-up of two windows (Das et al., section 5.2)."""
+    """Count the results after the warm-up of two windows (Das et al., section 5.2)."""
     found = tg.local.join(left, right, on="key", time="time", within=w, **settings).table
     later = np.maximum(found["time_left"].to_numpy(), found["time_right"].to_numpy())
     return int((later >= 2 * w).sum())
@@ -98,7 +98,7 @@ def test_figure_7_in_numbers(split: str) -> None:
             kept = counted(left, right, 400, memory=400, policy=policy, split=split, seed=seed)
             share[name].append(kept / exact)
     means = {name: float(np.mean(values)) for name, values in share.items()}
-    assert 0.48 < means["rand"] < 0.52  # memory is half of both windows
+    assert 0.48 < means["rand"] < 0.52  # the memory is half of both windows
     assert means["prob"] > 0.85
     assert means["rand"] + 0.2 < means["life"] < means["prob"] - 0.02
 
@@ -129,7 +129,7 @@ def test_learned_frequencies_are_nearly_as_good_as_the_whole_stream_s(skew: floa
 
 
 def test_a_given_table_is_followed() -> None:
-    """Key 1 never comes back, and the table says so."""
+    """Key 1 never arrives again, and the table says so."""
     left = pa.table({"k": [1, 2], "t": [0, 1]})
     right = pa.table({"k": [2], "t": [2]})
     table = {"k": [1, 2], "left": [1, 1], "right": [0, 9]}
@@ -142,7 +142,7 @@ def test_a_given_table_is_followed() -> None:
 
 
 def test_counts_decay_so_that_drift_is_followed() -> None:
-    """What the right asks for in the first half is not what it asks for in the second."""
+    """The right stream's frequent keys change in the middle."""
     rng = np.random.default_rng(0)
     n = 8_000
     hot = np.minimum(rng.geometric(0.2, n), 25)

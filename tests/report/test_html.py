@@ -17,7 +17,7 @@ TABLE = Table(
 
 
 class Reader(HTMLParser):
-    """Notes what a page refers to, and holds it to closing what it opens."""
+    """Collects what a page refers to, and checks that every opened tag is closed."""
 
     VOID = ("meta", "img", "source")
 

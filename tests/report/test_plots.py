@@ -81,7 +81,7 @@ def test_many_policies_have_lines_and_names_of_their_own() -> None:
     assert len(drawn) == len(names)
     few = pixels(recall({"a": LINE, "b": OTHER}))
     many = pixels(recall(lines))
-    # The picture grows with the list of names, which keeps clear of its edges.
+    # The figure grows with the legend, and the legend does not touch its edges.
     assert many.shape[1] == few.shape[1]
     assert many.shape[0] > few.shape[0]
     below = many[few.shape[0] :]

@@ -1,4 +1,4 @@
-"""Auctions and bids: schema, age curves, popularity, determinism, bad input."""
+"""Auctions and bids: schema, age curves, popularity, same seed same data, bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIFE = timedelta(hours=2)
 
 
 def ages(left: pa.Table, right: pa.Table, life: timedelta = LIFE) -> npt.NDArray[np.float64]:
-    """Age of the auction at each bid, as a share of its life."""
+    """Return the age of the auction at each bid, as a share of its life."""
     opened = left["ts"].cast(pa.int64()).to_numpy()
     bid = right["ts"].cast(pa.int64()).to_numpy()
     age: npt.NDArray[np.int64] = bid - opened[right["auction_id"].to_numpy()]
@@ -117,7 +117,7 @@ def test_same_seed_same_tables() -> None:
 
 
 def test_known_values() -> None:
-    """Fixed values, so that a change of platform or library that moves them is seen."""
+    """Fixed values reveal a platform or library that changes them."""
     left, right = auctions(1_000)
     assert left["seller"].to_pylist()[:3] == ["seller-802", "seller-942", "seller-5"]
     assert left["reserve"].to_pylist()[:3] == [332.71, 340.21, 179.63]

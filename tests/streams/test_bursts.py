@@ -1,4 +1,4 @@
-"""Keys in bursts, replies, and popularity that is shuffled."""
+"""Keys in bursts, replies, and shuffled popularity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_key_is_busy_for_a_while_and_then_gone() -> None:
     key, time = left["key"].to_numpy(), left["time"].to_numpy()
     for each in np.unique(key):
         when = time[key == each]
-        # Keys come back after 50 bursts, which is more than there are here.
+        # A key becomes busy again after 50 bursts; there are fewer here.
         assert when.max() - when.min() < 200
     busy = [len(set(key[at : at + 200])) for at in range(0, 4_000, 200)]
     assert max(busy) <= 2 * 20
@@ -33,7 +33,7 @@ def test_replies_come_within_the_window_of_what_they_reply_to() -> None:
         age = at - time[(key == reply) & (time <= at)]
         assert age.min() < 100
         ages.append(age.min())
-    # Falling as the square of the life left: three quarters of it is left on average.
+    # The density falls as the square of the remaining life: on average three quarters remain.
     assert 20 < np.mean(ages) < 27
     assert (np.diff(right["time"].to_numpy()) >= 0).all()
 
@@ -45,7 +45,7 @@ def test_a_shuffle_changes_who_is_frequent_and_nothing_before_it() -> None:
         one, other = before["key"].to_numpy(), after["key"].to_numpy()
         assert (one[:2_000] == other[:2_000]).all()
         assert np.bincount(one[2_000:]).argmax() != np.bincount(other[2_000:]).argmax()
-        # The same ranks with other names.
+        # The same frequencies, under other keys.
         assert sorted(np.bincount(one[2_000:], minlength=50)) == sorted(
             np.bincount(other[2_000:], minlength=50)
         )

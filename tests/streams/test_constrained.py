@@ -1,4 +1,4 @@
-"""Streams keep to the constraint they are made for, nearly to its k."""
+"""Generated streams satisfy their constraint, nearly with equality."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_referential_integrity(k: int) -> None:
 @pytest.mark.parametrize("kind", ["ca", "oap", "oac"])
 @pytest.mark.parametrize("k", [0, 8, 40])
 def test_clustered_and_ordered_arrival(kind: str, k: int) -> None:
-    """Distances are drawn from all of 0 to k (sections 5.4 and 6.4): the largest is about k."""
+    """Distances are drawn from all of 0 to k (sections 5.4 and 6.4), so the largest is about k."""
     n = 240 if kind == "oac" else 60
     tuples = arrivals(many_one(n, kind=kind, k=k, multiplicity=4, seed=1))
     measure = naive.clustering if kind == "ca" else naive.scrambling
@@ -56,7 +56,7 @@ def test_k_may_change() -> None:
 
 @pytest.mark.parametrize("kind", ["ca", "oap"])
 def test_the_largest_distance_of_each_value_is_even_over_0_to_k(kind: str) -> None:
-    """As the papers' streams have it, value by value."""
+    """As in the paper's streams, for each value."""
     k, n = 100, 2_000
     table = many_one(n, kind=kind, k=k, multiplicity=3, seed=6)["S1"]
     values = table["A"].to_numpy()

@@ -1,4 +1,4 @@
-"""Cars report as Linear Road's do."""
+"""Cars report as in Linear Road."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Zipf streams: distribution, correlation, rates, determinism, bad input."""
+"""The Zipf streams: distribution, correlation, rates, same seed same data, bad input."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_same_seed_same_tables() -> None:
 
 
 def test_known_values() -> None:
-    """Fixed values, so that a change of platform or library that moves them is seen."""
+    """Fixed values reveal a platform or library that changes them."""
     left, right = zipf(10)
     assert left["key"].to_pylist() == [10, 21, 16, 15, 3, 14, 5, 10, 15, 38]
     assert right["key"].to_pylist() == [30, 18, 4, 13, 4, 19, 37, 18, 19, 34]

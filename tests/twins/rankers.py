@@ -1,4 +1,4 @@
-"""What the policies are to the slow twin: ranks by the plainest arithmetic there is."""
+"""Rankers: the policies as the slow twin computes them, in the simplest possible arithmetic."""
 
 from __future__ import annotations
 
@@ -12,71 +12,90 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, joined
 
+from tidegate.learning import scores
+
 if TYPE_CHECKING:
     from twins.window import NaiveJoin
 
+#: The name in `Scored` of each formula of `tidegate.learning.scores`, and of its parameters.
+FORMULAS: dict[int, tuple[str, tuple[str, ...]]] = {
+    scores.RATE: ("rate", ()),
+    scores.LIFE: ("life", ()),
+    scores.HEEB: ("heeb", ("alpha",)),
+    scores.GREEDY_DUAL: ("greedy-dual", ()),
+    scores.SIMPPROB: ("simpprob", ()),
+    scores.DIMPPROB: ("dimpprob", ()),
+    scores.DGL: ("dgl", ("alpha", "beta", "instant")),
+    scores.IJOIN: ("ijoin", ("decay", "tau", "delta", "penalty", "p_init", "every")),
+    scores.AGE: ("age", ()),
+}
+
 
 class Ranker:
-    """What a policy is to the twin. `floor` is the largest rank that ever left the pool, or 0."""
+    """Ranks rows for the twin. `floor` is the largest rank ever shed from the pool, or 0."""
 
     join: NaiveJoin
 
     def begin(self, clock: Time) -> None:
-        """See a tick begin."""
+        """Called when a tick begins."""
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
-        """See the newcomers of a tick, the first of which has this number, before each is seen."""
+        """Called with a tick's newcomers before `observe`; `seq` is the number of the first."""
 
     def observe(self, row: Row, clock: Time) -> None:
-        """See a newcomer; every newcomer of a tick is seen before the first is admitted."""
+        """Called for each newcomer; for all newcomers of a tick before the first is admitted."""
 
     def matched(self, row: Row, clock: Time) -> None:
-        """See a held row being joined by a newcomer."""
+        """Called when a held row is joined by a newcomer."""
 
     def paired(self, key: int) -> None:
-        """See a result of a key."""
+        """Called for each result, with its key."""
 
     def evicted(self, row: Row, clock: Time) -> None:
-        """See a held row, or a newcomer, leave before its time."""
+        """Called when a held row is shed or a newcomer is rejected."""
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
-        """Take note that a row was (provisionally) added."""
+        """Called when a row is added, perhaps only until the budget is enforced."""
 
     def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
-        """See that one of these is to leave a pool."""
+        """Called before one of the candidates is shed from a pool."""
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Say what a candidate is worth at the moment of choosing."""
+        """Return the rank of a candidate; the lowest is shed."""
         raise NotImplementedError
 
     def settle(self, held_keys: Collection[int]) -> None:
-        """Tidy up after a tick's admissions."""
+        """Called after a tick's admissions."""
 
 
 class Fixed(Ranker):
-    """A rank per uid (0 if not given), fixed at admission, on top of the floor if asked."""
+    """A rank per uid (0 if not given), fixed on admission, plus the weighted floor and number."""
 
-    def __init__(self, ranks: Mapping[int, float], use_floor: bool = False) -> None:
-        self.given, self.use_floor = ranks, use_floor
+    def __init__(
+        self, ranks: Mapping[int, float], floor_weight: float = 0.0, order_weight: float = 0.0
+    ) -> None:
+        self.given, self.floor_weight, self.order_weight = ranks, floor_weight, order_weight
         self.fixed: dict[int, float] = {}
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Fix the rank."""
-        self.fixed[row.uid] = self.given.get(row.uid, 0.0) + (floor if self.use_floor else 0.0)
+        rank = self.given.get(row.uid, 0.0)
+        self.fixed[row.uid] = rank + self.floor_weight * floor + self.order_weight * float(seq)
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Give the rank fixed at admission."""
+        """Return the rank that was fixed on admission."""
         return self.fixed[row.uid]
 
 
 class ByKey(Ranker):
-    """PROB (Das et al., 4.2.1): how often the key came on the other side.
+    """PROB (Das et al., 4.2.1): how often the key arrived on the other side.
 
-    `counts` are (left's, right's) by key. Learned ones start from there, and instead of fading
-    the old counts, an arrival in epoch e counts 2^(e - first epoch): the order is the same and
-    no division blurs it. Once more than `cap` known keys have no held tuple, half of that stay.
-    With a `span`, the last `cap` arrivals count that came less than that ago, all alike. With
-    `columns`, a key's counts are, since it last came, the least of its cells in four rows of these.
+    `counts` are the (left, right) counts by key to start with. If they are learned, old counts do
+    not decay; instead an arrival in epoch e counts 2^(e - first epoch). The order is the same, and
+    no division loses precision. Once more than `cap` known keys have no held row, half of `cap`
+    stay. With a `span`, only the last `cap` arrivals within that time count, equally. With
+    `columns`, a key's count is the smallest of its cells in a sketch of four rows, as of its
+    last arrival.
     """
 
     def __init__(
@@ -129,16 +148,16 @@ class ByKey(Ranker):
             )
 
     def _cells(self, side: int, key: int) -> list[tuple[int, int, int]]:
-        """A key's cell in each row: the low half of its hash, and steps of the high half."""
+        """Return a key's cell in each row of the sketch: from the two halves of its hash."""
         step = (key >> 32) | 1
         return [(side, row, (key + row * step) % 2**64 % self.columns) for row in range(4)]
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Give the count of the key on the other side."""
+        """Return the count of the key on the other side."""
         return self.counts[1 - row.side].get(row.key, 0.0)
 
     def settle(self, held_keys: Collection[int]) -> None:
-        """Forget the rarest keys that nothing in memory needs, once they are too many."""
+        """Forget the rarest keys without held rows once there are too many."""
         if not self.learned or self.cap is None or self.lasting is not None:
             return
         left, right = self.counts
@@ -153,7 +172,7 @@ class ByKey(Ranker):
 class Life(ByKey):
     """LIFE (Das et al., 4.2.2): remaining life times PROB's count; `lateness` adds no life.
 
-    A count of zero weighs a life by next to nothing, so that of such tuples the older leaves.
+    A count of zero becomes a tiny positive number, so that among such rows the older is shed.
     """
 
     def __init__(self, windows: Windows, **settings: Any) -> None:
@@ -161,7 +180,7 @@ class Life(ByKey):
         self.windows = windows
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Give life times count; where life never ends, the count alone."""
+        """Return life times count; for an unbounded window, the count alone."""
         count = super().rank(row, seq, now, floor)
         window = in_force(self.windows[row.side], row.time)
         return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
@@ -171,7 +190,7 @@ class Size(ByKey):
     """SIZE (Kulkarni, Ravishankar): how many results the key has produced."""
 
     def observe(self, row: Row, clock: Time) -> None:
-        """Arrivals do not count."""
+        """Ignore arrivals."""
 
     def paired(self, key: int) -> None:
         """Count a result, for both sides."""
@@ -181,17 +200,17 @@ class Size(ByKey):
 
 @dataclass
 class Quality:
-    """What iJoin's schemes of recomputation look at."""
+    """The join's quality, which decides when iJoin computes priorities again."""
 
-    drops: int = 0  # since the last one
-    earned: float = 0.0  # since the last drop
+    drops: int = 0  # since the last computation
+    earned: float = 0.0  # since the last row was shed
     mean: float = 0.0
     peak: float = 0.0
     times: int = 0
 
 
 class Scored(ByKey):
-    """A rank by a formula of what is known of a tuple: `gain` and `last` by uid, and more."""
+    """A rank by a formula of what is known about a row: `gain` and `last` by uid, and more."""
 
     def __init__(self, formula: str, windows: Windows, given: Mapping[str, float], **kw: Any):
         super().__init__(**kw)
@@ -201,11 +220,11 @@ class Scored(ByKey):
         self.stay = given.get("stay", 0.0)
         self.curves: tuple[Sequence[float], Sequence[float]] = ((), ())
         self.every = given.get("every", 0.0)
-        self.determined: dict[int, float] = {}  # by uid: a priority that is kept
+        self.determined: dict[int, float] = {}  # by uid: the latest priority
         self.pools = [Quality(), Quality()]
 
     def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
-        """Determine priorities: every so many drops, or if the quality has fallen."""
+        """Compute priorities at every k-th call, or if the quality has fallen."""
         if self.every == 0:
             return
         quality = self.pools[pool]
@@ -224,7 +243,7 @@ class Scored(ByKey):
         quality.drops += 1
 
     def priority(self, row: Row, now: Time) -> float:
-        """What iJoin makes of a row, be it mature or not."""
+        """Return iJoin's priority of a row, whatever its age."""
         age, since = float(now - row.time), float(now - self.last[row.uid])
         if age <= 0:
             return self.given["p_init"]
@@ -234,22 +253,22 @@ class Scored(ByKey):
         return worth
 
     def partners(self, row: Row) -> int:
-        """How many tuples of the row's key the other side holds."""
+        """Return how many rows of the row's key the other side holds."""
         return sum(h.row.key == row.key and h.row.side != row.side for h in self.join.held)
 
     def rate(self, row: Row) -> float:
-        """The row's count on the other side, as fading counts would have it."""
+        """Return the row's count on the other side, decayed to the present epoch."""
         count = self.counts[1 - row.side].get(row.key, 0.0)
         if self.first_epoch is None or self.join.clock is None:
             return count
         return count / 2.0 ** (self._epoch(self.join.clock) - self.first_epoch)
 
     def life(self, row: Row, now: Time) -> float:
-        """The time until the row leaves its window."""
+        """Return the time until the row's window ends."""
         return float(row.time + in_force(self.windows[row.side], row.time) - now)
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
-        """Begin with the partners that are there."""
+        """Start with the partners that are held now."""
         assert self.join.clock is not None
         n, imp = self.partners(row), row.importance
         self.last[row.uid] = self.join.clock
@@ -264,14 +283,14 @@ class Scored(ByKey):
             self.gain[row.uid] = 0.0
 
     def matched(self, row: Row, clock: Time) -> None:
-        """Learn from a result."""
+        """Update a held row at a result."""
         gain, since = self.gain[row.uid], float(clock - self.last[row.uid])
         if self.formula == "ijoin":
             self.gain[row.uid] = gain * math.exp(-self.given["decay"] * since) + 1.0
             self.pools[self.join.pool_of(row)].earned += row.importance
             self.last[row.uid] = clock
         elif self.formula == "dgl" and since > 0:
-            # P' of paper 4, 3.2: the priority of the instant before, which is one unit ago.
+            # P' of paper 4, 3.2: the priority at the previous instant, one unit ago.
             before = max(since - self.given["instant"], 0.0)
             left = max(gain - self.given["beta"] * before, 0.0)
             won = row.importance * self.partners(row) * self.life(row, clock)
@@ -282,7 +301,7 @@ class Scored(ByKey):
             self.gain[row.uid] = floor + row.importance * self.rate(row)
 
     def evicted(self, row: Row, clock: Time) -> None:
-        """Follow how long tuples stay."""
+        """Update the mean time that shed rows were held."""
         self.stay += (float(clock - row.time) - self.stay) / 256.0
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
@@ -302,7 +321,7 @@ class Scored(ByKey):
                 part = -math.expm1(-max(self.life(row, now), 0.0) / stay)
             return imp * self.rate(row) * part
         if self.formula == "dimpprob":
-            # The one that is being added is not there yet.
+            # The row that is being added does not count yet.
             added, there = self.join.added, self.partners(row)
             if added is not None and added.key == row.key and added.side != row.side:
                 there -= 1
@@ -322,14 +341,14 @@ class Scored(ByKey):
 
 
 class Auto(ByKey):
-    """AUTO: every newcomer leaves a ghost, and ghosts that could have joined say what pays.
+    """AUTO: every newcomer leaves a ghost, and the results that ghosts would have had are counted.
 
-    `cells` are what was expected and found, by side, age, level and trend; see the kernel's
-    `rates` and `ghosts`, whose numbers these are.
+    `cells` holds the expected and the actual results by side, age, level and trend. The constants
+    are those of `tidegate.learning.rates` and `tidegate.learning.ghosts`.
     """
 
     LEVELS, TRENDS, MARKS = 12, 10, 8
-    #: Where steps of age begin, in sixteenths of a window: the first of these is halved and halved.
+    #: Starts of the steps of age, in sixteenths of a window; the first is halved repeatedly.
     STARTS = (0.0, *(2.0**-n for n in range(12, 0, -1)), *map(float, range(1, 16)))
     STEPS = len(STARTS)
 
@@ -338,8 +357,8 @@ class Auto(ByKey):
         self.windows = windows
         self.ghosts: list[Row] = []
         self.found: Counter[int] = Counter()  # by uid
-        self.until: dict[int, Time] = {}  # by uid: up to when it was counted what was expected
-        self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at marks
+        self.until: dict[int, Time] = {}  # by uid: expected results are counted up to this time
+        self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at each mark
         self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
         shape = (self.STEPS, self.LEVELS, self.TRENDS)
         self.cells = np.zeros((2, 2, *shape))
@@ -347,7 +366,7 @@ class Auto(ByKey):
         self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
         self.elapsed, self.last = 0.0, 0.0
         self.census_at, self.fit_at, self.fitted = 0, 0, 0.0
-        self.gains: list[tuple[float, float]] = []  # weights and bits, since the last census
+        self.gains: list[tuple[float, float]] = []  # weights and bits since the last refit
         self.censuses, self.mean, self.variance, self.excess = 0, 0.0, 0.0, 0.0
 
     @property
@@ -360,7 +379,7 @@ class Auto(ByKey):
         return max(ends) if ends else max(self.elapsed, 1.0)
 
     def place(self, row: Row, age: float) -> tuple[float, float, float, float]:
-        """What is expected in a window; and where in the table a tuple of an age is."""
+        """Return the results expected per window, and a row's place in the table at an age."""
         side, key, window = row.side, row.key, in_force(self.windows[row.side], row.time)
         count, expected = self.fading(1 - side, key), 0.5
         if count > 0:
@@ -378,7 +397,7 @@ class Auto(ByKey):
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
 
     def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
-        """Count for the four cells around, the nearer ones more."""
+        """Add an amount to the four cells around a row's place, by their nearness."""
         _, step, level, trend = self.place(ghost, age)
         i, j = int(level), int(trend)
         for level_at, a in ((i, 1 - (level - i)), (i + 1, level - i)):
@@ -389,7 +408,7 @@ class Auto(ByKey):
                     self.cells[ghost.side, what, int(step), level_at, trend_at] += part
 
     def expect(self, ghost: Row, clock: Time) -> None:
-        """Count what was expected since the last time, by the steps of age that it came by."""
+        """Add the results expected since the last time, split by the steps of age in between."""
         ages = [float(at - ghost.time) for at in (self.until[ghost.uid], clock)]
         self.until[ghost.uid] = clock
         window = in_force(self.windows[ghost.side], ghost.time)
@@ -400,7 +419,7 @@ class Auto(ByKey):
             self.count(0, ghost, 0.5 * (start + stop), stop - start)
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
-        """Have the ghosts that a newcomer would join count a result; then leave new ones."""
+        """Count a result for each ghost that a newcomer would have joined; then add new ghosts."""
         for row in rows:
             for ghost in self.ghosts:
                 pair = ([ghost], [row]) if ghost.side == LEFT else ([row], [ghost])
@@ -414,7 +433,7 @@ class Auto(ByKey):
         self.until |= {row.uid: clock for row in left}
 
     def observe(self, row: Row, clock: Time) -> None:
-        """Count the key, and count it as a recent one."""
+        """Count the key, also in the counts of recent arrivals."""
         super().observe(row, clock)
         time, count = self.recent.get((row.side, row.key), (row.time, 0.0))
         if row.time >= time:
@@ -427,7 +446,7 @@ class Auto(ByKey):
             self.gains.append((1.0 / (1.0 + lately), bits))
 
     def fading(self, side: int, key: int) -> float:
-        """The key's count on a side, as fading counts would have it."""
+        """Return the key's count on a side, decayed to the present epoch."""
         assert self.join.clock is not None
         count = self.counts[side].get(key, 0.0)
         if self.first_epoch is not None:
@@ -435,13 +454,13 @@ class Auto(ByKey):
         return count
 
     def settle(self, held_keys: Collection[int]) -> None:
-        """Forget of a key all or nothing."""
+        """Forget the recent counts of keys whose counts are forgotten."""
         super().settle(held_keys)
         known = self.counts[LEFT].keys() | self.counts[RIGHT].keys()
         self.recent = {at: value for at, value in self.recent.items() if at[1] in known}
 
     def begin(self, clock: Time) -> None:
-        """Now and then, count what was expected since the last time, and fit."""
+        """From time to time, add up expected results and fit the table again."""
         seq = self.join.arrivals
         since = float(clock) - self.last if self.census_at else 0.0
         early = seq - self.census_at >= 16 + self.census_at // 8
@@ -474,7 +493,7 @@ class Auto(ByKey):
             self.forget()
 
     def has_changed(self) -> bool:
-        """Whether recent counts have come to foresee arrivals much better than they used to."""
+        """Return True if recent counts predict arrivals much better than they used to."""
         if not self.gains:
             return False
         gained = float(np.average([b for _, b in self.gains], weights=[w for w, _ in self.gains]))
@@ -492,7 +511,7 @@ class Auto(ByKey):
         return self.excess > 24.0
 
     def forget(self) -> None:
-        """Have later arrivals weigh so much more that earlier ones were an eighth of a window's."""
+        """Reduce old counts to the weight of an eighth of a window of arrivals."""
         self.excess, self.censuses = 0.0, 0
         if self.first_epoch is not None and self.halflife and self.elapsed > self.span / 8:
             halvings = math.ceil(math.log2(self.elapsed / (self.span / 8)))
@@ -500,9 +519,10 @@ class Auto(ByKey):
             self.elapsed /= 2.0**halvings
 
     def sum_up(self, ghost: Row) -> None:
-        """At every mark: results to the end; and if dropped after 1, 2 or 4 without having risen.
+        """Add a ghost's results after each mark, if it is held to the end or dropped early.
 
-        Of such trials, the number of those that rose, their results, and those of the others.
+        A plan drops the row 1, 2 or 4 marks later unless its level has risen. For each plan, add
+        the number of ghosts that rose, their results, and the results of the others.
         """
         trail = self.trails.get(ghost.uid, [])
         for mark, (level, found) in enumerate(trail):
@@ -515,7 +535,7 @@ class Auto(ByKey):
                     self.returns[ghost.side, 2 + 3 * number : 5 + 3 * number, mark, level] += tried
 
     def best(self, returns: Any, expected: Any, found: Any) -> Any:
-        """A factor for each step of each feature, cells of their own; and the best way on."""
+        """Fit factors for each step of each feature and for each cell; return the best rates."""
         scale = (found.sum() + 1.0) / (expected.sum() + 1.0)
         shapes = [(-1, 1, 1), (1, -1, 1), (1, 1, -1)]
         factors = [np.ones(n).reshape(s) for n, s in zip(expected.shape, shapes, strict=True)]
@@ -560,7 +580,7 @@ class Auto(ByKey):
         return best
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """The logarithm of what is expected, corrected by the table around it."""
+        """Return the logarithm of the expected results, corrected by the table around the row."""
         expected, step, level, trend = self.place(row, float(now - row.time))
         low = int(step), int(level), int(trend)
         corrected = 0.0

@@ -413,7 +413,7 @@ def test_late_row_is_seen_by_the_ranker_even_if_dead() -> None:
 def test_floor_lifts_later_ranks() -> None:
     """Row 1 leaves at rank 2, so row 2 enters at 1 + 2 and row 0 (3) leaves as the earlier."""
     ranks = {0: 3.0, 1: 2.0, 2: 1.0}
-    join = NaiveJoin(windows=INF, memory=1, ranker=Fixed(ranks, use_floor=True))
+    join = NaiveJoin(windows=INF, memory=1, ranker=Fixed(ranks, floor_weight=1.0))
     run(join, [left(0, 1), left(1, 2), left(2, 3)])
     assert join.shed == [(1, 2, "rejected"), (0, 3, "shed")]
     assert join.floors[0] == 3.0
@@ -425,7 +425,7 @@ def test_floor_lifts_later_ranks() -> None:
 def test_floors_are_per_pool_and_never_fall() -> None:
     """3, then 0.5 + 3 leave the left pool; the right one's floor is still 0 when row 4 enters."""
     ranks = {0: 3.0, 1: 4.0, 2: 0.5, 3: 2.0, 4: 1.0}
-    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(ranks, use_floor=True))
+    join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(ranks, floor_weight=1.0))
     run(join, [left(0, 1), right(3, 1), left(1, 2), left(2, 3), right(4, 4)])
     assert join.shed == [(0, 2, "shed"), (2, 3, "rejected"), (4, 4, "rejected")]
     assert join.floors == [3.5, 1.0]
@@ -612,7 +612,7 @@ def ranker_of(policy: str, windows: Windows) -> Ranker:
     return {
         "fifo": Fixed(FIFO),
         "fixed": Fixed(spread),
-        "floor": Fixed(spread, use_floor=True),
+        "floor": Fixed(spread, floor_weight=1.0),
         "prob": ByKey(halflife=2),
         "prob-capped": ByKey(cap=1),
         "life": Life(windows, halflife=3, cap=2),

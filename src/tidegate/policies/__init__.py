@@ -1,74 +1,38 @@
-"""Policies: each ranks rows in its own way. One file per policy."""
+"""Policies: each ranks rows in its own way. One file per policy.
+
+Every module of this folder is imported below, and defining a policy's class registers it. So a new
+file is all that a new policy needs. `exports` lists the policies for editors and type checkers.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tidegate.errors import TidegateError
-from tidegate.policies.age import Age
-from tidegate.policies.auto import Auto
-from tidegate.policies.base import Arrivals, ByFrequency, Policy, ranking, ranks_of
-from tidegate.policies.dgl import DGL
-from tidegate.policies.dimpprob import DimpProb
-from tidegate.policies.fifo import Fifo
-from tidegate.policies.greedy import Greedy
-from tidegate.policies.greedy_dual import GreedyDual
-from tidegate.policies.heeb import Heeb
-from tidegate.policies.ijoin import IJoin
-from tidegate.policies.life import Life
-from tidegate.policies.prob import Prob
-from tidegate.policies.rand import Rand
-from tidegate.policies.simp import Simp
-from tidegate.policies.simpprob import SimpProb
-from tidegate.policies.size import Size
-from tidegate.policies.until_expiry import UntilExpiry
+from tidegate.policies.base import Arrivals as Arrivals
+from tidegate.policies.base import ByFrequency as ByFrequency
+from tidegate.policies.base import Policy as Policy
+from tidegate.policies.base import ranking
+from tidegate.policies.base import ranks_of as ranks_of
 from tidegate.settings.checks import nearest
 from tidegate.settings.values import quoted
 
-__all__ = [
-    "DGL",
-    "POLICIES",
-    "Age",
-    "Arrivals",
-    "Auto",
-    "ByFrequency",
-    "DimpProb",
-    "Fifo",
-    "Greedy",
-    "GreedyDual",
-    "Heeb",
-    "IJoin",
-    "Life",
-    "Policy",
-    "Prob",
-    "Rand",
-    "Simp",
-    "SimpProb",
-    "Size",
-    "UntilExpiry",
-    "policy_of",
-    "ranks_of",
-]
+if TYPE_CHECKING:
+    from tidegate.policies.exports import *  # noqa: F403
 
-_ALL: tuple[type[Policy], ...] = (
-    Auto,
-    Rand,
-    Fifo,
-    UntilExpiry,
-    Prob,
-    Life,
-    Heeb,
-    GreedyDual,
-    Age,
-    Size,
-    Simp,
-    Greedy,
-    SimpProb,
-    DimpProb,
-    DGL,
-    IJoin,
-)
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
+for _module in pkgutil.iter_modules(__path__):  # noqa: F405
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+#: tidegate's own policies by name, in alphabetical order.
+POLICIES: dict[str, type[Policy]] = {
+    name: kind
+    for name, kind in sorted(Policy.registered.items())
+    if kind.__module__.startswith(f"{__name__}.")
+}
+globals().update({kind.__name__: kind for kind in POLICIES.values()})
 
 
 def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> Policy:
@@ -79,7 +43,7 @@ def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> P
     choice
         A policy's name such as ``"prob"``, or an instance such as ``Prob()``.
     known
-        The policies that may be named.
+        The policies that error messages offer. Any registered policy may be named.
 
     Raises
     ------
@@ -95,7 +59,12 @@ def policy_of(choice: object, known: Mapping[str, type[Policy]] = POLICIES) -> P
         raise TidegateError(
             f"policy must be one of {names} or a policy such as tg.Prob(), not {quoted(choice)}"
         )
-    if choice not in known:
+    if choice not in Policy.registered:
         hint = nearest(choice, known)
         raise TidegateError(f"policy must be one of {names}, not {quoted(choice)}{hint}")
-    return known[choice]()
+    try:
+        return ranking(Policy.registered[choice]())
+    except TypeError:
+        raise TidegateError(
+            f'policy "{choice}" needs settings; pass an instance of it instead of its name'
+        ) from None

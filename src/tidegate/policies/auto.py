@@ -45,6 +45,7 @@ class Auto(Policy):
     ranks: ClassVar[Ranks] = "score"
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "arrivals"
     formula: ClassVar[int] = scores.AUTO
+    for_star_joins: ClassVar[bool] = True
 
     @property
     def learns(self) -> Literal["ages", "rates"] | None:

@@ -6,7 +6,7 @@ ranks, it sheds the row that arrived first. The newcomer is a candidate, too.
 
 The class attribute ``ranks`` says what a policy ranks by:
 
-``"tuple"``
+``"row"``
     A number for each row, fixed when the row arrives. Write `Policy.fixed_ranks`.
 ``"key"``
     How often partners of the row's key arrive. Subclass `ByFrequency`.
@@ -20,6 +20,7 @@ The class attribute ``ranks`` says what a policy ranks by:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -75,11 +76,14 @@ class Arrivals(NamedTuple):
         return ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
 
 
-Ranks = Literal["tuple", "key", "life", "score"]
+Ranks = Literal["row", "key", "life", "score"]
 
 #: The largest number of keys that may be counted: at this size their table takes gigabytes.
 _MOST_KEYS = 2**26
 
+
+#: Names of policies: words of letters and digits, joined by hyphens or underscores.
+_NAME = re.compile("[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*")
 
 #: The values of `frequencies` that count arrivals while the join runs.
 _LEARNED = ("learned", "window", "sketch")
@@ -102,8 +106,8 @@ class Policy:
 
     Subclass it to write a policy of your own, as a frozen dataclass whose fields are the policy's
     parameters. Set the class attributes `name` and `ranks`; override the methods that `ranks` needs
-    (see `tidegate.policies.base`). Pass an instance as ``policy=`` to `tidegate.join`, and try it
-    with `tidegate.conformance.check` first.
+    (see `tidegate.policies.base`). Pass an instance or the name as ``policy=`` to `tidegate.join`,
+    and try it with `tidegate.conformance.check` first. Names must be unique.
 
     Results must depend only on the input: two runs over the same rows must rank them the same way.
     Use `Arrivals.uniform` for random numbers.
@@ -119,7 +123,7 @@ class Policy:
     >>> @dataclass(frozen=True)
     ... class Largest(tg.Policy):
     ...     name: ClassVar[str] = "largest"
-    ...     ranks: ClassVar[str] = "tuple"
+    ...     ranks: ClassVar[str] = "row"
     ...
     ...     def fixed_ranks(self, arrivals: Arrivals):
     ...         return arrivals.importance
@@ -127,15 +131,15 @@ class Policy:
     >>> payments = {"id": [1, 2, 3], "time": [4, 5, 6], "price": [1.0, 1.0, 1.0]}
     >>> result = tg.join(
     ...     orders, payments, on="id", time="time", within=(10, 1), memory=1,
-    ...     importance="price", policy=Largest(),
+    ...     importance="price", policy="largest",
     ... )
     >>> result.table["id_left"].to_pylist()
     [2]
     """
 
-    #: The policy's name, as in ``policy="prob"``; it also appears in settings and messages.
+    #: The policy's name, as in ``policy="prob"``; defining a class with a name registers it.
     name: ClassVar[str]
-    #: What the policy ranks by: ``"tuple"``, ``"key"``, ``"life"`` or ``"score"``.
+    #: What the policy ranks by: ``"row"``, ``"key"``, ``"life"`` or ``"score"``.
     ranks: ClassVar[Ranks]
     #: What the join counts for each key: nothing, its arrivals on each stream, or its results.
     counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "nothing"
@@ -145,11 +149,23 @@ class Policy:
     floor_weight: ClassVar[float] = 0.0
     #: A new row's rank grows by this factor times its sequence number.
     order_weight: ClassVar[float] = 0.0
+    #: True if `tidegate.star_join` can use it although it does not rank by a fixed number.
+    for_star_joins: ClassVar[bool] = False
+
+    #: All policies by name, tidegate's and those that users define.
+    registered: ClassVar[dict[str, type[Policy]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a policy under its name; a subclass without a name of its own is not one."""
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            _check_name(cls)
+            Policy.registered[cls.name] = cls
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         """Return a rank for each row that has just arrived; the join keeps larger ranks longer.
 
-        Override it if ``ranks`` is ``"tuple"``. Ranks must be finite numbers. The rank of a row
+        Override it if ``ranks`` is ``"row"``. Ranks must be finite numbers. The rank of a row
         must not depend on the other rows of the call: how rows are cut into batches may vary.
         """
         return np.zeros(len(arrivals.time))
@@ -277,6 +293,25 @@ class ByFrequency(Policy):
         }
 
 
+def _check_name(kind: type[Policy]) -> None:
+    """Raise an error if a policy's name is no word, or if another class has it.
+
+    Defining the same class again is allowed: notebooks do it each time a cell runs.
+    """
+    name: Any = kind.name
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise TidegateError(
+            f"policy {kind.__name__} must have a name of letters and digits, with hyphens or "
+            f'underscores between words, such as name = "mine", not {quoted(name)}'
+        )
+    other = Policy.registered.get(name, kind)
+    if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise TidegateError(
+            f'policy {kind.__name__} has the name "{name}", which {other.__qualname__} of '
+            f"{other.__module__} has already; choose another name"
+        )
+
+
 def ranking(policy: Policy) -> Policy:
     """Return the policy unchanged, or raise an error if its class attributes are incomplete."""
     kind = type(policy)
@@ -291,7 +326,7 @@ def ranking(policy: Policy) -> Policy:
     for weight in ("floor_weight", "order_weight"):
         at_least(getattr(policy, weight), -math.inf, f"{weight} of {who}")
     fixes = kind.fixed_ranks is not Policy.fixed_ranks
-    if ranks == "tuple" and not (fixes or policy.floor_weight or policy.order_weight):
+    if ranks == "row" and not (fixes or policy.floor_weight or policy.order_weight):
         raise TidegateError(f"{who} ranks all rows alike: write fixed_ranks")
     if ranks in ("key", "life") and policy.counts == "nothing":
         raise TidegateError(

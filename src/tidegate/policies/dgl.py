@@ -51,6 +51,7 @@ class DGL(Policy):
     name: ClassVar[str] = "dgl"
     ranks: ClassVar[Ranks] = "score"
     formula: ClassVar[int] = scores.DGL
+    for_star_joins: ClassVar[bool] = True
 
     alpha: float | None = None
     beta: float | None = None

@@ -38,3 +38,4 @@ class DimpProb(Policy):
     name: ClassVar[str] = "dimpprob"
     ranks: ClassVar[Ranks] = "score"
     formula: ClassVar[int] = scores.DIMPPROB
+    for_star_joins: ClassVar[bool] = True

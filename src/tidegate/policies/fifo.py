@@ -33,7 +33,7 @@ class Fifo(Policy):
     """
 
     name: ClassVar[str] = "fifo"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         """Return the times."""

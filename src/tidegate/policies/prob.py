@@ -36,3 +36,4 @@ class Prob(ByFrequency):
 
     name: ClassVar[str] = "prob"
     ranks: ClassVar[Ranks] = "key"
+    for_star_joins: ClassVar[bool] = True

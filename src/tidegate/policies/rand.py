@@ -36,7 +36,7 @@ class Rand(Policy):
     """
 
     name: ClassVar[str] = "rand"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
     floor_weight: ClassVar[float] = 1.0
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:

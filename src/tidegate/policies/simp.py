@@ -34,7 +34,7 @@ class Simp(Policy):
     """
 
     name: ClassVar[str] = "simp"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
 
     def fixed_ranks(self, arrivals: Arrivals) -> NDArray[np.float64]:
         """Return the importance."""

@@ -37,3 +37,4 @@ class SimpProb(Policy):
     name: ClassVar[str] = "simpprob"
     ranks: ClassVar[Ranks] = "score"
     formula: ClassVar[int] = scores.SIMPPROB
+    for_star_joins: ClassVar[bool] = True

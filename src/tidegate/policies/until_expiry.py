@@ -29,5 +29,5 @@ class UntilExpiry(Policy):
     """
 
     name: ClassVar[str] = "until-expiry"
-    ranks: ClassVar[Ranks] = "tuple"
+    ranks: ClassVar[Ranks] = "row"
     order_weight: ClassVar[float] = -1.0

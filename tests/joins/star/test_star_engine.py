@@ -163,7 +163,7 @@ def history(case: Case, changes: Iterable[Change]) -> list[naive_star.Fact]:
 def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
     spec = case.spec
     ranks = {}
-    if spec.policy.ranks == "tuple":
+    if spec.policy.ranks == "row":
         arrivals = Arrivals(
             np.array([r.time for r in rows], spec.unit.dtype),
             np.array([r.stream for r in rows], np.int8),

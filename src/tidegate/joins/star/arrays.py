@@ -225,6 +225,6 @@ def _budgets(memory: int, pools: int) -> NDArray[np.int64]:
 
 def kind_of(policy: Policy) -> int:
     """Return the kind of ranking that a policy needs."""
-    if policy.ranks == "tuple":
+    if policy.ranks == "row":
         return star_layout.FIXED
     return star_layout.RATE if policy.ranks == "key" else _FORMULAS[policy.formula]

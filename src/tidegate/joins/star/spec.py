@@ -26,7 +26,7 @@ from tidegate.joins.window.spec import (
     times_of,
     window_length,
 )
-from tidegate.policies import DGL, POLICIES, Auto, DimpProb, Policy, Prob, SimpProb, policy_of
+from tidegate.policies import POLICIES, Policy, Prob, policy_of
 from tidegate.settings.checks import (
     check_carried,
     check_column,
@@ -48,9 +48,8 @@ from tidegate.settings.values import is_whole, quoted, real
 OPERATIONS = ("insert", "delete", "update")
 #: The name of the relation in column suffixes and in messages.
 FACT, RELATION = "fact", "the relation"
-#: Policies that use the relation; and all policies of a star join.
-_LED = (Auto, Prob, SimpProb, DimpProb, DGL)
-_STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "tuple" or p in _LED}
+#: The policies that a star join can use.
+_STAR_POLICIES = {n: p for n, p in POLICIES.items() if p.ranks == "row" or p.for_star_joins}
 
 
 @dataclass(frozen=True)
@@ -404,7 +403,7 @@ def _policy(policy: Any) -> Policy:
             "a star join learns how often the keys of its relation come, all of them; leave "
             "frequencies and keys of Prob out"
         )
-    if chosen.ranks != "tuple" and not isinstance(chosen, _LED):
+    if chosen.ranks != "row" and not chosen.for_star_joins:
         listed = ", ".join(f'"{name}"' for name in _STAR_POLICIES)
         raise TidegateError(
             f'policy "{chosen.name}" does not know of a relation; use one of {listed}, or one of '

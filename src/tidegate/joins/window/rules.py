@@ -31,7 +31,7 @@ EXACT_LIMIT = 256
 _PARAMS = 6
 
 _KINDS = {
-    "tuple": layout.BY_TUPLE,
+    "row": layout.BY_TUPLE,
     "key": layout.BY_KEY,
     "life": layout.BY_LIFE,
     "score": layout.BY_SCORE,
