@@ -1,7 +1,6 @@
-"""tidegate joins data streams on Apache Spark in a fixed amount of memory.
+"""tidegate joins data streams on Apache Spark within a fixed memory budget.
 
-Names are loaded when they are first asked for: Spark starts processes that need none of them, and
-would wait for all.
+Names are imported on first use, because Spark starts worker processes that need none of them.
 """
 
 from __future__ import annotations
@@ -10,20 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.api import local
     from tidegate.api.constrained_join import constrained_join
     from tidegate.api.cql import cql
+    from tidegate.api.estimate import estimate
     from tidegate.api.join import join
-    from tidegate.api.local import Result
     from tidegate.api.memory_pool import MemoryPool
     from tidegate.api.optimal import Optimal, optimal
+    from tidegate.api.optimal_star import optimal_star
     from tidegate.api.repair import repair
-    from tidegate.api.sample_join import estimate, sample_join
+    from tidegate.api.result import Result
+    from tidegate.api.sample_join import sample_join
     from tidegate.api.star_join import star_join
     from tidegate.api.truncated_join import truncated_join
     from tidegate.errors import TidegateError
-    from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Monitor, Rows
-    from tidegate.optimal.star import OSSJ, ossj
+    from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Monitor
+    from tidegate.optimal.star import OSSJ
     from tidegate.policies import (
         DGL,
         Age,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Size,
         UntilExpiry,
     )
+    from tidegate.settings.rows import Rows
     from tidegate.settings.slow_cpu import SlowCPU
 
 __version__ = "0.1.0"
@@ -81,16 +82,15 @@ __all__ = [
     "cql",
     "estimate",
     "join",
-    "local",
     "optimal",
-    "ossj",
+    "optimal_star",
     "repair",
     "sample_join",
     "star_join",
     "truncated_join",
 ]
 
-#: Where they are: policies in `policies`, and the others here.
+#: The modules of public names; names that are not here are in `policies`.
 _HOMES = {
     "CA": "joins.constrained.constraints",
     "MemoryPool": "api.memory_pool",
@@ -100,16 +100,16 @@ _HOMES = {
     "OSSJ": "optimal.star",
     "Optimal": "api.optimal",
     "RIDS": "joins.constrained.constraints",
-    "Result": "api.local",
-    "Rows": "joins.constrained.constraints",
+    "Result": "api.result",
+    "Rows": "settings.rows",
     "SlowCPU": "settings.slow_cpu",
     "TidegateError": "errors",
     "constrained_join": "api.constrained_join",
     "cql": "api.cql",
-    "estimate": "api.sample_join",
+    "estimate": "api.estimate",
     "join": "api.join",
     "optimal": "api.optimal",
-    "ossj": "optimal.star",
+    "optimal_star": "api.optimal_star",
     "repair": "api.repair",
     "sample_join": "api.sample_join",
     "star_join": "api.star_join",
@@ -120,8 +120,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "local":
-        return importlib.import_module("tidegate.api.local")
     home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
     globals()[name] = getattr(home, name)
     return globals()[name]
@@ -131,7 +129,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Loaded later, a package would take the place of the function of the same name.
+# Import the package now, because a later import would replace the function of the same name.
 for _name in ("optimal",):
     importlib.import_module(f"tidegate.{_name}")
     del globals()[_name]
