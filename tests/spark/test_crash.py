@@ -102,7 +102,8 @@ def each_joined(sources: dict[str, tuple[DataFrame, DataFrame]]) -> DataFrame:
         joins.append(
             tg.join(left, right, **settings, **JOINS[name]).withColumn("join", F.lit(name))
         )
-    return reduce(DataFrame.union, joins)
+    union: DataFrame = reduce(DataFrame.union, joins)
+    return union
 
 
 def star_join(spark: SparkSession, folder: Path) -> DataFrame:
@@ -111,7 +112,8 @@ def star_join(spark: SparkSession, folder: Path) -> DataFrame:
     rows = files(spark, folder, schema)
     r, s, f = (rows.where(rows.kind == kind) for kind in ("r", "s", "f"))
     streams = [r.select("a", "t", "id", "w"), s.select("b", "t", "id", "w")]
-    return tg.star_join(streams, f.select("a", "b", "t", "op"), **STAR)
+    found: DataFrame = tg.star_join(streams, f.select("a", "b", "t", "op"), **STAR)
+    return found
 
 
 def estimates(spark: SparkSession, folder: Path) -> DataFrame:
@@ -119,14 +121,16 @@ def estimates(spark: SparkSession, folder: Path) -> DataFrame:
     rows = files(spark, folder, "key long, ts timestamp, value double, side string")
     sides = [rows.where(rows.side == side).drop("side") for side in ("left", "right")]
     sample = tg.sample_join(*sides, **SAMPLE, shards=1)
-    return tg.estimate(sample, value="value_right", by="key_left", **samples.WINDOWS)
+    found: DataFrame = tg.estimate(sample, value="value_right", by="key_left", **samples.WINDOWS)
+    return found
 
 
 def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
     """Three streams whose constraints are known."""
     rows = files(spark, folder, "pid long, ts long, size long, link string")
     streams = {name: rows.where(rows.link == name).drop("link") for name in links.NAMES}
-    return tg.constrained_join(streams, **links.settings())
+    found: DataFrame = tg.constrained_join(streams, **links.settings())
+    return found
 
 
 def pool(spark: SparkSession, folder: Path) -> DataFrame:
@@ -337,7 +341,7 @@ def test_killed_joins_lose_nothing_and_repeat_nothing(spark: SparkSession, kille
         assert found[name] == expected[name]
     assert found["auto"] < found["apart"]
     read = killed.input
-    exact = tg.local.join(read.left, read.right, on="key", time="time", within=40)
+    exact = tg.join(read.left, read.right, on="key", time="time", within=40)
     assert found["apart"] == bag(exact.table)
 
 
@@ -369,7 +373,7 @@ def test_a_killed_star_join_sees_the_same_relation_again(
 ) -> None:
     table = killed.input.star
     r, s, f = (table.filter(pc.equal(table["kind"], kind)) for kind in ("r", "s", "f"))
-    calm = tg.local.star_join(
+    calm = tg.star_join(
         [r.select(["a", "t", "id", "w"]), s.select(["b", "t", "id", "w"])],
         f.select(["a", "b", "t", "op"]),
         **STAR,
@@ -383,9 +387,9 @@ def test_windows_of_a_killed_sample_are_those_of_the_whole(
     spark: SparkSession, killed: Killed
 ) -> None:
     found = samples.rounded(delivered(spark, killed.home / "sample"))
-    whole = tg.local.sample_join(*killed.input.sample, **SAMPLE)
+    whole = tg.sample_join(*killed.input.sample, **SAMPLE)
     expected = samples.rounded(
-        tg.local.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS)
+        tg.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS).table
     )
     # The last windows that the watermark has not passed are still open.
     last = max(row["window"] for row in found)

@@ -176,7 +176,7 @@ def test_exact_mode_is_sparks_own_join(
     spark: SparkSession, tmp_path: Path, make: Callable[[], Case]
 ) -> None:
     case = make()
-    local = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    local = bag(tg.join(case.left, case.right, **case.settings).table)
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.batch()
     archived = tg.join(left, right, **case.settings)
@@ -242,9 +242,9 @@ def test_bounded_mode_is_the_local_engines_answer(
 ) -> None:
     case = closed(numbers())
     settings = case.settings | bound
-    local = tg.local.join(case.left, case.right, **settings)
+    local = tg.join(case.left, case.right, **settings)
     expected = bag(local.table)
-    exact = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    exact = bag(tg.join(case.left, case.right, **case.settings).table)
     assert expected < exact
     assert 100 < expected.total() < 0.9 * exact.total()
 
@@ -278,7 +278,7 @@ def test_a_queue_knows_the_frequencies_of_whole_streams(
         "policy": tg.Prob("whole"),
         "cpu": tg.SlowCPU(rate=1.0, queue=25),
     }
-    local = tg.local.join(case.left, case.right, **(settings | {"memory": 10**6}))
+    local = tg.join(case.left, case.right, **(settings | {"memory": 10**6}))
     assert local.counters["queue_shed"] > 100
     left, right = prepared(spark, tmp_path, case, batches=1, seed=1).batch()
     assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
@@ -306,7 +306,7 @@ def test_what_a_policy_has_learned_survives_a_restart(
             schema = spark.read.parquet(str(tmp_path / name)).schema
             frames.append(spark.readStream.schema(schema).parquet(str(tmp_path / name)))
         start(tg.join(*frames, **settings, shards=1), tmp_path)
-    expected = bag(tg.local.join(case.left, case.right, **settings).table)
+    expected = bag(tg.join(case.left, case.right, **settings).table)
     assert bag(delivered(spark, tmp_path)) == expected
     assert expected.total() > 100
 
@@ -316,7 +316,7 @@ def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path:
     case = closed(numbers())
     within = ([(0, 30), (700, 12)], [(0, 30), (450, 45)])
     settings = case.settings | {"within": within, "memory": [(0, 60), (500, 20), (800, 40)]}
-    expected = bag(tg.local.join(case.left, case.right, **settings).table)
+    expected = bag(tg.join(case.left, case.right, **settings).table)
     pair = prepared(spark, tmp_path, case, batches=4, seed=1)
     assert bag(tg.join(*pair.batch(), **settings, shards=1).toArrow()) == expected
     counts = counters(start(tg.join(*pair.stream(), **settings, shards=1), tmp_path / "one"))
@@ -329,7 +329,7 @@ def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path:
     found = start(tg.join(*pair.stream(), **exact, shards=3), tmp_path / "exact")
     assert len(counters(found)) == 4
     assert bag(delivered(spark, tmp_path / "exact")) == bag(
-        tg.local.join(case.left, case.right, **exact).table
+        tg.join(case.left, case.right, **exact).table
     )
 
 
@@ -338,7 +338,7 @@ def test_shards_share_the_memory(spark: SparkSession, tmp_path: Path) -> None:
     pair = prepared(spark, tmp_path, case, batches=4)
     bounded = tg.join(*pair.stream(), **case.settings, memory=61, shards=3)
     query = start(bounded, tmp_path)
-    exact = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    exact = bag(tg.join(case.left, case.right, **case.settings).table)
     found = bag(delivered(spark, tmp_path))
     assert found < exact
     assert found.total() > 0.3 * exact.total()
@@ -361,7 +361,7 @@ def test_every_policy_on_batch_frames(spark: SparkSession) -> None:
     answers = []
     for policy in policies:
         settings = case.settings | {"memory": 25, "policy": policy}
-        expected = bag(tg.local.join(case.left, case.right, **settings).table)
+        expected = bag(tg.join(case.left, case.right, **settings).table)
         assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == expected
         answers.append(expected)
     assert all(a != b for i, a in enumerate(answers) for b in answers[:i])
@@ -377,7 +377,7 @@ def test_a_split_is_predicted_from_what_is_counted(spark: SparkSession, kind: pa
         tables[0] = pa.concat_tables([tables[0], odd])
     settings = case.settings | {"within": within, "memory": 25, "split": "predicted"}
     settings["policy"] = tg.Prob("whole")
-    local = tg.local.join(*tables, **settings)
+    local = tg.join(*tables, **settings)
     left, right = (spark.createDataFrame(table) for table in tables)
     assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
     assert local.counters["held_left"] > 15
@@ -387,7 +387,7 @@ def test_importance_is_counted(spark: SparkSession) -> None:
     case = numbers(300)
     left, right = spark.createDataFrame(case.left), spark.createDataFrame(case.right)
     settings = case.settings | {"memory": 25, "importance": "value", "combine": "product"}
-    local = tg.local.join(case.left, case.right, **settings)
+    local = tg.join(case.left, case.right, **settings)
     joined = tg.join(left, right, **settings, shards=1)
     listed = joined.select(F.sum(F.col("value_left") * F.col("value_right"))).collect()
     assert local.importance == pytest.approx(listed[0][0])
@@ -488,5 +488,5 @@ def test_watermarks_on_the_inputs_are_carried_along(spark: SparkSession, tmp_pat
     )
     start(marked, tmp_path)
     assert bag(delivered(spark, tmp_path)) == bag(
-        tg.local.join(case.left, case.right, **case.settings).table
+        tg.join(case.left, case.right, **case.settings).table
     )

@@ -1,6 +1,6 @@
 """Recall against memory: the same streams joined again and again under other settings.
 
-`tidegate.local.join` does it, with the engine that also runs on Spark but without Spark's second
+`tidegate.join` does it, with the engine that also runs on Spark but without Spark's second
 or so a batch, so that dozens of settings take seconds.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate import quality
-from tidegate.api import local
+from tidegate.api.join import join
 from tidegate.policies import Policy, policy_of
 
 
@@ -70,7 +70,7 @@ def sweep(
     left, right
         The streams.
     exact
-        All result rows, with the columns of `tidegate.local.join`'s.
+        All result rows, with the columns of `tidegate.join`'s.
     policies
         What to try.
     shares
@@ -78,12 +78,12 @@ def sweep(
     window
         How many tuples an exact join has to hold; see `window_tuples`.
     **settings
-        The rest of what `tidegate.local.join` is to be told.
+        The rest of what `tidegate.join` is to be told.
     """
     for policy in map(policy_of, policies):
         for share in shares:
             memory = max(1, round(share * window))
-            result = local.join(left, right, memory=memory, policy=policy, **settings)
+            result = join(left, right, memory=memory, policy=policy, **settings)
             recall = quality.recall(result.table, exact)
             yield Point(policy.name, share, memory, result.results, recall)
 

@@ -121,7 +121,7 @@ class Delivered:
         return both.take(pa.array(sample)) if len(at) else both
 
     def shed(self) -> pa.Table:
-        """Early departures, in the form of `tidegate.local.Result.shed`."""
+        """Early departures, in the form of `tidegate.Result.shed`."""
         parts, missed = [], self.missed()
         for s, stream in enumerate(self.sides.streams):
             gone = np.flatnonzero(missed[s])
