@@ -13,7 +13,8 @@ import pyarrow as pa
 from benchmarks.constrained import FIGURE_3A, FIGURE_3C, Ran, ran
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
-from tidegate.joins.constrained.constraints import CA, OAC, RIDS, Constraint, Rows
+from tidegate.joins.constrained.constraints import CA, OAC, RIDS, Constraint
+from tidegate.settings.rows import Rows
 from tidegate.streams.constrained import Numbers, Places, arrivals
 
 
@@ -116,7 +117,7 @@ def figure_10(scale: Scale, step: Step) -> dict[str, Ran]:
     common: dict[str, Any] = {
         "joins": FIGURE_3A,
         "time": "t",
-        "windows": Rows(scale.window),
+        "within": Rows(scale.window),
         "filters": dict.fromkeys(("S2", "S3"), "D < 50"),
     }
     ways: dict[str, Sequence[Constraint]] = {"CA": [ca], "OAC": [oac], "CA and OAC": [ca, oac]}
@@ -138,7 +139,7 @@ def figure_11(k: int, scale: Scale) -> dict[str, Ran]:
     common: dict[str, Any] = {
         "joins": FIGURE_3C,
         "time": "t",
-        "windows": Rows(scale.window),
+        "within": Rows(scale.window),
         "filters": {"S2": "D < 10"},
     }
     both = mixed.constraints

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
-from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
+from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.spec import constrained_join
+from tidegate.settings.rows import Rows
 from tidegate.streams import links, many_one
 
 
@@ -120,7 +121,7 @@ def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
         common: dict[str, Any] = {
             "joins": JOINS[kind],
             "time": "t",
-            "windows": Rows(scale.window),
+            "within": Rows(scale.window),
             "filters": dict.fromkeys(FILTERED[kind], "D < 50"),
         }
         mine = ran(tables, scale.batch, constraints=constraints_of(kind, k), choose=False, **common)
@@ -160,7 +161,7 @@ def tracked(kind: str, monitor: Monitor, scale: Scale) -> Tracked:
     common: dict[str, Any] = {
         "joins": JOINS[kind],
         "time": "t",
-        "windows": Rows(scale.window),
+        "within": Rows(scale.window),
         "filters": dict.fromkeys(FILTERED[kind], "D < 50"),
     }
     mine = ran(
@@ -195,7 +196,7 @@ def motivating(scale: Scale) -> tuple[Ran, Ran]:
     common: dict[str, Any] = {
         "joins": ["C.pid <-> B.pid", "B.pid <-> O.pid"],
         "time": "ts",
-        "windows": 600_000,
+        "within": 600_000,
         "select": ["C.pid", "C.size"],
     }
     constraints = [

@@ -86,11 +86,11 @@ def by_a_sample(kind: str, policy: str, window: int) -> Pairs:
     spec = window_join(*(t.schema for t in tables), **settings, memory=live, policy=policy)
     feeds = of_joins(spec, tables, 16)
     curve = by_copies(WindowCopies(spec), sizes_for(live), feeds)
-    exact = tg.local.join(*tables, **settings).results
+    exact = tg.join(*tables, **settings).results
     found = []
     for share in SHARES:
         memory = round(share * live)
-        measured = tg.local.join(*tables, **settings, memory=memory, policy=policy).results / exact
+        measured = tg.join(*tables, **settings, memory=memory, policy=policy).results / exact
         found.append((curve.at(memory), measured))
     return found
 
@@ -117,11 +117,11 @@ def star(ticks: int, policy: str) -> Pairs:
     job = StarJob(spec, LocalRelation(*in_order(facts)))
     feeds = in_batches(job, streams, ["time", "time"])
     curve = by_copies(ShardCopies(job, 0, 1), sizes_for(live), feeds)
-    exact = tg.local.star_join(streams, facts, **settings).results
+    exact = tg.star_join(streams, facts, **settings).results
     found = []
     for share in SHARES:
         memory = round(share * live)
-        measured = tg.local.star_join(streams, facts, **settings, memory=memory).results / exact
+        measured = tg.star_join(streams, facts, **settings, memory=memory).results / exact
         found.append((curve.at(memory), measured))
     return found
 
@@ -129,7 +129,7 @@ def star(ticks: int, policy: str) -> Pairs:
 def samples(ticks: int, method: str, seeds: int) -> Pairs:
     """Compare the expected error of a count over a window with the spread over all windows."""
     tables = zipf(ticks, domain=DOMAIN, skew=1.0, seed=1)
-    exact = tg.local.join(*tables, on="key", time="time", within=WINDOW).results
+    exact = tg.join(*tables, on="key", time="time", within=WINDOW).results
     found = []
     for share in SHARES:
         counts, expected = [], 0.0

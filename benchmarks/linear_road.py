@@ -12,7 +12,8 @@ import pyarrow as pa
 from benchmarks.constrained import Ran, ran
 from benchmarks.measure import Samples, Step, samples
 from benchmarks.report import Figure, Section, Table
-from tidegate.joins.constrained.constraints import DETECT, RIDS, Monitor, Rows
+from tidegate.joins.constrained.constraints import DETECT, RIDS, Monitor
+from tidegate.settings.rows import Rows
 from tidegate.streams import car_reports
 from tidegate.streams.linear_road import EVERY, EXIT
 
@@ -219,7 +220,7 @@ def compared(query: Query, streams: dict[str, pa.Table], scale: Scale) -> list[W
     common: dict[str, Any] = {
         "joins": query.joins,
         "time": "ts",
-        "windows": query.windows,
+        "within": query.windows,
         "select": list(query.select),
     }
     ways: dict[str, dict[str, Any]] = {MANY_ONE: {}}

@@ -85,10 +85,10 @@ def table(seeds: int, step: Step) -> Table:
             step(f"long windows, {case.name}, seed {seed}")
             tables = case.make(case.ticks, seed)
             settings: dict[str, Any] = {"on": "key", "time": "time", "within": case.window}
-            exact = tg.local.join(*tables, **settings).results
+            exact = tg.join(*tables, **settings).results
             for memory in case.memories:
                 for name in POLICIES:
-                    kept = tg.local.join(*tables, **settings, memory=memory, policy=name).results
+                    kept = tg.join(*tables, **settings, memory=memory, policy=name).results
                     found.setdefault((memory, name), []).append(kept / exact)
         for memory in case.memories:
             shares = {name: statistics.mean(found[memory, name]) for name in POLICIES}

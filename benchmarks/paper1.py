@@ -87,11 +87,11 @@ def ratios(setting: Setting, memory: int, seed: int) -> dict[str, float]:
     bounded = join | {"memory": memory, "split": setting.split, "shed_when": setting.shed_when}
     start = None if setting.best_of_all else setting.count_from
     best = _late(tg.optimal(*tables, **bounded, count_from=start).table, setting)
-    exact = _late(tg.local.join(*tables, **join).table, setting)
+    exact = _late(tg.join(*tables, **join).table, setting)
     given = counted(streams(setting, seed, setting.longer))
     policies: dict[str, str | Policy] = {"PROB": Prob(given), "RAND": "rand", "LIFE": Life(given)}
     online = {
-        name: _late(tg.local.join(*tables, **bounded, policy=policy, seed=seed).table, setting)
+        name: _late(tg.join(*tables, **bounded, policy=policy, seed=seed).table, setting)
         for name, policy in policies.items()
     }
     return {f"{name}/OPT": n / best for name, n in online.items()} | {"OPT/exact": best / exact}

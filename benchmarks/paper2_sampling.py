@@ -85,7 +85,7 @@ def streams(scale: Scale, correlation: str, seed: int) -> Tables:
     return found[0], found[1]
 
 
-def known(tables: Tables, ticks: int) -> tg.Policy:
+def known(tables: Tables, ticks: int) -> tg.Prob:
     """Return the frequencies of the keys; right rows find no later left rows."""
     left, right = (
         np.bincount(table.column("key").to_numpy(), minlength=DOMAIN) / ticks for table in tables
@@ -125,13 +125,13 @@ def errors(
     join: dict[str, Any] = {"on": "key", "time": "time", "within": (WINDOW, 1)}
     left, right = tables
     ticks = left.column("time")[-1].as_py() + 1
-    exact = tg.local.join(left, right, **join).table
+    exact = tg.join(left, right, **join).table
     truths = {value: windows(exact, value, ticks) for value in values}
     found: Errors = {}
     for name in names:
         settings = METHODS[name]
         room = ROOM if settings["method"] == "uniform" else 1.0
-        sample = tg.local.sample_join(
+        sample = tg.sample_join(
             left,
             right,
             **join,

@@ -159,7 +159,7 @@ def measure(data: Data, tables: Tables, memory: int, policy: str, exact: float) 
     """Run one policy on one pair of streams."""
     start = time.perf_counter()
     bound = {**data.settings, "within": data.within, "memory": memory, "policy": policy}
-    result = tg.local.join(*tables, **bound, keep_shed=True)
+    result = tg.join(*tables, **bound, keep_shed=True)
     speed = sum(map(len, tables)) / (time.perf_counter() - start)
     times = _numbers(tables[0].column(data.settings["time"]))
     half = (int(times.min()) + int(times.max())) / 2
@@ -179,7 +179,7 @@ def measure_all(scale: Scale, step: Step) -> dict[tuple[str, float], dict[str, l
         for seed in range(scale.seeds):
             step(f"{name}, seed {seed}")
             tables = data.make(scale.ticks, seed)
-            exact = _worth(data, tg.local.join(*tables, **data.settings, within=data.within))
+            exact = _worth(data, tg.join(*tables, **data.settings, within=data.within))
             for share in scale.shares:
                 memory = max(round(share * data.live(tables)), 2)
                 for policy in POLICIES:
@@ -229,7 +229,7 @@ def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
                 if name == "exact"
                 else data.settings | {"memory": memory, "policy": name}
             )
-            result = tg.local.join(*tables, **bound, within=width)
+            result = tg.join(*tables, **bound, within=width)
             since = (_times(data, result) - change) // width
             before = ((since >= -windows) & (since < 0)).sum()
             after = [(since == window).sum() for window in range(windows)]

@@ -93,11 +93,9 @@ class Join:
         window = WINDOW * self.unit
         settings: dict[str, Any] = {"on": "key", "time": "time", "within": (window, 1)}
         left, right = self.tables
-        exact = tg.local.join(left, right, **settings).results
-        found = tg.local.join(
-            left, right, **settings, memory=max(round(memory), 1), policy=self.policy
-        )
-        return found.results / exact
+        exact = tg.join(left, right, **settings).results
+        found = tg.join(left, right, **settings, memory=max(round(memory), 1), policy=self.policy)
+        return float(found.results / exact)
 
 
 def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
@@ -199,11 +197,11 @@ def predictions(scale: Scale, name: str, policy: str) -> list[tuple[float, float
     spec = window_join(tables[0].schema, tables[1].schema, **settings, memory=max(sizes))
     curve = by_copies(WindowCopies(spec), sizes, of_joins(spec, tables, 8))
     plain = {key: value for key, value in settings.items() if key != "policy"}
-    exact = tg.local.join(*tables, **plain).importance
+    exact = tg.join(*tables, **plain).importance
     found = []
     for share in SHARES:
         memory = max(round(share * live), 2)
-        measured = tg.local.join(*tables, **settings, memory=memory).importance / exact
+        measured = tg.join(*tables, **settings, memory=memory).importance / exact
         found.append((curve.at(memory), measured))
     return found
 

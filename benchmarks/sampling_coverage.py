@@ -88,14 +88,14 @@ def drawn(cell: Cell, method: str, seeds: int) -> Iterator[tuple[dict[str, Any],
     for seed in range(seeds):
         engine = SampledJob(replace(spec, window=replace(spec.window, seed=seed))).engine_at(0, 1)
         sample = pa.Table.from_batches([*engine.feed(inputs), *engine.finish()], spec.result_schema)
-        for row in tg.local.estimate(sample, value=cell.value).to_pylist():
+        for row in tg.estimate(sample, value=cell.value).table.to_pylist():
             yield row, engine.take_counters()
 
 
 def covered(cell: Cell, method: str, seeds: int) -> Covered:
     """Sample a cell repeatedly, and compare with the truth."""
     known = {k: v for k, v in cell.settings.items() if k not in ("memory", "model")}
-    values = tg.local.join(*cell.tables, **known).table.column(cell.value).to_numpy()
+    values = tg.join(*cell.tables, **known).table.column(cell.value).to_numpy()
     truth = {"count": float(len(values)), "sum": values.sum(), "avg": values.mean()}
     found = Covered()
     for row, counters in drawn(cell, method, seeds):

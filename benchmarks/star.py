@@ -73,10 +73,10 @@ def offline(length: int, seed: int, memory: int) -> dict[str, tuple[float, int]]
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 10, "memory": memory}
     bounded |= {"split": "fixed", "shed_when": "before-probe"}
-    best = tg.ossj(tables, facts, **bounded, importance="w")
-    largest = tg.ossj(tables, facts, **bounded)
+    best = tg.optimal_star(tables, facts, **bounded, importance="w")
+    largest = tg.optimal_star(tables, facts, **bounded)
     weights = (largest.table[f"w_{name}"].to_numpy() for name in ON)
-    rand = tg.local.star_join(tables, facts, **bounded, importance="w", policy="rand", seed=seed)
+    rand = tg.star_join(tables, facts, **bounded, importance="w", policy="rand", seed=seed)
     return {
         "OSSJ": (best.importance, best.results),
         "SJA-S": (float(np.minimum(*weights).sum()), largest.results),
@@ -90,9 +90,9 @@ def online(length: int, seed: int, memory: int) -> dict[str, float]:
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 50, "memory": memory}
     bounded |= {"split": "fixed", "importance": "w"}
-    best = tg.ossj(tables, facts, **bounded)
+    best = tg.optimal_star(tables, facts, **bounded)
     found = {
-        policy: tg.local.star_join(tables, facts, **bounded, policy=policy, seed=seed).importance
+        policy: tg.star_join(tables, facts, **bounded, policy=policy, seed=seed).importance
         for policy in POLICIES
     }
     ratios = {policy: value / best.importance for policy, value in found.items()}
@@ -120,7 +120,7 @@ def filtering(length: int, seed: int, facts: int) -> Filtering:
         taken = []
         for _ in range(3):
             start = time.process_time()
-            found = tg.local.star_join(
+            found = tg.star_join(
                 tables,
                 one,
                 on=ON,

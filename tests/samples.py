@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.joins.sampled.engine import SampledEngine, SampledJob
 from tidegate.joins.sampled.spec import sampled_join
 
@@ -43,4 +43,4 @@ def head_of(pair: Pair) -> tuple[str, int]:
 
 
 def exact_pairs(tables: tuple[pa.Table, pa.Table], within: Any) -> list[Pair]:
-    return pairs_of(local.join(*tables, on="key", time="time", within=within).table)
+    return pairs_of(tg.join(*tables, on="key", time="time", within=within).table)

@@ -95,7 +95,7 @@ def test_a_policy_that_fails_to_rank_is_named(
     policy = type("Mine", (Small,), {"name": "failing", "fixed_ranks": fixed_ranks})()
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
     with pytest.raises(tg.TidegateError, match=f"policy failing .*{says}"):
-        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
+        tg.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_policy_that_cannot_rank_is_refused(written: dict[str, Any], says: str
     with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
         conformance.check(policy)
     with pytest.raises(tg.TidegateError, match=f"policy Mine .*{says}"):
-        tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
+        tg.join(table, table, on="k", time="t", within=2, memory=2, policy=policy)
 
 
 def test_a_policy_without_a_name_is_refused() -> None:

@@ -107,4 +107,4 @@ def test_columns_that_are_no_table(columns: dict[Any, Any], words: str) -> None:
     good = {"k": [1], "t": [1]}
     for pair in ((columns, good), (good, columns)):
         with pytest.raises(tg.TidegateError, match=words):
-            tg.local.join(*pair, on="k", time="t", within=5)
+            tg.join(*pair, on="k", time="t", within=5)

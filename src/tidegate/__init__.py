@@ -1,7 +1,6 @@
-"""tidegate joins data streams on Apache Spark in a fixed amount of memory.
+"""tidegate joins data streams on Apache Spark within a fixed memory budget.
 
-Names are loaded when they are first asked for: Spark starts processes that need none of them, and
-would wait for all.
+Names are imported on first use, because Spark starts worker processes that need none of them.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.api import local as local
     from tidegate.api.constrained_join import constrained_join as constrained_join
     from tidegate.api.cql import cql as cql
+    from tidegate.api.estimate import estimate as estimate
     from tidegate.api.join import join as join
-    from tidegate.api.local import Result as Result
     from tidegate.api.memory_pool import MemoryPool as MemoryPool
     from tidegate.api.optimal import Optimal as Optimal
     from tidegate.api.optimal import optimal as optimal
+    from tidegate.api.optimal_star import optimal_star as optimal_star
     from tidegate.api.repair import repair as repair
-    from tidegate.api.sample_join import estimate as estimate
+    from tidegate.api.result import Result as Result
     from tidegate.api.sample_join import sample_join as sample_join
     from tidegate.api.star_join import star_join as star_join
     from tidegate.api.truncated_join import truncated_join as truncated_join
@@ -29,11 +28,10 @@ if TYPE_CHECKING:
     from tidegate.joins.constrained.constraints import OAP as OAP
     from tidegate.joins.constrained.constraints import RIDS as RIDS
     from tidegate.joins.constrained.constraints import Monitor as Monitor
-    from tidegate.joins.constrained.constraints import Rows as Rows
     from tidegate.optimal.star import OSSJ as OSSJ
-    from tidegate.optimal.star import ossj as ossj
     from tidegate.policies import Policy as Policy
     from tidegate.policies.exports import *  # noqa: F403
+    from tidegate.settings.rows import Rows as Rows
     from tidegate.settings.slow_cpu import SlowCPU as SlowCPU
 
 __version__ = "0.1.0"
@@ -49,16 +47,16 @@ _HOMES = {
     "Optimal": "api.optimal",
     "Policy": "policies.base",
     "RIDS": "joins.constrained.constraints",
-    "Result": "api.local",
-    "Rows": "joins.constrained.constraints",
+    "Result": "api.result",
+    "Rows": "settings.rows",
     "SlowCPU": "settings.slow_cpu",
     "TidegateError": "errors",
     "constrained_join": "api.constrained_join",
     "cql": "api.cql",
-    "estimate": "api.sample_join",
+    "estimate": "api.estimate",
     "join": "api.join",
     "optimal": "api.optimal",
-    "ossj": "optimal.star",
+    "optimal_star": "api.optimal_star",
     "repair": "api.repair",
     "sample_join": "api.sample_join",
     "star_join": "api.star_join",
@@ -69,8 +67,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return [*_HOMES, *_policies()]
-    if name == "local":
-        return importlib.import_module("tidegate.api.local")
     if name in _HOMES:
         found = getattr(importlib.import_module(f"tidegate.{_HOMES[name]}"), name)
     # Classes are capitalised. Other names must not load the policies, which takes a second.
@@ -93,7 +89,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__getattr__("__all__")})
 
 
-# Loaded later, a package would take the place of the function of the same name.
+# Import the package now, because a later import would replace the function of the same name.
 for _name in ("optimal",):
     importlib.import_module(f"tidegate.{_name}")
     del globals()[_name]

@@ -34,9 +34,9 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"time": {"S1": "t"}}, ["time has nothing for the stream 'S2'"]),
     ({"time": {"S1": "t", "S2": "t", "S3": "t", "S4": "t"}}, ["stream 'S4' that there is not"]),
     ({"time": 5}, ["time must be a column name"]),
-    ({"windows": -5}, ["windows must be longer than zero", "-5"]),
-    ({"windows": {"S9": 5}}, ["windows names a stream 'S9'"]),
-    ({"windows": {"S1": tg.Rows(5, "zz")}}, ['no column "zz"']),
+    ({"within": -5}, ["within must be longer than zero", "-5"]),
+    ({"within": {"S9": 5}}, ["within names a stream 'S9'"]),
+    ({"within": {"S1": tg.Rows(5, "zz")}}, ['no column "zz"']),
     ({"filters": {"S9": "a < 1"}}, ["filters names a stream 'S9'"]),
     ({"filters": {"S1": "S2.a < 1"}}, ["only its own stream's", "'S2.a'"]),
     ({"filters": {"S1": "q < 1"}}, ["the filter 'q < 1' of S1: 'q' is no column"]),
@@ -100,29 +100,26 @@ def test_bad_constraints(make: Any, words: str) -> None:
 def test_other_bad_input() -> None:
     table = pa.table({"t": [1.5], "a": [1]})
     with pytest.raises(tg.TidegateError, match="is a real number; cast it"):
-        tg.local.constrained_join({"A": table, "B": table}, joins="A.a -> B.a", time="t")
+        tg.constrained_join({"A": table, "B": table}, joins="A.a -> B.a", time="t")
     with pytest.raises(tg.TidegateError, match="from 2 to 16 streams"):
-        tg.local.constrained_join({"A": table}, joins="A.a -> B.a", time="a")
-    with pytest.raises(tg.TidegateError, match="no setting 'on'"):
-        tg.local.constrained_join({"A": table, "B": table}, joins="A.a -> B.a", time="a", on="a")
+        tg.constrained_join({"A": table}, joins="A.a -> B.a", time="a")
     streams: Any = {"A": table, "B": table}
-    with pytest.raises(tg.TidegateError, match=r"must be a Spark DataFrame.*local"):
-        tg.constrained_join(streams, joins="A.a -> B.a", time="a")
-    listed: Any = [table, table]
-    with pytest.raises(tg.TidegateError, match="a mapping of DataFrames by name"):
-        tg.constrained_join(listed, joins="A.a -> B.a", time="a")
-    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
-        tg.local.constrained_join(listed, joins="A.a -> B.a", time="a")
-    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
-        tg.local.repair(listed, table, joins="A.a -> B.a", time="a")
-    wrong: Any = "yes"
+    good: dict[str, Any] = {"streams": streams, "joins": "A.a -> B.a", "time": "a"}
+    with pytest.raises(tg.TidegateError, match="no setting 'on'"):
+        tg.constrained_join(**good | {"on": "a"})
+    several: list[Any] = [table, 7, {7: table, "B": table}, []]
+    for wrong in several:
+        with pytest.raises(tg.TidegateError, match="streams must be a list of one or more"):
+            tg.constrained_join(wrong, joins="A.a -> B.a", time="a")
+        with pytest.raises(tg.TidegateError, match="streams must be a list of one or more"):
+            tg.repair(wrong, table, joins="A.a -> B.a", time="a")
     with pytest.raises(tg.TidegateError, match="keep_shed must be True or False, not 'yes'"):
-        tg.local.constrained_join(streams, joins="A.a -> B.a", time="a", keep_shed=wrong)
+        tg.constrained_join(**good | {"keep_shed": "yes"})
     with pytest.raises(tg.TidegateError, match="shed must be what .* gave"):
-        tg.local.repair(streams, table, joins="A.a -> B.a", time="a")
+        tg.repair(streams, table, joins="A.a -> B.a", time="a")
     words = pa.table({"t": [1], "a": ["x"]})
     with pytest.raises(tg.TidegateError, match="numbers or times"):
-        tg.local.constrained_join(
+        tg.constrained_join(
             {"A": words, "B": words}, joins="A.a -> B.a", time="t", constraints=tg.OAC("B.a", k=1)
         )
 
@@ -136,12 +133,12 @@ def test_nulls_and_other_types() -> None:
     """Null keys count in windows and join nothing; null times are dropped."""
     a = pa.table({"t": [1, 2, None, 4], "k": ["x", None, "x", "y"]})
     b = pa.table({"t": [3, 5, 6], "k": ["x", "y", None]})
-    rows: dict[str, Any] = {"windows": {"A": tg.Rows(1)}, "joins": "A.k -> B.k", "time": "t"}
-    found = tg.local.constrained_join({"A": a, "B": b}, **rows)
+    rows: dict[str, Any] = {"within": {"A": tg.Rows(1)}, "joins": "A.k -> B.k", "time": "t"}
+    found = tg.constrained_join({"A": a, "B": b}, **rows)
     assert found.table.to_pylist() == [{"t_A": 4, "k_A": "y", "t_B": 5, "k_B": "y"}]
     assert found.counters["null_keys"] == 2
     assert found.counters["null_times"] == 1
-    assert tg.local.constrained_join({"A": a, "B": b}, **{**rows, "windows": None}).results == 2
+    assert tg.constrained_join({"A": a, "B": b}, **{**rows, "within": None}).results == 2
 
 
 @pytest.mark.parametrize(
@@ -155,10 +152,10 @@ def test_attributes_of_any_order(kind: pa.DataType) -> None:
     parent = pa.table({"t": [2, 4, 6, 8, 10, 12], "k": keys.take(pa.array([0, 0, 1, 5, 3, 0]))})
     streams = {"A": parent, "B": child}
     settings: dict[str, Any] = {"joins": "A.k -> B.k", "time": "t"}
-    exact = tg.local.constrained_join(streams, **settings)
-    known = tg.local.constrained_join(streams, constraints=tg.OAC("B.k", k=0), **settings)
+    exact = tg.constrained_join(streams, **settings)
+    known = tg.constrained_join(streams, constraints=tg.OAC("B.k", k=0), **settings)
     assert known.results == exact.results == 6
-    strict = tg.local.constrained_join(
+    strict = tg.constrained_join(
         streams, constraints=[tg.OAC("B.k", k=0), tg.OAP("A.k", k=0)], **settings
     )
     assert strict.results <= exact.results

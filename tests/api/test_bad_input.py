@@ -149,7 +149,7 @@ def says(words: list[str], error: BaseException) -> None:
 def test_local(case: tuple[dict[str, Any], list[str]]) -> None:
     settings, words = case
     with pytest.raises(tg.TidegateError) as caught:
-        tg.local.join(TABLE, TABLE, **GOOD | settings)
+        tg.join(TABLE, TABLE, **GOOD | settings)
     says(words, caught.value)
 
 
@@ -193,12 +193,15 @@ def test_inputs_of_the_wrong_kind(stream: DataFrame, spark: SparkSession, idle: 
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
         (lambda: tg.join(stream, archived, **GOOD), ["not streaming, batch", "readStream"]),
         (lambda: tg.join(archived, stream, **GOOD), ["not batch, streaming", "readStream"]),
-        (lambda: tg.join(TABLE, archived, **GOOD), ["the left", "not Table", "tidegate.local"]),
-        (lambda: tg.join(archived, [1], **GOOD), ["the right", "not list", "tidegate.local"]),  # type: ignore[arg-type]
-        (lambda: tg.local.join(None, TABLE, **GOOD), ["an Arrow table", "not NoneType"]),
+        (
+            lambda: tg.join(TABLE, archived, **GOOD),
+            ["the right input is a Spark", "the left input is not"],
+        ),
+        (lambda: tg.join(archived, [1], **GOOD), ["the right input is not (it is a list)"]),  # type: ignore[call-overload]
+        (lambda: tg.join(None, TABLE, **GOOD), ["an Arrow table", "not NoneType"]),  # type: ignore[call-overload]
         (lambda: tg.join(stream, stream, **GOOD, shards=0), ["shards must be", "not 0"]),
-        (lambda: tg.join(stream, stream, **GOOD, shards=1.5), ["shards must be", "not 1.5"]),  # type: ignore[arg-type]
-        (lambda: tg.join(stream, stream, **GOOD, shards="all"), ["shards must be", "not 'all'"]),  # type: ignore[arg-type]
+        (lambda: tg.join(stream, stream, **GOOD, shards=1.5), ["shards must be", "not 1.5"]),  # type: ignore[call-overload]
+        (lambda: tg.join(stream, stream, **GOOD, shards="all"), ["shards must be", "not 'all'"]),  # type: ignore[call-overload]
     ]
     for call, words in wrong:
         with pytest.raises(tg.TidegateError) as caught:
@@ -213,7 +216,7 @@ def test_columns_that_cannot_be_told_apart_or_compared(spark: SparkSession, idle
     table = pa.table([TABLE["k"], TABLE["k"], TABLE["t"]], ["k", "k", "t"])
     wrong: list[tuple[Callable[[], Any], list[str]]] = [
         (lambda: tg.join(archived, twice, **GOOD), ["the right", 'two columns named "k"']),
-        (lambda: tg.local.join(table, TABLE, **GOOD), ["the left", 'two columns named "k"']),
+        (lambda: tg.join(table, TABLE, **GOOD), ["the left", 'two columns named "k"']),
         (
             lambda: tg.join(folded, folded, **GOOD | {"on": "name"}),
             ['"name" has the collation UTF8_LCASE', "by their bytes", "lower(column)"],
@@ -238,7 +241,7 @@ def test_bad_policies() -> None:
         (lambda: tg.Prob([1, 2]), ["or a table with the key columns", "not [1, 2]"]),
         (lambda: tg.Life(halflife=0), ["longer than zero", "not 0"]),
         (
-            lambda: tg.local.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(halflife="soon")),
+            lambda: tg.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(halflife="soon")),
             ["halflife must be a number", "not 'soon'"],
         ),
     ]
@@ -250,7 +253,7 @@ def test_bad_policies() -> None:
 
 def test_bad_tables_of_frequencies() -> None:
     def given(**columns: Any) -> None:
-        tg.local.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(pd.DataFrame(columns)))
+        tg.join(TABLE, TABLE, **GOOD, memory=2, policy=tg.Prob(pd.DataFrame(columns)))
 
     for columns, words in (
         ({"k": [1], "left": [1]}, ['the table of frequencies has no column "right"']),
@@ -344,7 +347,7 @@ def test_an_importance_that_is_none(name: str, side: int) -> None:
     tables[side] = tables[side].set_column(2, "wv"[side], weights)
     for memory in (None, 1):
         with pytest.raises(tg.TidegateError) as caught:
-            tg.local.join(*tables, **GOOD, memory=memory, importance=("w", "v"))
+            tg.join(*tables, **GOOD, memory=memory, importance=("w", "v"))
         says(["a finite number of at least 0", f'column "{"wv"[side]}" has {bad!r}'], caught.value)
 
 
@@ -360,7 +363,7 @@ def test_bad_times_in_the_data_fail_the_query(spark: SparkSession) -> None:
     """Settings cannot tell: a time out of range is found where it arrives, and quoted."""
     far = pa.table({"k": [1], "t": pa.array([2**62], pa.int64())})
     with pytest.raises(tg.TidegateError) as caught:
-        tg.local.join(far, far, **GOOD)
+        tg.join(far, far, **GOOD)
     says([str(2**62), "a coarser unit"], caught.value)
     frame = spark.createDataFrame(far)
     with pytest.raises(PySparkException, match="a coarser unit"):

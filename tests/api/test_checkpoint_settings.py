@@ -134,11 +134,11 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
     "constrained_join": (
         tg.constrained_join,
         constrained,
-        {"joins": "A.k -> B.k", "time": "t", "windows": 9, "constraints": tg.RIDS("A -> B", k=5)},
+        {"joins": "A.k -> B.k", "time": "t", "within": 9, "constraints": tg.RIDS("A -> B", k=5)},
         {
             "joins": "A.k <-> B.k",
             "time": "w",
-            "windows": {"A": 9, "B": 8},
+            "within": {"A": 9, "B": 8},
             "filters": {"A": "w > 1"},
             "select": ["A.k"],
             "constraints": tg.RIDS("A -> B", k=6),

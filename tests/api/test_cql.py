@@ -135,8 +135,15 @@ def test_every_window_and_direction_is_understood() -> None:
     for wrong in (5, None):
         with pytest.raises(tg.TidegateError, match="unique must list attributes"):
             tg.cql(both, {"a": a, "b": b}, time="t", unique=cast(Any, wrong))
-    with pytest.raises(tg.TidegateError, match="streams must be a mapping by name"):
-        tg.cql(both, cast(Any, [a, b]), time="t", unique=["b.x"])
+    with pytest.raises(tg.TidegateError, match="streams must be a list of one or more"):
+        tg.cql(both, cast(Any, a), time="t", unique=["b.x"])
+    listed = tg.cql(
+        "Select * From s1, s2 Where s1.x = s2.x and s1.y = s2.y",
+        [a, b],
+        time=["t", "t"],
+        unique=["s2.x"],
+    )
+    assert listed.results == found.results
     told = f"-- who\n{both} -- joins whom\n ; "
     assert tg.cql(told, {"a": a, "b": b}, time="t", unique=["b.x"]).results == found.results
 
@@ -273,7 +280,7 @@ BESIDE: list[tuple[dict[str, Any], str]] = [
     ({"filters": {}}, "no setting 'filters'"),
     ({"constraints": tg.CA("Q.x", k=1)}, "names a stream 'Q'"),
     ({"shards": 2}, "is for Spark DataFrames"),
-    ({"shed_to": "folder"}, "give keep_shed=True with tables"),
+    ({"shed_to": "folder"}, "with local data give keep_shed=True"),
     ({"keep_shed": 7}, "keep_shed must be True or False"),
 ]
 
@@ -310,7 +317,7 @@ def test_state_of_aggregates_can_be_moved() -> None:
 
     schema = pa.schema([("t", pa.int64()), ("x", pa.int64())])
     spec = constrained_join(
-        {"A": schema, "B": schema}, joins="A.x -> B.x", time="t", windows={"A": 5}, lag=0
+        {"A": schema, "B": schema}, joins="A.x -> B.x", time="t", within={"A": 5}, lag=0
     )
     asked = Aggregates((), (("n", "count", None), ("s", "sum", 1)), (0, 2))
     job = AggregatedJob(spec, asked)
@@ -431,16 +438,16 @@ def test_what_constraints_drop_can_be_repaired() -> None:
     found = tg.cql(text, streams, **given, **hasty)
     assert found.table.column_names == ["who", "ts"]
     assert found.table.to_pylist() == [{"who": 2, "ts": 2}]
-    later = tg.local.repair(streams, found, query=text, **given)
+    later = tg.repair(streams, found, query=text, **given)
     assert found.table.to_pylist() + later.table.to_pylist() == exact.to_pylist()
     with pytest.raises(tg.TidegateError, match=r'filter of C: "C.pid > 1" -> "C.pid > 2"'):
-        tg.local.repair(streams, found, query=text.replace("> 1", "> 2"), **given)
+        tg.repair(streams, found, query=text.replace("> 1", "> 2"), **given)
     with pytest.raises(tg.TidegateError, match="a query needs time and unique"):
-        tg.local.repair(streams, found, query=text, time="ts")
+        tg.repair(streams, found, query=text, time="ts")
     with pytest.raises(tg.TidegateError, match="there is no setting 'joins'"):
-        tg.local.repair(streams, found, query=text, joins="C.pid -> B.pid", **given)
+        tg.repair(streams, found, query=text, joins="C.pid -> B.pid", **given)
     counted = "Select count(*) From C, B Where C.pid = B.pid"
     with pytest.raises(tg.TidegateError, match="an aggregate has no shed_to or keep_shed"):
         tg.cql(counted, streams, **given, **hasty)
     with pytest.raises(tg.TidegateError, match="a query with aggregates has no archive"):
-        tg.local.repair(streams, found, query=counted, **given)
+        tg.repair(streams, found, query=counted, **given)

@@ -103,7 +103,7 @@ OTHERS = pa.table({"j": [1], "t": [1], "x": [0.5]}, schema=OTHER)
 LINKS = pa.table({"k": [1], "j": [1], "b": [0], "e": [9]}, schema=FACTS)
 JOIN: dict[str, Any] = {"on": "k", "time": "t", "within": 5}
 STAR: dict[str, Any] = {"on": ["k", "j"], "time": "t", "within": 5, "interval": ("b", "e")}
-CONSTRAINED: dict[str, Any] = {"joins": ["a.k -> b.j"], "time": "t", "windows": 5}
+CONSTRAINED: dict[str, Any] = {"joins": ["a.k -> b.j"], "time": "t", "within": 5}
 CQL: dict[str, Any] = {"query": QUERY, "time": "t", "unique": "B.j"}
 SHED = shed_schema(repaired_spec(TWO, CONSTRAINED)[1]).empty_table()
 Call = Callable[..., Any]
@@ -169,33 +169,33 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
         JOIN | {"memory": 3, "left": ROWS, "right": ROWS},
     ),
     "local join": (
-        lambda **s: tg.local.join(s.pop("left"), s.pop("right"), **s),
-        tg.local.join,
+        lambda **s: tg.join(s.pop("left"), s.pop("right"), **s),
+        tg.join,
         JOIN | {"left": ROWS, "right": ROWS},
     ),
     "local star join": (
-        lambda **s: tg.local.star_join(s.pop("streams"), s.pop("relation"), **s),
-        tg.local.star_join,
+        lambda **s: tg.star_join(s.pop("streams"), s.pop("relation"), **s),
+        tg.star_join,
         STAR | {"streams": [ROWS, OTHERS], "relation": LINKS},
     ),
     "local constrained join": (
-        lambda **s: tg.local.constrained_join(s.pop("streams"), **s),
-        tg.local.constrained_join,
+        lambda **s: tg.constrained_join(s.pop("streams"), **s),
+        tg.constrained_join,
         CONSTRAINED | {"streams": {"a": ROWS, "b": OTHERS}},
     ),
     "local truncated join": (
-        lambda **s: tg.local.truncated_join(s.pop("left"), s.pop("right"), **s),
-        tg.local.truncated_join,
+        lambda **s: tg.truncated_join(s.pop("left"), s.pop("right"), **s),
+        tg.truncated_join,
         {"on": "k", "keep": 5, "left": ROWS, "right": ROWS},
     ),
-    "ossj": (
-        lambda **s: tg.ossj(s.pop("streams"), s.pop("relation"), **s),
-        tg.ossj,
+    "optimal star": (
+        lambda **s: tg.optimal_star(s.pop("streams"), s.pop("relation"), **s),
+        tg.optimal_star,
         STAR | {"streams": [ROWS, OTHERS], "relation": LINKS, "memory": 2},
     ),
     "repair": (
-        lambda **s: tg.local.repair(s.pop("streams"), s.pop("shed"), **s),
-        tg.local.repair,
+        lambda **s: tg.repair(s.pop("streams"), s.pop("shed"), **s),
+        tg.repair,
         CONSTRAINED | {"streams": {"a": ROWS, "b": OTHERS}, "shed": SHED},
     ),
     "share": (share, tg.MemoryPool.share, {"name": "a"}),

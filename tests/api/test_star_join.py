@@ -1,4 +1,4 @@
-"""`tg.local.star_join`: bad input in words that say what to do, changes, a million facts."""
+"""`tg.star_join`: bad input in words that say what to do, changes, a million facts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"importance_limit": 3}, ["none is given"]),
     ({"importance": ["x", "w"]}, ['s1 "x" is string', "cast it"]),
     ({"suffixes": ("_x", "_y")}, ["3 strings, one for each input"]),
-    ({"shed_when": "later"}, ["moment must be one of", "not 'later'"]),
+    ({"shed_when": "later"}, ["shed_when must be one of", "not 'later'"]),
     ({"importance": "w", "combine": "mean"}, ["combine must be one of"]),
     ({"combine": "min"}, ["combine='min'", "give importance, or leave combine out"]),
     ({"colour": 1}, ["there is no setting 'colour'"]),
@@ -74,7 +74,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("settings", "words"), BAD, ids=lambda case: str(case)[:40])
 def test_bad_settings(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(tg.TidegateError) as error:
-        tg.local.star_join([R, S], F, **GOOD | settings)
+        tg.star_join([R, S], F, **GOOD | settings)
     for word in words:
         assert word in str(error.value)
 
@@ -129,38 +129,38 @@ def test_bad_data(
     streams: list[pa.Table], relation: pa.Table, settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(tg.TidegateError) as error:
-        tg.local.star_join(streams, relation, **GOOD | settings)
+        tg.star_join(streams, relation, **GOOD | settings)
     assert re.search(words, str(error.value), re.DOTALL)
 
 
 def test_policies_that_are_offered_are_taken() -> None:
     """In the docstring too; the others of `tg.join` are refused."""
     with pytest.raises(tg.TidegateError) as error:
-        tg.local.star_join([R, S], F, **GOOD, policy="best", memory=3)
+        tg.star_join([R, S], F, **GOOD, policy="best", memory=3)
     assert isinstance(tg.star_join.__doc__, str)
     for name in POLICIES:
         taken = f'"{name}"' in str(error.value)
         assert taken or f'``"{name}"``' not in tg.star_join.__doc__
         if taken:
-            tg.local.star_join([R, S], F, **GOOD, policy=name, memory=3)
+            tg.star_join([R, S], F, **GOOD, policy=name, memory=3)
         else:
             with pytest.raises(tg.TidegateError, match="does not know of a relation"):
-                tg.local.star_join([R, S], F, **GOOD, policy=name, memory=3)
+                tg.star_join([R, S], F, **GOOD, policy=name, memory=3)
 
 
 def test_an_importance_is_checked_for_the_optimum_too() -> None:
     none = S.set_column(2, "w", pa.array([1.0, 0.0]))
     with pytest.raises(tg.TidegateError, match='above 0, and column "w" of "s2" has 0.0'):
-        tg.ossj([R, none], F, **GOOD, importance="w", memory=2)
+        tg.optimal_star([R, none], F, **GOOD, importance="w", memory=2)
     with pytest.raises(tg.TidegateError, match='above 0 and at most 3 .*"s2" has 4.0'):
-        tg.ossj([R, S], F, **GOOD, importance="w", importance_limit=3, memory=2)
+        tg.optimal_star([R, S], F, **GOOD, importance="w", importance_limit=3, memory=2)
 
 
 @pytest.mark.parametrize("on", ["k", {"k": "k"}, ["k", "k"], {"s1": "k", "s2": {"k": "k"}}])
 def test_one_key_for_all_streams(on: Any) -> None:
     r = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
     rooms = pa.table({"k": [1, 3], "room": ["hall", "attic"]})
-    found = tg.local.star_join([r, r], rooms, on=on, time="t", within=1).table
+    found = tg.star_join([r, r], rooms, on=on, time="t", within=1).table
     assert sorted(found["room"].to_pylist()) == ["attic", "hall"]
 
 
@@ -170,12 +170,11 @@ def test_a_fact_that_ends_as_it_begins_plays_no_part(at: int) -> None:
     plain, more = facts(begin=[0, 8], end=[5, 9]), facts(begin=[at, at], end=[at, at])
     with_it = pa.concat_tables([plain, more])
     one, other = (
-        tg.local.star_join([R, S], f, **GOOD, **SPAN, policy="prob", memory=3)
-        for f in (plain, with_it)
+        tg.star_join([R, S], f, **GOOD, **SPAN, policy="prob", memory=3) for f in (plain, with_it)
     )
     assert one.table.equals(other.table)
     assert one.results == 1
-    optimum = tg.ossj([R, S], with_it, **GOOD, **SPAN, memory=3)
+    optimum = tg.optimal_star([R, S], with_it, **GOOD, **SPAN, memory=3)
     assert optimum.results == 1
 
 
@@ -199,10 +198,10 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
 
 def test_one_stream_holds_nothing() -> None:
     with pytest.raises(tg.TidegateError, match="without a window"):
-        tg.local.star_join([R], F, on=["a"], time="t", within=5)
+        tg.star_join([R], F, on=["a"], time="t", within=5)
     with pytest.raises(tg.TidegateError, match="leave memory=5 out"):
-        tg.local.star_join([R], F, on=["a"], time="t", memory=5)
-    found = tg.local.star_join([R], F, on=["a"], time="t", **SPAN)
+        tg.star_join([R], F, on=["a"], time="t", memory=5)
+    found = tg.star_join([R], F, on=["a"], time="t", **SPAN)
     assert found.table.schema.names == ["a", "t", "w", "x", "b", "begin", "end", "note"]
     assert (found.results, found.counters["held"]) == (2, 0)
 
@@ -210,7 +209,7 @@ def test_one_stream_holds_nothing() -> None:
 @pytest.mark.parametrize("streams", [None, [], {}, 7, {"fact": R}])
 def test_no_streams(streams: Any) -> None:
     with pytest.raises(tg.TidegateError, match="a list of one or more streams"):
-        tg.local.star_join(streams, F, **GOOD)
+        tg.star_join(streams, F, **GOOD)
 
 
 def test_an_update_changes_what_results_carry_from_its_time_on() -> None:
@@ -225,7 +224,7 @@ def test_an_update_changes_what_results_carry_from_its_time_on() -> None:
     )
     r = pa.table({"a": [1, 1, 1], "t": [1, 5, 9]})
     s = pa.table({"b": [2, 2, 2], "t": [2, 6, 10]})
-    found = tg.local.star_join([r, s], history, **GOOD, **OPS).table
+    found = tg.star_join([r, s], history, **GOOD, **OPS).table
     got = {(row["t_s1"], row["t_s2"]): row["price"] for row in found.to_pylist()}
     # A fact must be active at the times of both: not across the update, not after the delete.
     assert got == {(1, 2): 10, (5, 6): 20}
@@ -243,7 +242,7 @@ def test_a_fact_may_be_named_otherwise_than_by_its_keys() -> None:
     )
     r = pa.table({"a": [1, 3, 3], "t": [1, 5, 9]})
     s = pa.table({"b": [2, 2, 2], "t": [2, 6, 10]})
-    found = tg.local.star_join([r, s], history, **GOOD, **OPS, fact="id").table
+    found = tg.star_join([r, s], history, **GOOD, **OPS, fact="id").table
     assert {(row["a"], row["t_s2"]) for row in found.to_pylist()} == {(1, 2), (3, 6)}
 
 
@@ -259,7 +258,7 @@ def test_a_fact_without_a_key_holds_no_tuples(changing: bool) -> None:
         }
     )
     relation = history if changing else history.slice(0, 2).select(["a", "b"])
-    found = tg.local.star_join([R, S], relation, **GOOD, **OPS if changing else {})
+    found = tg.star_join([R, S], relation, **GOOD, **OPS if changing else {})
     assert (found.results, found.counters["filtered"], found.counters["held"]) == (1, 2, 2)
 
 
@@ -271,7 +270,7 @@ def test_a_million_facts() -> None:
     times = np.arange(20_000)
     r = pa.table({"a": rng.integers(0, keys, len(times)), "t": times})
     s = pa.table({"b": rng.integers(0, keys, len(times)), "t": times})
-    found = tg.local.star_join([r, s], relation, on=["a", "b"], time="t", within=5_000)
+    found = tg.star_join([r, s], relation, on=["a", "b"], time="t", within=5_000)
     assert found.counters["facts"] == len(pairs)
     facts_of: dict[int, list[int]] = {}
     wanted = set(r["a"].to_pylist())

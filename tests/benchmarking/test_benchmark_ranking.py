@@ -10,7 +10,7 @@ from tidegate.streams import zipf
 def test_exact_is_what_a_small_memory_has() -> None:
     tables = zipf(400, domain=40, seed=2)
     kept = approximation.measure(tables, 80, 60, tg.Heeb())
-    public = tg.local.join(*tables, on="key", time="time", within=80, memory=60, policy="heeb")
+    public = tg.join(*tables, on="key", time="time", within=80, memory=60, policy="heeb")
     assert kept.exact == public.results
     assert 0.9 < kept.share < 1.1
     assert {"auto", "life", "prob, window"} < set(approximation.moving())

@@ -12,7 +12,7 @@ def test_without_the_filter_the_exact_result_is_the_same() -> None:
     tables, facts = star.streams(300, 1, 20)
     every = star._with_all_keys(facts)
     exact, all_admitted = (
-        tg.local.star_join(tables, one, on=star.ON, time="t", within=10) for one in (facts, every)
+        tg.star_join(tables, one, on=star.ON, time="t", within=10) for one in (facts, every)
     )
     assert exact.results == all_admitted.results > 0
     assert exact.counters["filtered"] > 100

@@ -34,7 +34,7 @@ def test_the_loop_is_timed_within_the_feed_and_left_as_it_was() -> None:
     feeder = Feeder(tables[0].schema, within=50)
     took = feeder.feed(feeder.prepare(tables, 0, 400))
     assert 0 < took.loop < took.seconds
-    assert took.results == tg.local.join(*tables, on="key", time="time", within=50).results
+    assert took.results == tg.join(*tables, on="key", time="time", within=50).results
     assert compiled.run is before
 
 
@@ -78,9 +78,7 @@ def test_state_follows_what_moved() -> None:
 def test_recall_counts_as_the_public_call_does() -> None:
     tables = zipf(600, domain=20, seed=4)
     whole = recall.results(tables, 50, 30, tg.Prob(recall.counted(tables)))
-    public = tg.local.join(
-        *tables, on="key", time="time", within=50, memory=30, policy=tg.Prob("whole")
-    )
+    public = tg.join(*tables, on="key", time="time", within=50, memory=30, policy=tg.Prob("whole"))
     assert whole[0] == public.results
     left, right = (public.table.column(f"time_{side}").to_numpy() for side in ("left", "right"))
     assert whole[1] == sum(max(a, b) >= 100 for a, b in zip(left, right, strict=True))
@@ -137,7 +135,7 @@ def test_static_compares_plans_of_the_same_relations() -> None:
 
 def test_exact_results_are_the_joins() -> None:
     tables = queries.events(300, domain=10)
-    joined = tg.local.join(*tables, on="key", time="time", within="40 ms")
+    joined = tg.join(*tables, on="key", time="time", within="40 ms")
     assert queries.exact_results(tables, 40) == joined.results > 0
 
 

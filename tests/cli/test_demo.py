@@ -53,7 +53,7 @@ def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_exact_result_is_that_of_an_unbounded_join(run: Run) -> None:
-    ours = tg.local.join(run.table("auctions"), run.table("bids"), **demo_stream.JOIN).table
+    ours = tg.join(run.table("auctions"), run.table("bids"), **demo_stream.JOIN).table
     assert len(ours) == run.figures["settings"]["bids"] == len(run.table("bids"))
     assert quality.symmetric_difference(ours, run.table("exact")) == 0
 
@@ -102,7 +102,7 @@ def test_a_swept_point_can_be_had_again_from_the_written_streams(run: Run) -> No
         for point in run.figures["sweeps"]["auctions"]["points"]
         if (point["policy"], point["memory_share"]) == ("prob", 0.25)
     )
-    result = tg.local.join(
+    result = tg.join(
         run.table("auctions"),
         run.table("bids"),
         memory=point["memory"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.demo_stream import Batch
@@ -16,7 +16,7 @@ from tidegate.cli.sweep import Point
 @pytest.fixture
 def outcome() -> Outcome:
     streams = demo_stream.make(100, 2, seed=1)
-    exact = local.join(streams.auctions, streams.bids, **demo_stream.JOIN).table
+    exact = tg.join(streams.auctions, streams.bids, **demo_stream.JOIN).table
     results = exact.slice(0, len(exact) // 2)
     policies, shares = ("until-expiry", "prob", "life", "rand"), (0.1, 0.25)
     points = [Point(policy, share, 1, 1, share) for policy in policies for share in shares]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.cli.sweep import Point, best_first, sweep, window_rows
 from tidegate.policies import POLICIES
 from tidegate.streams import zipf
@@ -29,7 +29,7 @@ def test_window_rows_is_the_most_that_are_live_at_once(
 
 def test_the_whole_window_gives_the_whole_answer_and_less_gives_less() -> None:
     left, right = zipf(300, domain=10, seed=3)
-    exact = local.join(left, right, **JOIN).table
+    exact = tg.join(left, right, **JOIN).table
     window = window_rows((left["time"].to_numpy(), right["time"].to_numpy()), (20, 20))
     assert window == 40
     points = list(
@@ -44,7 +44,7 @@ def test_the_whole_window_gives_the_whole_answer_and_less_gives_less() -> None:
 
 def test_memory_is_never_less_than_a_tuple() -> None:
     left, right = zipf(50, domain=5)
-    exact = local.join(left, right, **JOIN).table
+    exact = tg.join(left, right, **JOIN).table
     (point,) = sweep(left, right, exact, policies=["fifo"], shares=(0.001,), window=40, **JOIN)
     assert point.memory == 1
 

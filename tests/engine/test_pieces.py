@@ -55,7 +55,7 @@ def _star(*schemas: pa.Schema) -> Job:
 def _constrained(*schemas: pa.Schema) -> Job:
     streams = {f"s{i}": schema for i, schema in enumerate(schemas)}
     joins = [f"s{i}.k -> s{i + 1}.k" for i in range(len(schemas) - 1)]
-    spec = constrained_join(streams, joins=joins, time="t", windows=10**6, eliminate=False)
+    spec = constrained_join(streams, joins=joins, time="t", within=10**6, eliminate=False)
     return ConstrainedJob(spec)
 
 

@@ -64,7 +64,7 @@ def test_a_window_follows_a_change_sooner() -> None:
     left, right = zipf(16_000, domain=60, skew=1.2, shuffles=1, seed=3)
 
     def after(policy: tg.Policy) -> int:
-        found = tg.local.join(
+        found = tg.join(
             left, right, on="key", time="time", within=400, memory=80, policy=policy
         ).table
         later = np.maximum(found["time_left"].to_numpy(), found["time_right"].to_numpy())
@@ -96,7 +96,7 @@ def test_a_sketch_never_counts_too_few() -> None:
 def test_a_sketch_is_as_good_as_counts_of_all_keys() -> None:
     left, right = zipf(20_000, domain=5_000, skew=1.0, seed=1)
     found = {
-        keys: tg.local.join(
+        keys: tg.join(
             left, right, on="key", time="time", within=400, memory=200, policy=policy
         ).results
         for keys, policy in {
@@ -158,4 +158,4 @@ def test_what_cannot_be_counted_is_refused(call: Any, said: str) -> None:
 
 def _try(policy: tg.Policy, **settings: Any) -> None:
     table = pa.table({"k": [1], "t": [1]})
-    tg.local.join(table, table, on="k", time="t", memory=5, policy=policy, **settings)
+    tg.join(table, table, on="k", time="t", memory=5, policy=policy, **settings)

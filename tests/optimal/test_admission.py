@@ -64,9 +64,9 @@ def test_plan_and_bound_are_near(
     streams = zipf(ticks, domain=8, skew=1.0, rate=rate, seed=2)
     join = JOIN | {"within": window, "memory": memory, "split": split}
     found = tg.optimal(*streams, **join)
-    assert tg.local.join(*streams, **JOIN, within=window).results > shedding.MOST_PAIRS
+    assert tg.join(*streams, **JOIN, within=window).results > shedding.MOST_PAIRS
     assert found.results <= found.upper_bound <= (1 + above) * found.results
-    online = [tg.local.join(*streams, **join, policy=policy).results for policy in POLICIES]
+    online = [tg.join(*streams, **join, policy=policy).results for policy in POLICIES]
     assert max(online) <= found.results
     assert tg.optimal(*streams, **join).keep_until.equals(found.keep_until)
 

@@ -148,7 +148,7 @@ def test_figure_3_of_paper_1() -> None:
     r = pa.table({"k": [1, 1, 1, 3, 2], "t": range(5)})
     s = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
     join: dict[str, Any] = {"on": "k", "time": "t", "within": 3}
-    assert tg.local.join(r, s, **join).results == 7
+    assert tg.join(r, s, **join).results == 7
     assert tg.optimal(r, s, **join).results == 7
     found = tg.optimal(r, s, **join, memory=2, split="fixed")
     assert found.results == found.upper_bound == found.table.num_rows == 5
@@ -213,11 +213,11 @@ def test_the_plan_on_the_engine() -> None:
         given_tables, join = tables(case.rows), settings(case)
         found = tg.optimal(*given_tables, **join)
         policy = planned(found, given_tables)
-        online = tg.local.join(*given_tables, **join, policy=policy)
+        online = tg.join(*given_tables, **join, policy=policy)
         assert online.importance == pytest.approx(found.importance)
         # No online policy is better.
         for name in ("prob", "fifo", "rand"):
-            other = tg.local.join(*given_tables, **join, policy=name)
+            other = tg.join(*given_tables, **join, policy=name)
             assert other.importance <= found.importance + 1e-9
 
 
@@ -230,18 +230,16 @@ def test_the_plan_on_the_engine() -> None:
     rate=st.sampled_from([0.5, 1.0, 3.0]),
 )
 def test_no_policy_is_better(
-    seed: int, policy: str, memory: int, split: Any, shed_when: str, rate: float
+    seed: int, policy: str, memory: int, split: Any, shed_when: Any, rate: float
 ) -> None:
     streams = zipf(100, domain=8, skew=1.0, rate=rate, seed=seed)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": 25, "split": split}
-    online = tg.local.join(
-        *streams, **join, memory=memory, shed_when=shed_when, policy=policy, seed=seed
-    )
+    online = tg.join(*streams, **join, memory=memory, shed_when=shed_when, policy=policy, seed=seed)
     best = tg.optimal(*streams, **join, memory=memory, shed_when=shed_when)
     assert online.results <= best.upper_bound
     if shed_when != "before-arrival":
         assert best.upper_bound == best.importance
         assert best.results == best.table.num_rows
-    exact = tg.local.join(*streams, **join)
+    exact = tg.join(*streams, **join)
     assert best.results <= exact.results
     assert tg.optimal(*streams, **join).results == exact.results

@@ -46,14 +46,16 @@ def earned(table: pa.Table) -> tuple[float, float, float]:
 
 def test_the_example_of_the_paper() -> None:
     streams = {"r": R, "s": S}
-    exact = tg.local.star_join(streams, F, **EXAMPLE, importance="w")
+    exact = tg.star_join(streams, F, **EXAMPLE, importance="w")
     assert (exact.results, exact.importance) == (15, 43)
-    best = tg.ossj(streams, F, **EXAMPLE, **HALVES, importance="w", shed_when="before-probe")
+    best = tg.optimal_star(
+        streams, F, **EXAMPLE, **HALVES, importance="w", shed_when="before-probe"
+    )
     assert (best.results, best.importance, best.upper_bound) == (11, 38, 38)
     assert earned(best.table) == (18, 11, 9)
-    largest = tg.ossj(streams, F, **EXAMPLE, **HALVES, shed_when="before-probe")
+    largest = tg.optimal_star(streams, F, **EXAMPLE, **HALVES, shed_when="before-probe")
     assert (largest.results, largest.upper_bound) == (12, 12)
-    later = tg.ossj(streams, F, **EXAMPLE, **HALVES, importance="w")
+    later = tg.optimal_star(streams, F, **EXAMPLE, **HALVES, importance="w")
     assert (later.importance, later.upper_bound) == (42, 42)
     assert later.counters["filtered"] == 2
 
@@ -164,7 +166,7 @@ def test_the_flow_is_the_state_graph(
             "y": pa.array([int(f[3]) for f in facts], whole),
         }
     )
-    best = tg.ossj(
+    best = tg.optimal_star(
         tables,
         relation,
         on=[{"k": "a"}, {"k": "b"}],
@@ -209,12 +211,12 @@ def test_no_policy_passes_the_optimum(shed_when: str) -> None:
         "split": "fixed",
         "shed_when": shed_when,
     }
-    best = tg.ossj(streams, facts, **settings)
+    best = tg.optimal_star(streams, facts, **settings)
     assert best.importance == best.upper_bound
-    exact = tg.local.star_join(streams, facts, **settings | {"memory": None})
+    exact = tg.star_join(streams, facts, **settings | {"memory": None})
     assert exact.importance == best.counters["exact_importance"]
     found = {
-        policy: tg.local.star_join(streams, facts, **settings, policy=policy).importance
+        policy: tg.star_join(streams, facts, **settings, policy=policy).importance
         for policy in ("auto", "prob", "simp", "simpprob", "dimpprob", "dgl", "rand")
     }
     assert max(found.values()) <= best.importance < exact.importance
@@ -225,9 +227,9 @@ def test_no_policy_passes_the_optimum(shed_when: str) -> None:
 
 def test_what_ossj_refuses() -> None:
     settings = {**EXAMPLE, **HALVES}
-    with pytest.raises(TidegateError, match="leave policy out"):
-        tg.ossj({"r": R, "s": S}, F, **settings, policy="simp")
+    with pytest.raises(TidegateError, match="takes no policy; leave it out"):
+        tg.optimal_star({"r": R, "s": S}, F, **settings, policy="simp")  # type: ignore[call-arg]
     with pytest.raises(TidegateError, match="before-arrival"):
-        tg.ossj({"r": R, "s": S}, F, **settings, shed_when="before-arrival")
+        tg.optimal_star({"r": R, "s": S}, F, **settings, shed_when="before-arrival")
     with pytest.raises(TidegateError, match="two streams"):
-        tg.ossj({"r": R}, F, on=["a"], time="t")
+        tg.optimal_star({"r": R}, F, on=["a"], time="t")

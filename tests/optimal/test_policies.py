@@ -26,13 +26,13 @@ def compare(name: str, **settings: Any) -> None:
     if settings.get("shed_when") != "before-arrival":
         assert best.upper_bound == best.importance
     assert best.results > 0
-    online = {policy: tg.local.join(*streams, **join, policy=policy) for policy in POLICIES}
+    online = {policy: tg.join(*streams, **join, policy=policy) for policy in POLICIES}
     # Sums in another order may differ in the last digits.
     bound = best.upper_bound * (1 + 1e-12)
     above = {policy: found.importance for policy, found in online.items()}
     assert {policy: value for policy, value in above.items() if value > bound} == {}
     # Memory is scarce: no policy finds everything.
-    exact = tg.local.join(*streams, **join | {"memory": None})
+    exact = tg.join(*streams, **join | {"memory": None})
     assert max(above.values()) < exact.importance
     if not data.weighed:
         assert all(found.results == found.importance for found in online.values())

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Tables, dict[str, Any], int, float]] = {
 def test_auto_comes_close_to_whichever_policy_is_best(name: str) -> None:
     tables, settings, memory, least = CASES[name]
     found = {
-        policy: tg.local.join(*tables, **settings, memory=memory, policy=policy).results
+        policy: tg.join(*tables, **settings, memory=memory, policy=policy).results
         for policy in (*RIVALS, "auto")
     }
     assert found["auto"] >= least * max(found[rival] for rival in RIVALS)
@@ -61,7 +61,7 @@ def test_auto_knows_when_partners_come_in_windows_that_are_far_longer(
     left = pa.table({"key": time // 4, "time": time})
     right = pa.table({"key": time // 4, "time": came}).sort_by("time")
     found = {
-        policy: tg.local.join(
+        policy: tg.join(
             left, right, on="key", time="time", within=within, memory=50, policy=policy
         ).results
         for policy in (*RIVALS, "auto")
@@ -74,9 +74,9 @@ def test_auto_is_back_two_windows_after_all_keys_changed_places(skew: float) -> 
     """Counts alone would need their half-life."""
     tables = zipf(24_000, domain=200, skew=skew, shuffles=1, seed=4)
     share = {}
-    exact = tg.local.join(*tables, **KEYS)
+    exact = tg.join(*tables, **KEYS)
     for policy in ("auto", "prob"):
-        found = tg.local.join(*tables, **KEYS, memory=200, policy=policy)
+        found = tg.join(*tables, **KEYS, memory=200, policy=policy)
         after, before = (slice(12_800, 16_000), slice(8_800, 12_000))
         share[policy] = [_within(found, part) / _within(exact, part) for part in (after, before)]
     assert share["auto"][0] > 0.95 * share["auto"][1]

@@ -37,10 +37,10 @@ def slides(values: str) -> pa.Table:
         ("greedy", "after-probe", 9, 23),
     ],
 )
-def test_ijoin_slides(policy: str | None, shed_when: str, results: int, importance: float) -> None:
+def test_ijoin_slides(policy: str | None, shed_when: Any, results: int, importance: float) -> None:
     """Kulkarni, Ravishankar: two rows per stream; the window is the whole stream."""
     bounded: dict[str, Any] = {} if policy is None else {"memory": 4, "policy": policy}
-    found = tg.local.join(
+    found = tg.join(
         slides("abcddbac"),
         slides("babbccda"),
         on="k",
@@ -70,7 +70,7 @@ def test_dgl_loses_nothing_at_an_instant_with_output(seconds: bool) -> None:
             times = pa.array([1_000_000 * t for t in range(4)], pa.timestamp("us"))
         return pa.table({key: [k for k, _ in rows], "t": times, "w": [float(w) for _, w in rows]})
 
-    found = tg.local.star_join(
+    found = tg.star_join(
         {
             "r": stream([(1, 1), (0, 4), (1, 2), (1, 3)], "a"),
             "s": stream([(0, 2), (1, 1), (0, 2), (1, 1)], "b"),
@@ -104,7 +104,7 @@ def test_age_reaches_the_paper_s_rates(curve: list[int], cells: int, a_unit: flo
     units = 300
     left, right = aging(curve, units)
     # The right side's share of the memory finds nothing: no left row comes after its partners.
-    found = tg.local.join(
+    found = tg.join(
         left,
         right,
         on="k",
@@ -164,9 +164,7 @@ def test_steps_of_a_curve_play_no_part() -> None:
     given = ([1, 3], [4, 2, 2, 1, 1, 1, 1, 0])
     as_fine = ([0.25] * 4 + [0.75] * 4, given[1])
     found = [
-        tg.local.join(
-            both, both, on="k", time="t", within=(40, 20), memory=9, policy=tg.Age(curves)
-        )
+        tg.join(both, both, on="k", time="t", within=(40, 20), memory=9, policy=tg.Age(curves))
         for curves in (given, as_fine)
     ]
     assert found[0].table == found[1].table
@@ -177,7 +175,7 @@ def test_a_memory_smaller_than_a_step_lets_tuples_grow_old() -> None:
     """All results come in the second half of the window."""
     left = pa.table({"k": range(400), "t": range(400)})
     right = pa.table({"k": range(400), "t": range(90, 490)})
-    found = tg.local.join(
+    found = tg.join(
         left, right, on="k", time="t", within=(100, 1), memory=11, split=0.95, policy=tg.Age([0, 1])
     )
     assert found.results == pytest.approx(400 * 10 / 91, rel=0.1)
@@ -187,11 +185,11 @@ def test_a_memory_smaller_than_a_step_lets_tuples_grow_old() -> None:
 def test_an_importance_that_weighs_nothing_is_refused(bad: float | None) -> None:
     table = pa.table({"k": [1, 2], "t": [1, 2], "w": pa.array([1.0, bad], pa.float64())})
     with pytest.raises(tg.TidegateError, match=f'column "w" has {bad!r}; filter such rows'):
-        tg.local.join(table, table, on="k", time="t", within=1, importance="w")
+        tg.join(table, table, on="k", time="t", within=1, importance="w")
 
 
 @pytest.mark.parametrize("policy", [tg.Age([1, 2]), tg.DGL()])
 def test_a_window_without_an_end_has_no_age_and_no_life(policy: tg.Policy) -> None:
     table = pa.table({"k": [1], "t": [1]})
     with pytest.raises(tg.TidegateError, match="unbounded"):
-        tg.local.join(table, table, on="k", time="t", within="unbounded", memory=5, policy=policy)
+        tg.join(table, table, on="k", time="t", within="unbounded", memory=5, policy=policy)

@@ -40,7 +40,7 @@ def test_every_policy_is_known_by_its_name() -> None:
 def test_settings_that_rank_nothing_are_refused(policy: Any, said: str) -> None:
     table = pa.table({"k": [1], "t": [1]})
     with pytest.raises(tg.TidegateError, match=said):
-        tg.local.join(table, table, on="k", time="t", within=1, memory=1, policy=policy())
+        tg.join(table, table, on="k", time="t", within=1, memory=1, policy=policy())
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -66,7 +66,7 @@ def test_rand_evicts_uniformly() -> None:
     table = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})
     other = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
     join: dict[str, Any] = {"on": "k", "time": "t", "within": "unbounded", "seed": 3}
-    shed = tg.local.join(table, other, **join, memory=memory, policy="rand", keep_shed=True).shed
+    shed = tg.join(table, other, **join, memory=memory, policy="rand", keep_shed=True).shed
     lives = np.array(
         [
             at - row["t"]
@@ -81,7 +81,7 @@ def test_rand_evicts_uniformly() -> None:
 
 def counted(left: pa.Table, right: pa.Table, w: int, **settings: Any) -> int:
     """Count the results after the warm-up of two windows (Das et al., section 5.2)."""
-    found = tg.local.join(left, right, on="key", time="time", within=w, **settings).table
+    found = tg.join(left, right, on="key", time="time", within=w, **settings).table
     later = np.maximum(found["time_left"].to_numpy(), found["time_right"].to_numpy())
     return int((later >= 2 * w).sum())
 
@@ -135,7 +135,7 @@ def test_a_given_table_is_followed() -> None:
     table = {"k": [1, 2], "left": [1, 1], "right": [0, 9]}
     for frequencies in (table, pa.table(table), "whole"):
         join: dict[str, Any] = {"on": "k", "time": "t", "within": 10, "memory": 1}
-        found = tg.local.join(left, right, **join, policy=tg.Prob(frequencies), keep_shed=True)
+        found = tg.join(left, right, **join, policy=tg.Prob(frequencies), keep_shed=True)
         assert found.results == 1
         assert found.shed["left"][0].as_py() == {"k": 1, "t": 0}
         assert found.shed["why"][0].as_py() == "shed"
@@ -150,7 +150,7 @@ def test_counts_decay_so_that_drift_is_followed() -> None:
     left, right = (pa.table({"key": k, "time": np.arange(n)}) for k in keys)
 
     def late(policy: tg.Policy) -> int:
-        found = tg.local.join(
+        found = tg.join(
             left, right, on="key", time="time", within=400, memory=60, policy=policy
         ).table
         return int((found["time_left"].to_numpy() > n // 2).sum())
@@ -163,9 +163,7 @@ def test_a_gap_of_many_half_lives_forgets_everything() -> None:
     times = np.concatenate([np.arange(50), 10**9 + np.arange(50)])
     left = pa.table({"k": np.tile([1, 2], 50), "t": times})
     right = pa.table({"k": np.repeat([1, 2], 50), "t": times})
-    found = tg.local.join(
-        left, right, on="k", time="t", within=20, memory=3, policy=tg.Prob(halflife=1)
-    )
-    exact = tg.local.join(left, right, on="k", time="t", within=20)
+    found = tg.join(left, right, on="k", time="t", within=20, memory=3, policy=tg.Prob(halflife=1))
+    exact = tg.join(left, right, on="k", time="t", within=20)
     assert 0 < found.results < exact.results
     assert found.counters["held"] <= 3

@@ -120,7 +120,7 @@ def test_ones_own_policy_is_known_by_its_name() -> None:
     table = pa.table({"k": [1, 2, 3], "t": [1, 2, 3]})
     assert policy_of("known-by-name") == Mine()
     assert "known-by-name" not in POLICIES
-    tg.local.join(table, table, on="k", time="t", within=2, memory=2, policy="known-by-name")
+    tg.join(table, table, on="k", time="t", within=2, memory=2, policy="known-by-name")
 
 
 def test_a_policy_that_needs_settings_is_not_made_from_its_name() -> None:

@@ -173,7 +173,7 @@ def test_shadow_joins_predict_what_a_join_finds(name: str, policy: str) -> None:
     tables, settings, live = DATA[name]
     settings = {"on": "key", "time": "time", **settings}
     left, right = tables
-    exact = tg.local.join(left, right, **settings).results
+    exact = tg.join(left, right, **settings).results
     spec = window_join(left.schema, right.schema, **settings, memory=live, policy=policy)
     sizes = [round(live * 2 ** (-step / 2)) for step in range(7, -1, -1)]
     small = ShadowJoins(WindowCopies(spec), sizes, settle=False)
@@ -185,7 +185,7 @@ def test_shadow_joins_predict_what_a_join_finds(name: str, policy: str) -> None:
     curve = of_points(sizes, [hits / found.total for hits in found.hits], need=found.need)
     for share in (0.2, 0.45, 0.6):
         memory = round(share * live)
-        measured = tg.local.join(left, right, **settings, memory=memory, policy=policy).results
+        measured = tg.join(left, right, **settings, memory=memory, policy=policy).results
         assert curve.at(memory) == pytest.approx(measured / exact, abs=0.03)
 
 
@@ -207,7 +207,7 @@ def test_large_streams_are_sampled() -> None:
     assert (small.sample.key_group, small.sample.seen) == (1.0, 1.0)
     assert 0.05 < small.sample.held < 0.2
     found = small.take()
-    exact = tg.local.join(*tables, on="key", time="time", within=500).results
+    exact = tg.join(*tables, on="key", time="time", within=500).results
     assert found.total == pytest.approx(exact, rel=0.2)
 
 
@@ -247,7 +247,7 @@ def test_a_copy_counts_the_pairs_whose_earlier_row_may_be_held(
         counted += engine.take_counters()["importance"]
     list(engine.finish())
     last = engine.take_counters()
-    pairs = tg.local.join(*tables, on="key", time="time", within=(12, 7)).table
+    pairs = tg.join(*tables, on="key", time="time", within=(12, 7)).table
     times = zip(pairs["time_left"].to_pylist(), pairs["time_right"].to_pylist(), strict=True)
     assert counted + last["importance"] == sum(
         stands[0][a] if a <= b else stands[1][b] for a, b in times
@@ -267,9 +267,9 @@ def test_a_sample_contains_all_rare_rows_with_many_partners(seed: int) -> None:
         small.feed(inputs, None)
     assert small.sample.held < 0.5
     found = small.take()
-    exact = tg.local.join(*tables, on="key", time="time", within=2_000).results
+    exact = tg.join(*tables, on="key", time="time", within=2_000).results
     for memory, hits in zip(found.sizes, found.hits, strict=True):
-        measured = tg.local.join(*tables, **settings, memory=memory).results
+        measured = tg.join(*tables, **settings, memory=memory).results
         assert hits / found.total == pytest.approx(measured / exact, abs=0.03)
 
 
@@ -283,9 +283,9 @@ def test_a_sample_of_rows_learns_what_the_join_learns() -> None:
         small.feed(inputs, None)
     assert small.sample.held < 0.3
     found = small.take()
-    exact = tg.local.join(*tables, on="key", time="time", within=1_000).results
+    exact = tg.join(*tables, on="key", time="time", within=1_000).results
     for memory, hits in zip((500, 1_000), found.hits, strict=True):
-        measured = tg.local.join(*tables, **settings, memory=memory).results
+        measured = tg.join(*tables, **settings, memory=memory).results
         assert hits / found.total == pytest.approx(measured / exact, abs=0.04)
 
 

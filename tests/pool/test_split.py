@@ -116,7 +116,7 @@ def test_priorities_reach_the_closed_form(curve: list[float], cells: int) -> Non
     """Section 3.2.1: without minima, ranking by priority does as well as k_opt and M."""
     units = 200
     left, right = aging([int(n) for n in curve], units)
-    found = tg.local.join(
+    found = tg.join(
         left,
         right,
         on="k",
@@ -132,7 +132,8 @@ def test_priorities_reach_the_closed_form(curve: list[float], cells: int) -> Non
 
 
 def measured(tables: tuple[pa.Table, pa.Table], **settings: Any) -> int:
-    return tg.local.join(*tables, on="key", time="time", **settings).results
+    found: tg.Result = tg.join(*tables, on="key", time="time", **settings)
+    return found.results
 
 
 ZIPF = [
@@ -183,7 +184,7 @@ def test_recall_on_auctions(shape: str, part: float) -> None:
     curve = [5 * bucket / sum(buckets) for bucket in buckets]
     policy = tg.Age((curve, [0.0]), rates=(1 / 20, 5 / 20))
     memory = round(part * 300)
-    found = tg.local.join(
+    found = tg.join(
         *tables,
         on="auction_id",
         time="ts",
@@ -222,13 +223,13 @@ def test_split_and_recall_by_age_on_both_sides(memory: int) -> None:
     policy = tg.Age(curves, rates=(rates[0] / 100, rates[1] / 100))
     within = (1_000 * len(first), 1_000 * len(second))
     settings: dict[str, Any] = {"on": "k", "time": "t", "within": within}
-    exact = tg.local.join(left, right, **settings).results
+    exact = tg.join(left, right, **settings).results
     settings |= {"memory": memory, "policy": policy}
     every = [
-        tg.local.join(left, right, **settings, split=(n + 0.5) / memory).results
+        tg.join(left, right, **settings, split=(n + 0.5) / memory).results
         for n in range(1, memory, memory // 12)
     ]
-    found = tg.local.join(left, right, **settings, split="predicted").results
+    found = tg.join(left, right, **settings, split="predicted").results
     both = together(predicted.earnings(policy, (within[0], within[1]), None))
     assert found >= OF_THE_BEST * max(every)
     assert both.recall(memory) == pytest.approx(found / exact, abs=POINTS)
@@ -243,8 +244,8 @@ def test_a_table_says_how_many_arrive_in_a_unit_of_time() -> None:
     counts = [np.bincount(table["key"].to_numpy(), minlength=20) for table in tables]
     given = {"key": np.arange(20), "left": counts[0] / 999, "right": counts[1] / 999}
     settings: dict[str, Any] = {"within": (40, 20), "memory": 30, "split": "predicted"}
-    by_table = tg.local.join(*tables, on="key", time="time", policy=tg.Prob(given), **settings)
-    counted = tg.local.join(*tables, on="key", time="time", policy=tg.Prob("whole"), **settings)
+    by_table = tg.join(*tables, on="key", time="time", policy=tg.Prob(given), **settings)
+    counted = tg.join(*tables, on="key", time="time", policy=tg.Prob("whole"), **settings)
     assert by_table.table == counted.table
     assert counted.counters["held_left"] != 15
 
@@ -256,20 +257,18 @@ def test_times_of_any_kind_give_the_same_split(policy: tg.Policy) -> None:
     for kind, within in ((pa.int64(), 30), (pa.timestamp("ms", "UTC"), "30 ms")):
         tables = [t.set_column(1, "time", t["time"].cast(kind)) for t in (left, right)]
         settings: dict[str, Any] = {"within": within, "memory": 20, "split": "predicted"}
-        found.append(
-            tg.local.join(*tables, on="key", time="time", policy=policy, **settings).counters
-        )
+        found.append(tg.join(*tables, on="key", time="time", policy=policy, **settings).counters)
     assert found[0] == found[1]
 
 
 def test_empty_streams_and_single_ticks_are_split_in_half() -> None:
     for table in (TABLE.slice(0, 0), pa.table({"key": [1, 2, 3, 4], "time": [7, 7, 7, 7]})):
-        found = tg.local.join(table, table, **GOOD, memory=4, policy=tg.Prob("whole"))
+        found = tg.join(table, table, **GOOD, memory=4, policy=tg.Prob("whole"))
         assert found.counters["held_left"] == min(len(table), 2)
 
 
 def test_without_a_bound_nothing_is_predicted() -> None:
-    assert tg.local.join(TABLE, TABLE, **GOOD).results == 5
+    assert tg.join(TABLE, TABLE, **GOOD).results == 5
 
 
 @pytest.mark.parametrize(
@@ -286,7 +285,7 @@ def test_without_a_bound_nothing_is_predicted() -> None:
 )
 def test_what_cannot_be_predicted_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(tg.TidegateError, match=said):
-        tg.local.join(TABLE, TABLE, **GOOD | {"memory": 4} | changed)
+        tg.join(TABLE, TABLE, **GOOD | {"memory": 4} | changed)
 
 
 @pytest.mark.parametrize("rates", [0, -1, "many", (1, 2, 3), (1, float("nan")), True])

@@ -78,10 +78,10 @@ def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("batch_rows", [7, 1 << 20])
 @pytest.mark.parametrize("split", ["shared", "fixed"])
-def test_exact_results_are_those_of_the_definition(batch_rows: int, split: str) -> None:
+def test_exact_results_are_those_of_the_definition(batch_rows: int, split: Any) -> None:
     left, right = zipf(300, domain=20, seed=4)
     steps = ([(0, 30), (100, 5), (180, 60)], [(0, 8), (150, 40)])
-    found = tg.local.join(
+    found = tg.join(
         left, right, on="key", time="time", within=steps, split=split, batch_rows=batch_rows
     )
 
@@ -99,9 +99,7 @@ def test_exact_results_are_those_of_the_definition(batch_rows: int, split: str) 
     assert wanted.total() > 500
     assert rows_of(found.table) == wanted
     enough = [(0, 400), (120, 500), (200, 400)]
-    held = tg.local.join(
-        left, right, on="key", time="time", within=steps, split=split, memory=enough
-    )
+    held = tg.join(left, right, on="key", time="time", within=steps, split=split, memory=enough)
     assert rows_of(held.table) == wanted
 
 
@@ -109,14 +107,14 @@ def test_memory_follows_its_schedule() -> None:
     """Held to each of its values in turn; what must leave is evicted, the least valuable first."""
     left, right = zipf(1_000, domain=50, seed=2)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "policy": "prob"}
-    least = tg.local.join(left, right, **join, memory=20)
-    most = tg.local.join(left, right, **join, memory=200)
-    found = tg.local.join(left, right, **join, memory=[(0, 200), (500, 20)], keep_shed=True)
+    least = tg.join(left, right, **join, memory=20)
+    most = tg.join(left, right, **join, memory=200)
+    found = tg.join(left, right, **join, memory=[(0, 200), (500, 20)], keep_shed=True)
     assert least.results < found.results < most.results
     at_once = found.shed.filter(pa.compute.equal(found.shed["shed_at"], 500)).to_pylist()
     assert sum(row["why"] == "shed" for row in at_once) >= 180
-    grown = tg.local.join(left, right, **join, memory=[(0, 20), (500, 200)])
+    grown = tg.join(left, right, **join, memory=[(0, 20), (500, 200)])
     assert least.results < grown.results < most.results
-    assert rows_of(tg.local.join(left, right, **join, memory=[(0, 20), (1_001, 9)]).table) == (
+    assert rows_of(tg.join(left, right, **join, memory=[(0, 20), (1_001, 9)]).table) == (
         rows_of(least.table)
     )

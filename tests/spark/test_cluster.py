@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -23,7 +24,7 @@ from .workloads import Pair, bag, delivered, ends_processes, environment, kill, 
 BATCHES = 4
 #: The batch after which an executor is killed.
 HALFWAY = BATCHES // 2 - 1
-SETTINGS = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
+SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
 PROGRAM = """
@@ -105,7 +106,7 @@ def executors(worker: subprocess.Popen[bytes]) -> list[int]:
 def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1200, domain=60, skew=0.9, seed=8), BATCHES)
-    expected = bag(tg.join(*pair.batch(), **SETTINGS).toArrow())  # type: ignore[arg-type]
+    expected = bag(tg.join(*pair.batch(), **SETTINGS).toArrow())
     assert expected.total() > 900
 
     with ExitStack() as services:

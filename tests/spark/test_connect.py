@@ -244,7 +244,7 @@ def test_calls_on_whole_inputs_give_what_local_ones_give(
         if name == "optimal":
             # With rows in another order, another plan that is equally good may be found.
             assert found.total() == tg.optimal(*tables, **settings).results
-            assert found <= bag(tg.local.join(*tables, on="key", time="time", within=40).table)
+            assert found <= bag(tg.join(*tables, on="key", time="time", within=40).table)
         else:
             assert found == bag(tg.truncated_join(*tables, **settings).table)
         assert found.total() > 50

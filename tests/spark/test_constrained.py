@@ -56,7 +56,7 @@ def settings(**more: Any) -> dict[str, Any]:
     return {
         "joins": JOINS,
         "time": "ts",
-        "windows": WINDOW,
+        "within": WINDOW,
         "filters": {"B": "size > 100"},
         "constraints": CONSTRAINTS,
         **more,
@@ -103,7 +103,7 @@ def test_batch_frames_give_sparks_own_join(
     assert expected.total() > 50
     assert bag(tg.constrained_join(frames, **settings()).toArrow()) == expected
     assert bag(tg.constrained_join(frames, **settings(constraints=())).toArrow()) == expected
-    assert bag(tg.local.constrained_join(tables, **settings()).table) == expected
+    assert bag(tg.constrained_join(tables, **settings()).table) == expected
 
 
 def test_a_stream_goes_on_from_its_checkpoint_and_holds_little(
@@ -152,7 +152,7 @@ def test_streams_may_be_out_of_step(
 
 def test_a_violated_join_is_reported(spark: SparkSession, tables: dict[str, pa.Table]) -> None:
     twice = {**tables, "B": pa.concat_tables([tables["B"], tables["B"].slice(0, 20)])}
-    found = tg.local.constrained_join(twice, **settings())
+    found = tg.constrained_join(twice, **settings())
     assert found.counters["violations"] >= 5
     assert not bag(found.table) - bag(native(spark, twice).toArrow())
 

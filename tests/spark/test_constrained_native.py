@@ -106,7 +106,7 @@ def test_every_combination_of_constraints_gives_sparks_own_join(
     common: dict[str, Any] = {
         "joins": [f"{j.parent}.{a} -> {j.child}.{b}" for j in joins for a, b in j.on],
         "time": "ts",
-        "windows": WINDOW,
+        "within": WINDOW,
         "filters": dict.fromkeys(tables, "ok"),
         "select": [f"{name}.ts" for name in tables],
     }
@@ -117,13 +117,13 @@ def test_every_combination_of_constraints_gives_sparks_own_join(
         for kind in KINDS
         for timed in (False, True)
     }
-    most = tg.local.constrained_join(tables, **common, batch_rows=40)
+    most = tg.constrained_join(tables, **common, batch_rows=40)
     least = most.counters["peak_held"]
     for count in range(len(KINDS) + 1):
         for kinds in itertools.combinations(KINDS, count):
             for timed in (False, True):
                 constraints = [c for kind in kinds for c in known[kind, timed]]
-                found = tg.local.constrained_join(
+                found = tg.constrained_join(
                     tables, constraints=constraints, batch_rows=40, **common
                 )
                 assert bag(found.table) == expected, (kinds, timed)
@@ -135,8 +135,8 @@ def test_every_combination_of_constraints_gives_sparks_own_join(
     for kind, timed in known:
         unit = "within" if timed else "k"
         small = [type(c)(c.on, **{unit: getattr(c, unit) // 4}) for c in known[kind, timed]]
-        found = tg.local.constrained_join(tables, constraints=small, keep_shed=True, **common)
-        missing = tg.local.repair(tables, found, **common)
+        found = tg.constrained_join(tables, constraints=small, keep_shed=True, **common)
+        missing = tg.repair(tables, found, **common)
         assert bag(found.table) + bag(missing.table) == expected, kind
         lost += missing.results
     assert lost > 0

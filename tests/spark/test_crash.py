@@ -112,7 +112,8 @@ def star_join(spark: SparkSession, folder: Path) -> DataFrame:
     rows = files(spark, folder, schema)
     r, s, f = (rows.where(rows.kind == kind) for kind in ("r", "s", "f"))
     streams = [r.select("a", "t", "id", "w"), s.select("b", "t", "id", "w")]
-    return tg.star_join(streams, f.select("a", "b", "t", "op"), **STAR)
+    found: DataFrame = tg.star_join(streams, f.select("a", "b", "t", "op"), **STAR)
+    return found
 
 
 def estimates(spark: SparkSession, folder: Path) -> DataFrame:
@@ -120,14 +121,16 @@ def estimates(spark: SparkSession, folder: Path) -> DataFrame:
     rows = files(spark, folder, "key long, ts timestamp, value double, side string")
     sides = [rows.where(rows.side == side).drop("side") for side in ("left", "right")]
     sample = tg.sample_join(*sides, **SAMPLE, shards=1)
-    return tg.estimate(sample, value="value_right", by="key_left", **samples.WINDOWS)
+    found: DataFrame = tg.estimate(sample, value="value_right", by="key_left", **samples.WINDOWS)
+    return found
 
 
 def constrained_join(spark: SparkSession, folder: Path) -> DataFrame:
     """Return a join of three streams with known constraints."""
     rows = files(spark, folder, "pid long, ts long, size long, link string")
     streams = {name: rows.where(rows.link == name).drop("link") for name in links.NAMES}
-    return tg.constrained_join(streams, **links.settings())
+    found: DataFrame = tg.constrained_join(streams, **links.settings())
+    return found
 
 
 def pool(spark: SparkSession, folder: Path) -> DataFrame:
@@ -341,7 +344,7 @@ def test_killed_joins_lose_nothing_and_repeat_nothing(spark: SparkSession, kille
         assert found[name] == expected[name]
     assert found["auto"] < found["apart"]
     read = killed.input
-    exact = tg.local.join(read.left, read.right, on="key", time="time", within=40)
+    exact = tg.join(read.left, read.right, on="key", time="time", within=40)
     assert found["apart"] == bag(exact.table)
 
 
@@ -364,7 +367,7 @@ def test_killed_joins_of_a_pool_replay_the_same_budget_updates(
 def test_a_killed_star_join_restores_its_relation(spark: SparkSession, killed: Killed) -> None:
     table = killed.input.star
     r, s, f = (table.filter(pc.equal(table["kind"], kind)) for kind in ("r", "s", "f"))
-    calm = tg.local.star_join(
+    calm = tg.star_join(
         [r.select(["a", "t", "id", "w"]), s.select(["b", "t", "id", "w"])],
         f.select(["a", "b", "t", "op"]),
         **STAR,
@@ -378,9 +381,9 @@ def test_estimates_of_a_killed_sample_are_those_of_an_undisturbed_one(
     spark: SparkSession, killed: Killed
 ) -> None:
     found = samples.rounded(delivered(spark, killed.home / "sample"))
-    whole = tg.local.sample_join(*killed.input.sample, **SAMPLE)
+    whole = tg.sample_join(*killed.input.sample, **SAMPLE)
     expected = samples.rounded(
-        tg.local.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS)
+        tg.estimate(whole, value="value_right", by="key_left", **samples.WINDOWS).table
     )
     # Windows that the watermark has not passed are still open.
     last = max(row["window"] for row in found)

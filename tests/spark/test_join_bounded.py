@@ -50,8 +50,8 @@ def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, tmp_path:
     """All bounds are joins of one query, as batch DataFrames and as streams."""
     case = closed(numbers())
     settings = {name: case.settings | bound for name, bound in BOUNDED.items()}
-    local = {name: tg.local.join(case.left, case.right, **each) for name, each in settings.items()}
-    exact = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    local = {name: tg.join(case.left, case.right, **each) for name, each in settings.items()}
+    exact = bag(tg.join(case.left, case.right, **case.settings).table)
 
     # Neither the order of rows in a file nor the number of input partitions matters.
     pair = prepared(spark, tmp_path, case, batches=4, seed=1)
@@ -98,7 +98,7 @@ def test_a_queue_knows_the_frequencies_of_whole_streams(
         "policy": tg.Prob("whole"),
         "cpu": tg.SlowCPU(rate=1.0, queue=25),
     }
-    local = tg.local.join(case.left, case.right, **(settings | {"memory": 10**6}))
+    local = tg.join(case.left, case.right, **(settings | {"memory": 10**6}))
     assert local.counters["queue_shed"] > 100
     left, right = prepared(spark, tmp_path, case, batches=1, seed=1).batch()
     assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
@@ -124,7 +124,7 @@ def test_what_a_policy_has_learned_survives_a_restart(spark: SparkSession, tmp_p
         start(union_of(joins), tmp_path)
     found = by_join(delivered(spark, tmp_path))
     for name, each in settings.items():
-        expected = bag(tg.local.join(case.left, case.right, **each).table)
+        expected = bag(tg.join(case.left, case.right, **each).table)
         assert found[name] == expected, name
         assert expected.total() > 100, name
 
@@ -134,7 +134,7 @@ def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path:
     case = closed(numbers())
     within = ([(0, 30), (700, 12)], [(0, 30), (450, 45)])
     settings = case.settings | {"within": within, "memory": [(0, 60), (500, 20), (800, 40)]}
-    expected = bag(tg.local.join(case.left, case.right, **settings).table)
+    expected = bag(tg.join(case.left, case.right, **settings).table)
     pair = prepared(spark, tmp_path, case, batches=4, seed=1)
     assert bag(tg.join(*pair.batch(), **settings, shards=1).toArrow()) == expected
     counts = counters(start(tg.join(*pair.stream(), **settings, shards=1), tmp_path / "one"))
@@ -147,7 +147,7 @@ def test_schedules_hold_across_batches_and_shards(spark: SparkSession, tmp_path:
     found = start(tg.join(*pair.stream(), **exact, shards=3), tmp_path / "exact")
     assert len(counters(found)) == 4
     assert bag(delivered(spark, tmp_path / "exact")) == bag(
-        tg.local.join(case.left, case.right, **exact).table
+        tg.join(case.left, case.right, **exact).table
     )
 
 
@@ -156,7 +156,7 @@ def test_shards_share_the_memory(spark: SparkSession, tmp_path: Path) -> None:
     pair = prepared(spark, tmp_path, case, batches=4)
     bounded = tg.join(*pair.stream(), **case.settings, memory=61, shards=3)
     query = start(bounded, tmp_path)
-    exact = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    exact = bag(tg.join(case.left, case.right, **case.settings).table)
     found = bag(delivered(spark, tmp_path))
     assert found < exact
     assert found.total() > 0.3 * exact.total()
@@ -184,7 +184,7 @@ def test_every_policy_on_batch_frames(spark: SparkSession) -> None:
     found = by_join(union_of(joins).toArrow())
     answers = []
     for name, each in settings.items():
-        expected = bag(tg.local.join(case.left, case.right, **each).table)
+        expected = bag(tg.join(case.left, case.right, **each).table)
         assert found[name] == expected, policies[int(name)]
         answers.append(expected)
     assert all(a != b for i, a in enumerate(answers) for b in answers[:i])
@@ -200,7 +200,7 @@ def test_a_split_is_predicted_from_what_is_counted(spark: SparkSession, kind: pa
         tables[0] = pa.concat_tables([tables[0], odd])
     settings = case.settings | {"within": within, "memory": 25, "split": "predicted"}
     settings["policy"] = tg.Prob("whole")
-    local = tg.local.join(*tables, **settings)
+    local = tg.join(*tables, **settings)
     left, right = (spark.createDataFrame(table) for table in tables)
     assert bag(tg.join(left, right, **settings, shards=1).toArrow()) == bag(local.table)
     assert local.counters["held_left"] > 15
@@ -210,7 +210,7 @@ def test_importance_is_counted(spark: SparkSession) -> None:
     case = numbers(300)
     left, right = spark.createDataFrame(case.left), spark.createDataFrame(case.right)
     settings = case.settings | {"memory": 25, "importance": "value", "combine": "product"}
-    local = tg.local.join(case.left, case.right, **settings)
+    local = tg.join(case.left, case.right, **settings)
     joined = tg.join(left, right, **settings, shards=1)
     listed = joined.select(F.sum(F.col("value_left") * F.col("value_right"))).collect()
     assert local.importance == pytest.approx(listed[0][0])

@@ -24,7 +24,7 @@ def test_exact_mode_is_sparks_own_join(
     spark: SparkSession, tmp_path: Path, make: Callable[[], Case]
 ) -> None:
     case = make()
-    local = bag(tg.local.join(case.left, case.right, **case.settings).table)
+    local = bag(tg.join(case.left, case.right, **case.settings).table)
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.batch()
     archived = tg.join(left, right, **case.settings)
@@ -159,5 +159,5 @@ def test_watermarks_on_the_inputs_are_carried_along(spark: SparkSession, tmp_pat
     )
     start(marked, tmp_path)
     assert bag(delivered(spark, tmp_path)) == bag(
-        tg.local.join(case.left, case.right, **case.settings).table
+        tg.join(case.left, case.right, **case.settings).table
     )

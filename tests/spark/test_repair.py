@@ -50,19 +50,19 @@ def test_delivered_plus_repaired_results_are_the_exact_result(
     assert online + missing == expected
     # Locally and in one shard the result is the same; constraints no longer matter.
     lines = shed(tmp_path).drop_columns(["made_by"])
-    assert bag(tg.local.repair(tables, lines, **settings(constraints=())).table) == missing
+    assert bag(tg.repair(tables, lines, **settings(constraints=())).table) == missing
     assert set(lines["why"].to_pylist()) <= {'RIDS("C -> B")', 'RIDS("B -> O")'}
 
     with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*window of .*: 200 -> 100"):
-        tg.repair(frames, folder, **{**more, "windows": 100})
+        tg.repair(frames, folder, **{**more, "within": 100})
     with pytest.raises(tg.TidegateError, match="is no archive of a join with shed_to"):
         tg.repair(frames, str(tmp_path / "nowhere"), **more)
     with pytest.raises(tg.TidegateError, match="must be a batch Spark DataFrame"):
         tg.repair(streams(spark, tmp_path), folder, **more)
     with pytest.raises(tg.TidegateError, match=r"archived rows of the stream 'C' are not among"):
-        tg.local.repair({**tables, "C": tables["C"].slice(0, 3)}, lines, **more)
+        tg.repair({**tables, "C": tables["C"].slice(0, 3)}, lines, **more)
     with pytest.raises(tg.TidegateError, match=r"shed must be what .* gave"):
-        tg.local.repair(tables, lines.drop_columns(["mark"]), **more)
+        tg.repair(tables, lines.drop_columns(["mark"]), **more)
     with pytest.raises(tg.TidegateError, match="nothing is shed with eliminate=False"):
         tg.constrained_join(frames, joins=JOINS, time="ts", eliminate=False, shed_to="x")
 
@@ -83,7 +83,7 @@ def test_a_query_as_text_is_repaired_by_its_text(spark: SparkSession, tmp_path: 
     assert online + bag(tg.repair(frames, folder, query=text, **given).toArrow()) == exact
     with pytest.raises(tg.TidegateError, match=r"window of C: 200 -> 100"):
         tg.repair(frames, folder, query=text.replace("200", "100", 1), **given)
-    with pytest.raises(tg.TidegateError, match="give shed_to=, a folder, with DataFrames"):
+    with pytest.raises(tg.TidegateError, match="give shed_to, a folder, instead"):
         tg.cql(text, frames, **given, keep_shed=True)
     with pytest.raises(tg.TidegateError, match="an aggregate has no shed_to"):
         tg.cql(text.replace("C.pid, O.ts", "count(*)"), frames, **given, shed_to=folder)

@@ -60,7 +60,7 @@ def test_a_sample_is_the_local_one(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     left, right = streams()
-    local = tg.local.sample_join(left, right, **JOIN, **settings)
+    local = tg.sample_join(left, right, **JOIN, **settings)
     assert local.results > 50
     pair = Pair(spark, tmp_path, ("ts", "ts"))
     pair.write(left, right, 4, 1)
@@ -79,12 +79,12 @@ def test_a_sample_is_the_local_one(
 
 def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> None:
     left, right = streams(200)
-    local = tg.local.sample_join(left, right, **JOIN, fraction=0.2, method="cluster")
+    local = tg.sample_join(left, right, **JOIN, fraction=0.2, method="cluster")
     frame = spark.createDataFrame(local.table)
     groups = pa.table({"key_left": [1, 2, 77]})
     for given in (groups, spark.createDataFrame(groups)):
         found = tg.estimate(frame, value="value_left", by="key_left", groups=given).toArrow()
-        expected = tg.local.estimate(local, value="value_left", by="key_left", groups=groups)
+        expected = tg.estimate(local, value="value_left", by="key_left", groups=groups).table
         assert rounded(found) == rounded(expected)
         [unknown] = [row for row in found.to_pylist() if row["key_left"] == 77]
         assert unknown["clusters"] == 0
@@ -93,7 +93,7 @@ def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> 
     assert len(whole) == 1
     in_windows = tg.estimate(frame, by="key_left", groups=groups, **WINDOWS).toArrow()
     assert rounded(in_windows) == rounded(
-        tg.local.estimate(local, by="key_left", groups=groups, **WINDOWS)
+        tg.estimate(local, by="key_left", groups=groups, **WINDOWS).table
     )
 
 
@@ -106,7 +106,5 @@ def test_what_is_refused_on_streams(spark: SparkSession, tmp_path: Path) -> None
         tg.estimate(sample)
     with pytest.raises(tg.TidegateError, match="groups is for batch samples"):
         tg.estimate(sample, by="key_left", groups={"key_left": [1]}, **WINDOWS)
-    with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.sample_join"):
-        tg.sample_join(left, right, **JOIN, fraction=0.5)
-    with pytest.raises(tg.TidegateError, match=r"not Table; tidegate\.local\.estimate"):
-        tg.estimate(left)
+    with pytest.raises(tg.TidegateError, match="the right input is not"):
+        tg.sample_join(pair.stream()[0], right, **JOIN, fraction=0.5)

@@ -11,6 +11,7 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pyspark
@@ -26,7 +27,7 @@ from tidegate.streams import cut_by_time, zipf
 from .workloads import bag, environment, span, write_files
 
 SOURCE = Path(str(tg.__file__)).parent
-SETTINGS = {"on": "key", "time": "time", "within": 40}
+SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40}
 
 # spark-submit starts the driver, which imports tidegate from --py-files.
 PROGRAM = """
@@ -124,7 +125,7 @@ def test_an_archive_in_py_files_is_all_that_a_cluster_needs(
     for table, folder in ((left, "left"), (right, "right")):
         pieces = cut_by_time(table, time="time", batches=2, span=span(left["time"], right["time"]))
         write_files(pieces, tmp_path / folder)
-    expected = tg.local.join(left, right, **SETTINGS).table  # type: ignore[arg-type]
+    expected = tg.join(left, right, **SETTINGS).table
     assert expected.num_rows > 400
     # Reuse the code that is compiled beside the sources: it takes minutes to compile it again.
     compiled = tmp_path / "cache" / "tidegate" / f"kernel-{compiling._SOURCES[:16]}"
@@ -171,4 +172,4 @@ def test_a_python_without_tidegate_is_refused_when_the_join_is_built(
     ):
         monkeypatch.setattr(context, "pythonExec", python)
         with pytest.raises(TidegateError, match=f"{python}.*{problem}.*set PYSPARK_PYTHON"):
-            tg.join(left, right, **SETTINGS)  # type: ignore[arg-type]
+            tg.join(left, right, **SETTINGS)

@@ -135,7 +135,7 @@ def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: 
     expected = bag(native(r, s, f, archived.columns).toArrow())
     assert expected.total() > 1000
     assert bag(archived.toArrow()) == expected
-    local = tg.local.star_join(list(streams()), facts, **settings, batch_rows=100)
+    local = tg.star_join(list(streams()), facts, **settings, batch_rows=100)
     assert bag(local.table) == expected
 
     live = [files.stream(name) for name in NAMES]
@@ -168,7 +168,7 @@ def test_rows_are_copied_to_shards_if_facts_are_connected(
     live = [files.stream(name) for name in NAMES]
     joined = tg.star_join(live, frame(spark, facts), **settings, shards=3)
     several, counts = run(files, "several", joined)
-    assert several == bag(tg.local.star_join(list(streams()), facts, **settings).table)
+    assert several == bag(tg.star_join(list(streams()), facts, **settings).table)
     assert 0 < total(counts, "copies") < 2 * total(counts, "arrived")
     assert counts[-1]["facts"] == len(facts)
 
@@ -184,9 +184,9 @@ def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, files: Fi
     """Facts change in mid-stream, and the query is restarted in the middle."""
     changes = changes_of(relation())
     settings = {**SETTINGS, "changes": ("op", "at"), "importance": "w"}
-    exact = tg.local.star_join(list(streams()), changes, **settings)
+    exact = tg.star_join(list(streams()), changes, **settings)
     local = {
-        name: tg.local.star_join(list(streams()), changes, **settings, **bound)
+        name: tg.star_join(list(streams()), changes, **settings, **bound)
         for name, bound in BOUNDED.items()
     }
     home = Files(spark, files.home / "half")

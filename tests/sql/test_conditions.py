@@ -100,9 +100,7 @@ def test_conditions(where: str, passes: list[int]) -> None:
 )
 def test_what_cannot_be_is_refused_before_any_row(where: Any, words: str) -> None:
     with pytest.raises(tg.TidegateError, match=words):
-        tg.local.join(
-            LEFT.slice(0, 0), RIGHT.slice(0, 0), where=where, time="n", within=3, memory=2
-        )
+        tg.join(LEFT.slice(0, 0), RIGHT.slice(0, 0), where=where, time="n", within=3, memory=2)
 
 
 def test_a_condition_of_thousands_of_terms_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +146,7 @@ def test_a_sum_may_have_many_terms_and_a_condition_some_levels() -> None:
 
 def test_a_join_needs_a_condition() -> None:
     with pytest.raises(tg.TidegateError, match="needs on .* where .* or both"):
-        tg.local.join(LEFT, RIGHT, time="n", within=3)
+        tg.join(LEFT, RIGHT, time="n", within=3)
 
 
 @given(
@@ -167,7 +165,7 @@ def test_a_band_join_is_what_two_loops_find(
         )
         for side in range(2)
     ]
-    found = tg.local.join(
+    found = tg.join(
         *sides, where="abs(l.x - r.x) <= 1", time="t", within=5, memory=memory, policy="fifo"
     )
     one, other = (table.to_pylist() for table in sides)
@@ -189,8 +187,8 @@ def test_where_only_filters() -> None:
     """What is kept does not depend on it, nor does the rest of the answer."""
     left, right = uniform(3000, domain=30, seed=2)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "memory": 60}
-    plain = tg.local.join(left, right, **settings)
-    found = tg.local.join(left, right, **settings, where="l.value < r.value")
+    plain = tg.join(left, right, **settings)
+    found = tg.join(left, right, **settings, where="l.value < r.value")
     less = plain.table.filter(
         pa.array(
             plain.table["value_left"].to_numpy() < plain.table["value_right"].to_numpy(), pa.bool_()

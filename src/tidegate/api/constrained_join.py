@@ -1,10 +1,21 @@
-"""The friendly call for n-way joins whose state shrinks by itself, on Spark DataFrames."""
+"""`tidegate.constrained_join`: n-way many-one joins that use k-constraints to hold fewer rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from tidegate.api import run_local
+from tidegate.api.inputs import (
+    all_on_spark,
+    local_table,
+    refuse_local_settings,
+    refuse_spark_settings,
+    rows_at_once,
+)
+from tidegate.api.keywords import LocalConstrainedJoin, Settings, SparkConstrainedJoin
+from tidegate.api.public_call import public_call
+from tidegate.api.result import Result
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.constraints import Constraint, Monitor
@@ -12,8 +23,18 @@ from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.repair import archive_settings
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.joins.constrained.spec import ConstrainedJoin
-from tidegate.joins.constrained.spec import constrained_join as checked
+from tidegate.joins.constrained.spec import constrained_join as constrained_spec
 from tidegate.joins.window.spec import check_collations
+from tidegate.settings.by_stream import named_streams
+from tidegate.settings.checks import flag
+from tidegate.settings.types import (
+    Duration,
+    Lateness,
+    LocalData,
+    StreamColumn,
+    Suffixes,
+    WithinStreams,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,24 +43,39 @@ if TYPE_CHECKING:
     from tidegate.spark.watermarks import Marked
 
 
+@overload
+def constrained_join(  # type: ignore[overload-overlap]
+    streams: Sequence[DataFrame] | Mapping[str, DataFrame],
+    **settings: Unpack[SparkConstrainedJoin],
+) -> DataFrame: ...
+@overload
 def constrained_join(
-    streams: Mapping[str, DataFrame],
+    streams: Sequence[LocalData] | Mapping[str, LocalData],
+    **settings: Unpack[LocalConstrainedJoin],
+) -> Result: ...
+@public_call
+def constrained_join(
+    streams: Any,
     *,
     joins: str | Sequence[str],
-    time: str | Mapping[str, str],
-    windows: Any = None,
+    time: StreamColumn,
+    within: WithinStreams = None,
+    closed: bool = False,
     filters: Mapping[str, str] | None = None,
-    select: Sequence[str] | None = None,
+    select: str | Sequence[str] | None = None,
     constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
-    lateness: Any = None,
-    lag: Any = None,
+    lateness: Lateness = None,
+    lag: Duration | None = None,
     choose: bool = True,
     eliminate: bool = True,
+    suffixes: Suffixes | None = None,
     shards: int | None = None,
     shed_to: str | None = None,
-) -> DataFrame:
-    """Join streams many-one, and hold only what can still matter.
+    batch_rows: int | None = None,
+    keep_shed: bool = False,
+) -> Any:
+    """Join streams many-one, and hold only rows that can still be part of a result.
 
     Rows are dropped as soon as joins and constraints show that no result can have them (Babu,
     Srivastava, Widom, *Exploiting k-Constraints*). The result is that of the sliding window join,
@@ -48,91 +84,135 @@ def constrained_join(
     Parameters
     ----------
     streams
-        Spark DataFrames by name, all streaming or all batch.
+        Spark DataFrames, all streaming or all batch, or local data as `tidegate.join` takes it: a
+        mapping by name, or a list, whose streams are named "s1", "s2" and so on. Settings for each
+        stream are one for all, a list with one for each, or a mapping by name.
     joins
         ``"S1.a -> S2.a"``: each row of S1 joins at most one of S2. ``"S1.a <-> S2.a"`` is
         one-one. Several between the same two streams in one direction are one join by several
         attributes. The joins must connect all streams; they may form a tree, a DAG or cycles.
     time
-        The event time column, one name or one by stream: timestamps, dates, whole numbers or
-        decimals.
-    windows
-        How long a row can be joined: a duration (a number where times are numbers),
-        ``tg.Rows(n)``, ``tg.Rows(n, by="column")`` or ``"unbounded"``, the default; one for all or
-        a mapping by stream.
+        The event time column of each stream: timestamps, dates, whole numbers or decimals.
+    within
+        The window of each stream, in which a row can be joined: a duration (a number where times
+        are numbers), ``tidegate.Rows(n)``, ``tidegate.Rows(n, by="column")`` or ``"unbounded"``,
+        the default. A mapping may leave out streams whose windows are unbounded.
+    closed
+        True includes the end of a window: rows exactly a window apart join as well. Windows
+        of rows stay the same.
     filters
         Conditions on single streams, ``{"S2": "b > 10"}``. Windows count all rows, also those that
         do not pass.
     select
-        The result's columns, ``["S1.a", "S3.d"]``; all by default. Others are not held.
+        The columns of the result, ``["S1.a", "S3.d"]``; all by default. Others are not held.
     constraints
-        What is known of the streams: ``RIDS("S1 -> S2", k=100)``, ``CA("S1.a", within="5 s")``,
-        ``OAP("S1.a", k=10)``, ``OAC("S2.a", k=10)``; without k, it is found by watching. If a k is
-        too small, results are missing.
+        Known properties of the streams: ``RIDS("S1 -> S2", k=100)``, ``CA("S1.a", within="5 s")``,
+        ``OAP("S1.a", k=10)``, ``OAC("S2.a", k=10)``. Without k, it is measured while running. If a
+        k is too small, results are missing.
     monitor
-        How constraints are watched, ``tg.Monitor(c=1.2, p=0.01, window=1000)``. If given, what
-        constraints with a given k cost is estimated too, in the counter ``missed``.
+        How constraints are measured, ``tidegate.Monitor(c=1.2, p=0.01, window=1000)``. If given,
+        the results that constraints with a given k cost are estimated too, in the counter
+        ``missed``.
     lateness
-        How far behind earlier rows of its own stream a row may come. By default the delay of the
-        streams' watermarks, and 0 without any.
+        How much older than the newest row of its own stream a row may be without losing results, as
+        in `tidegate.join`.
     lag
-        How far a stream may be behind the others; None for any, so that nothing is forgotten while
-        one of the streams is silent.
+        How far a stream may be behind the others. None allows any lag: rows are then held until all
+        other streams have passed their windows, as in `tidegate.join`. A lag also drops rows by the
+        progress of the stream that is furthest ahead, so that a silent stream does not make the
+        state grow. Local data is read in order of time over all streams, so no stream is behind,
+        and None means 0.
     choose
-        Whether to measure, on a part of the keys, if the state is smaller with No dropped, as RIDS
-        and OAC allow, or kept, and if CA and OAP clear more than they have to remember. False
-        always drops No and always uses CA and OAP, as the paper does.
+        True measures, on a part of the keys, whether the state is smaller if rows of the No
+        synopses are dropped, as RIDS and OAC allow, or kept, and whether CA and OAP free more than
+        they need. False always drops No and always uses CA and OAP, as the paper does.
     eliminate
-        False holds every row that passes its filter for its window, the paper's sliding window
-        join: to compare with, or for joins that are many-many, which are then written
-        ``"S1.a = S2.a"``.
+        False holds every row that passes its filter for its window, which is the paper's sliding
+        window join: to compare with, or for joins that are many-many, written ``"S1.a = S2.a"``.
+    suffixes
+        What is added to column names that several streams have, one for each stream; by default the
+        names of the streams.
     shards
-        In how many parts the join is run, by a key that all joins share. One, if there is no such
-        key, or if a window or a constraint counts rows.
+        The number of parts of the join, by a key that all joins share. One, if there is no such
+        key, or if a window or a constraint counts rows. Only with Spark DataFrames.
     shed_to
-        A folder that all workers can write to, or its address, where rows that a constraint
-        drops are archived as Parquet, one file a batch and shard, with when and why.
-        `tidegate.repair` finds in it the results that constraints have cost.
+        A folder that all workers can write to, or its address. Rows that a constraint drops are
+        archived there as Parquet, one file for each batch and shard, with the time and the reason.
+        `tidegate.repair` finds the missing results from it. Only with Spark DataFrames.
+    batch_rows
+        As in `tidegate.join`. Only with local data.
+    keep_shed
+        True keeps the rows that a constraint drops in ``shed`` of the result, for
+        `tidegate.repair`. Only with local data.
 
     Returns
     -------
-    DataFrame
-        The selected columns; a name that several streams have gets the stream's behind it. The
-        latest time's rows wait for a later one. Counters of every batch are reported as by
-        `tidegate.join`: ``held_yes``, ``held_no`` and ``held_unknown`` say what is held,
-        ``violations`` how many rows had the key of another where the join says there is one, and
-        that other was in its window and still held. Without constraints, all such are seen; one
-        whose first was dropped early, on account of a constraint, is not.
+    DataFrame or Result
+        A DataFrame from DataFrames, a `Result` from local data: the selected columns. Results of
+        the latest time come when a later row has arrived. Counters ``held_yes``, ``held_no`` and
+        ``held_unknown`` tell what is held; ``violations`` is the number of rows with the key of
+        another held row although the join says that keys are unique. A `Result` also has the final
+        k of each constraint (infinity for one that is not used) and ``peak_held``, the most rows
+        that were held after any batch.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> orders = {"id": [1, 2], "ts": [0, 5], "total": [30, 70]}
+    >>> payments = {"order": [1, 2, 2], "ts": [3, 6, 7], "amount": [30, 20, 50]}
+    >>> found = tg.constrained_join(
+    ...     {"payments": payments, "orders": orders},
+    ...     joins="payments.order -> orders.id",
+    ...     time="ts",
+    ...     within=10,
+    ...     select=["orders.id", "payments.amount"],
+    ... )
+    >>> found.table.to_pylist()
+    [{'id': 1, 'amount': 30}, {'id': 2, 'amount': 20}, {'id': 2, 'amount': 50}]
     """
+    settings: Settings = {
+        "joins": joins,
+        "time": time,
+        "within": within,
+        "closed": closed,
+        "filters": filters,
+        "select": select,
+        "constraints": constraints,
+        "monitor": monitor,
+        "lateness": lateness,
+        "lag": lag,
+        "choose": choose,
+        "eliminate": eliminate,
+        "suffixes": suffixes,
+    }
+    given = named_streams(streams)
+    if all_on_spark(given):
+        refuse_local_settings(batch_rows, keep_shed, "give shed_to, a folder, instead")
+        spec = constrained_spec(spark_schemas(given), **settings)
+        if shed_to is not None:
+            spec = archived(spec)
+        return on_frames(ConstrainedJob(spec), spec, list(given.values()), shards, shed_to)
+    refuse_spark_settings(shards=shards, shed_to=shed_to)
+    at_once = rows_at_once(batch_rows)
+    kept = flag(keep_shed, "keep_shed")
+    tables = {name: local_table(data) for name, data in given.items()}
+    schemas = {name: table.schema for name, table in tables.items()}
+    spec = constrained_spec(schemas, **in_step(settings))
+    if kept:
+        spec = archived(spec)
+    return run_local.run_constrained(ConstrainedJob(spec), list(tables.values()), at_once)
+
+
+def in_step(settings: Settings) -> Settings:
+    """Return the settings for local data, whose streams are read in step: no lag is 0."""
+    return settings | {"lag": 0 if settings["lag"] is None else settings["lag"]}
+
+
+def spark_schemas(frames: Mapping[str, DataFrame]) -> dict[str, Any]:
+    """Return the Arrow schemas of DataFrames."""
     from tidegate.spark import packing
 
-    if not isinstance(streams, Mapping):
-        raise TidegateError(
-            f"streams must be a mapping of DataFrames by name, not {type(streams).__name__}"
-        )
-    for name, frame in streams.items():
-        if not hasattr(frame, "mapInArrow"):
-            raise TidegateError(
-                f"the stream {name} must be a Spark DataFrame, not {type(frame).__name__}; "
-                "tidegate.local.constrained_join takes Arrow tables and pandas"
-            )
-    spec = checked(
-        {name: packing.arrow_schema(frame.schema) for name, frame in streams.items()},
-        joins=joins,
-        time=time,
-        windows=windows,
-        filters=filters,
-        select=select,
-        constraints=constraints,
-        monitor=monitor,
-        lateness=lateness,
-        lag=lag,
-        choose=choose,
-        eliminate=eliminate,
-    )
-    if shed_to is not None:
-        spec = archived(spec)
-    return on_frames(ConstrainedJob(spec), spec, list(streams.values()), shards, shed_to)
+    return {name: packing.arrow_schema(frame.schema) for name, frame in frames.items()}
 
 
 def on_frames(
@@ -163,13 +243,13 @@ def on_frames(
 
 
 def marked_inputs(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> Marked:
-    """Give the inputs with watermarks that operators after the join can go by."""
+    """Return the inputs with watermarks that operators after the join can use."""
     from tidegate.spark import watermarks
 
     return watermarks.hold_back(frames, [stream.time for stream in spec.streams], spec)
 
 
 def result_schema(marked: Marked, spec: ConstrainedJoin) -> StructType:
-    """Give the schema of the selected columns."""
+    """Return the schema of the selected columns."""
     found = {(at, field.name): field for at, field in marked.columns}
     return marked.schema(spec.names, [(s, found[s, column]) for s, column in spec.selected])

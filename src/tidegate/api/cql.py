@@ -1,32 +1,64 @@
-"""The friendly call for queries as text: read, check, and run as a constrained join."""
+"""`tidegate.cql`: continuous queries as text, run as constrained joins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from tidegate.api import local
-from tidegate.api.constrained_join import on_frames
+from tidegate.api import run_local
+from tidegate.api.constrained_join import in_step, on_frames, spark_schemas
+from tidegate.api.inputs import (
+    all_on_spark,
+    local_table,
+    refuse_local_settings,
+    refuse_spark_settings,
+    rows_at_once,
+)
+from tidegate.api.keywords import LocalCql, Settings, SparkCql
+from tidegate.api.public_call import public_call
+from tidegate.api.result import Result
 from tidegate.errors import TidegateError
-from tidegate.joins.constrained.cql_plan import SAID, Plan, planned
+from tidegate.joins.constrained.constraints import Constraint, Monitor
+from tidegate.joins.constrained.cql_plan import Plan, planned
 from tidegate.joins.constrained.shed_log import archived
-from tidegate.joins.constrained.spec import ConstrainedJoin, constrained_join, flag
-from tidegate.policies.base import as_table
-from tidegate.settings.checks import check_names
-from tidegate.settings.columns import decoded
-from tidegate.settings.values import quoted
+from tidegate.settings.by_stream import named_streams
+from tidegate.settings.checks import flag
+from tidegate.settings.types import Duration, Lateness, LocalData, StreamColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
+@overload
+def cql(  # type: ignore[overload-overlap]
+    query: str,
+    streams: Sequence[DataFrame] | Mapping[str, DataFrame],
+    **settings: Unpack[SparkCql],
+) -> DataFrame: ...
+@overload
 def cql(
     query: str,
-    streams: Mapping[str, Any],
+    streams: Sequence[LocalData] | Mapping[str, LocalData],
+    **settings: Unpack[LocalCql],
+) -> Result: ...
+@public_call
+def cql(
+    query: str,
+    streams: Any,
     *,
-    time: str | Mapping[str, str],
+    time: StreamColumn,
     unique: str | Sequence[str],
+    closed: bool = False,
+    constraints: Constraint | Sequence[Constraint] | None = None,
+    monitor: Monitor | None = None,
+    lateness: Lateness = None,
+    lag: Duration | None = None,
+    choose: bool = True,
+    eliminate: bool = True,
     shards: int | None = None,
     shed_to: str | None = None,
+    batch_rows: int | None = None,
     keep_shed: bool = False,
-    **settings: Any,
 ) -> Any:
     """Run a continuous query, written in a subset of CQL.
 
@@ -38,73 +70,73 @@ def cql(
         ``[Unbounded]``; ``Where`` equijoins and conditions on single streams, with And between
         them; ``Group By``.
     streams
-        Spark DataFrames by name, or Arrow tables and pandas DataFrames.
+        Spark DataFrames, or local data as `tidegate.join` takes it: a mapping by name, or a list,
+        whose streams are named "s1", "s2" and so on.
     time
-        The time column, one name or one by stream.
+        The time column of each stream: one for all, a list with one for each, or a mapping by name.
     unique
-        Attributes that no two rows of a stream share, ``["S2.a"]``; ``"S2.a, S2.b"`` where only
-        both together are. They say which joins are many-one: each needs one such side.
-    shards, **settings
-        As `tidegate.constrained_join` takes them: constraints, monitor, lateness, lag, choose.
+        Attributes that no two rows of a stream share, ``["S2.a"]``; ``"S2.a, S2.b"`` if only both
+        together are unique. They tell which joins are many-one: each needs one such side.
+    closed, constraints, monitor, lateness, lag, choose, eliminate, shards, batch_rows
+        As in `tidegate.constrained_join`.
     shed_to, keep_shed
-        Where rows go that a constraint drops: a folder with DataFrames, ``shed`` of the result
-        with tables. `repair` takes the query and these settings, and finds the results that this
-        has cost. Not for aggregates, as those would change rows that were given.
+        Where rows go that a constraint drops: a folder with DataFrames, ``shed`` of the result with
+        local data. `tidegate.repair` takes the query and these settings, and finds the missing
+        results. Not for aggregates, because a late result would change rows that were delivered.
 
     Returns
     -------
     DataFrame or Result
-        From DataFrames a DataFrame, otherwise a `Result`. Aggregates are those of what is in the
-        windows: a row, with a column ``at``, for each time at which one may have changed.
+        A DataFrame from DataFrames, a `Result` from local data. Aggregates are over the rows in the
+        windows: one row, with a column ``at``, for each time at which an aggregate may have
+        changed.
 
     Examples
     --------
-    >>> import pyarrow as pa
-    >>> c = pa.table({"pid": [1, 2], "ts": [0, 5], "size": [10, 20]})
-    >>> b = pa.table({"pid": [1, 2], "ts": [1, 6]})
+    >>> import tidegate as tg
+    >>> c = {"pid": [1, 2], "ts": [0, 5], "size": [10, 20]}
+    >>> b = {"pid": [1, 2], "ts": [1, 6]}
     >>> text = "Select sum(C.size) From C [Range 9], B [Range 9] Where C.pid = B.pid"
-    >>> cql(text, {"C": c, "B": b}, time="ts", unique=["C.pid", "B.pid"]).table.to_pylist()
+    >>> tg.cql(text, {"C": c, "B": b}, time="ts", unique=["C.pid", "B.pid"]).table.to_pylist()
     [{'at': 1, 'sum_size': 10}, {'at': 6, 'sum_size': 30}]
     """
-    check_names(settings, constrained_join, own=cql, without=SAID)
-    local.check_streams(streams)
-    flag(keep_shed, "keep_shed")
-    on_spark = {hasattr(data, "mapInArrow") for data in streams.values()}
-    if on_spark == {True, False}:
-        kinds = ", ".join(type(data).__name__ for data in streams.values())
-        raise TidegateError(f"the streams must be all Spark DataFrames or none, not {kinds}")
-    inputs = dict(streams)
-    if on_spark == {True}:
-        from tidegate.spark import packing
+    settings: Settings = {
+        "time": time,
+        "unique": unique,
+        "closed": closed,
+        "constraints": constraints,
+        "monitor": monitor,
+        "lateness": lateness,
+        "lag": lag,
+        "choose": choose,
+        "eliminate": eliminate,
+    }
+    given = named_streams(streams)
+    if all_on_spark(given):
+        refuse_local_settings(batch_rows, keep_shed, "give shed_to, a folder, instead")
+        plan = planned(query, spark_schemas(given), **settings)
+        if shed_to is not None:
+            plan = _archived(plan)
+        frames = [given[name] for name in plan.inputs]
+        return on_frames(plan.job(), plan.spec, frames, shards, shed_to)
+    refuse_spark_settings(shards=shards, shed_to=shed_to)
+    at_once = rows_at_once(batch_rows)
+    kept = flag(keep_shed, "keep_shed")
+    tables = {name: local_table(data) for name, data in given.items()}
+    schemas = {name: table.schema for name, table in tables.items()}
+    plan = planned(query, schemas, **in_step(settings))
+    if kept:
+        plan = _archived(plan)
+    inputs = [tables[name] for name in plan.inputs]
+    return run_local.run_constrained(plan.job(), inputs, at_once)
 
-        schemas = {name: packing.arrow_schema(frame.schema) for name, frame in streams.items()}
-    else:
-        inputs = {name: decoded(as_table(data)) for name, data in streams.items()}
-        schemas = {name: table.schema for name, table in inputs.items()}
-        settings = {"lag": 0, **settings}
-    plan = planned(query, schemas, time=time, unique=unique, **settings)
-    spec = plan.spec
-    if shed_to is not None or keep_shed:
-        spec = _archived(plan, on_spark == {True}, shed_to, keep_shed)
-    job = plan._replace(spec=spec).job()
-    given = [inputs[name] for name in plan.inputs]
-    if on_spark == {True}:
-        return on_frames(job, spec, given, shards, shed_to)
-    if shards not in (None, 1):
-        raise TidegateError(f"shards={quoted(shards)} is for Spark DataFrames; leave it out")
-    return local.run_streams(job, given)
 
-
-def _archived(plan: Plan, on_spark: bool, shed_to: Any, keep_shed: Any) -> ConstrainedJoin:
-    """The join with what constraints drop noted, if that can be repaired."""
+def _archived(plan: Plan) -> Plan:
+    """Return the plan of a join that records the rows that constraints drop."""
     if plan.aggregates is not None:
         raise TidegateError(
             "an aggregate has no shed_to or keep_shed: a result that is found later would change "
             "rows that were given already. Select Istream(*) or columns, repair them, and "
             "aggregate what you have then"
         )
-    if on_spark and keep_shed:
-        raise TidegateError("keep_shed is for tables; give shed_to=, a folder, with DataFrames")
-    if not on_spark and shed_to is not None:
-        raise TidegateError("shed_to is for Spark DataFrames; give keep_shed=True with tables")
-    return archived(plan.spec)
+    return plan._replace(spec=archived(plan.spec))

@@ -1,4 +1,4 @@
-"""`tidegate.optimal`: check, put the problem, and say what the best plan delivers."""
+"""`tidegate.optimal`: the best result that any policy could have reached."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from tidegate.api.inputs import all_on_spark, is_spark, local_table
+from tidegate.api.public_call import public_call_without
 from tidegate.engine.payload import one_batch
 from tidegate.errors import TidegateError
 from tidegate.joins.window.spec import check_collations, window_join
@@ -19,32 +21,57 @@ from tidegate.optimal.delivered import Delivered
 from tidegate.optimal.groups import pools
 from tidegate.optimal.plan import best_plan
 from tidegate.optimal.sides import Sides, Whole, read
-from tidegate.policies.base import as_table
-from tidegate.settings.checks import check_names
 from tidegate.settings.columns import decoded
 from tidegate.settings.schedules import time_of
+from tidegate.settings.types import (
+    Combine,
+    Keys,
+    Lateness,
+    LocalData,
+    Memory,
+    ShedWhen,
+    Split,
+    Suffixes,
+    Time,
+    TimeColumn,
+    Within,
+)
 from tidegate.settings.values import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
 class Optimal:
-    """The best that any policy could have done.
+    """The best result that any policy could have reached; `tidegate.optimal` returns it.
 
     Attributes
     ----------
     results
-        How many results it delivers.
+        The number of results.
     importance
-        Their total importance; the number of results where none was asked for.
+        Their total importance; their number if no importance was given.
     counters
-        What became of the rows: ``admitted`` are those worth keeping, ``evicted`` and
-        ``rejected`` those that left, at once or later, with results still to come.
+        What happened to the rows: ``admitted`` are those worth keeping; ``shed`` and ``rejected``
+        are those that left, later or on arrival, before all their results.
     keep_until
-        For every row that is kept at all: its ``side``, its ``row`` number in the input, and
-        ``keep_until``, the last time at which it must be in memory to be probed. Rows of a Spark
-        DataFrame have no fixed order: to find the rows again, give what ``toArrow()`` gives.
+        For every row that is kept: its ``side``, its ``row`` number in the input, and
+        ``keep_until``, the last time at which it must be held to be probed. Rows of a Spark
+        DataFrame have no fixed order: to find them again, give what ``toArrow()`` returns.
     upper_bound
-        No policy has a higher importance. Equal to `importance` where that is optimal.
+        No policy has a higher importance. Equal to `importance` if that is optimal.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 1, 1, 3, 2], "time": [0, 1, 2, 3, 4]}
+    >>> right = {"key": [2, 3, 1, 1, 3], "time": [0, 1, 2, 3, 4]}
+    >>> best = tg.optimal(left, right, on="key", time="time", within=3, memory=2, split="fixed")
+    >>> best.keep_until.num_rows
+    4
+    >>> best.upper_bound
+    5.0
     """
 
     results: int
@@ -56,30 +83,42 @@ class Optimal:
 
     @cached_property
     def table(self) -> pa.Table:
-        """The result rows: the left's columns, then the right's; made when first asked for."""
+        """The result rows: the left's columns, then the right's; made on first use."""
         return self._delivered.table()
 
     @cached_property
     def shed(self) -> pa.Table:
-        """The rows that left with results still to come, as `tidegate.Result` has them."""
+        """The rows that left before all their results, in the form of `tidegate.Result.shed`."""
         return self._delivered.shed()
 
 
+@public_call_without(
+    policy="the optimum takes no policy; leave it out, and compare it with tidegate.join"
+)
 def optimal(
-    left: Any,
-    right: Any,
+    left: DataFrame | LocalData,
+    right: DataFrame | LocalData,
     *,
-    memory: Any = None,
-    within: Any = None,
-    count_from: Any = None,
-    **settings: Any,
+    on: Keys | None = None,
+    time: TimeColumn,
+    within: Within,
+    closed: bool = False,
+    where: str | None = None,
+    memory: Memory = None,
+    split: Split = "shared",
+    shed_when: ShedWhen = "after-probe",
+    importance: TimeColumn | None = None,
+    combine: Combine | None = None,
+    lateness: Lateness = None,
+    suffixes: Suffixes = ("_left", "_right"),
+    seed: int = 0,
+    count_from: Time | None = None,
 ) -> Optimal:
-    """Find the best result that any policy could have had, all rows being known beforehand.
+    """Find the best result that any policy could have reached, knowing all rows beforehand.
 
-    It is what a policy's result is to be compared with: `OPT-offline` of Das, Gehrke and Riedewald
-    (*Semantic Approximation of Data Stream Joins*, sections 4.1 and 6.1), solved as a flow. Where
-    there is an `importance`, the total importance is maximised, and otherwise the number of
-    results.
+    It is the reference for the result of a policy: `OPT-offline` of Das, Gehrke and Riedewald
+    (*Semantic Approximation of Data Stream Joins*, sections 4.1 and 6.1), solved as a flow. With an
+    `importance`, the total importance is maximised, otherwise the number of results.
 
     With ``shed_when="before-arrival"`` a result needs memory for two rows, which is not a flow.
     Small cases (a few hundred pairs) are mostly solved exactly. Larger ones get a plan and a
@@ -90,46 +129,71 @@ def optimal(
     Parameters
     ----------
     left, right
-        Arrow tables, pandas or Spark DataFrames (batch, not streaming), in any order of rows.
+        Local data as `tidegate.join` takes it, or batch Spark DataFrames, which are collected.
+    on, time, within, closed, where, shed_when, importance, combine, suffixes
+        As in `tidegate.join`.
     memory
-        How many rows are held at the most, or a schedule of it, as `tidegate.join` takes it.
-    within
-        As `tidegate.join` takes it.
+        The most rows that are held, or a schedule of it, as in `tidegate.join`.
+    split
+        As in `tidegate.join`, except ``"predicted"``.
+    lateness, seed
+        Accepted, so that the settings of a join can be given as they are; not used.
     count_from
-        Results before this time do not count and are left out: a warm-up.
-    **settings
-        As `tidegate.join` takes them, except `policy`, `cpu` and `shards`, and ``"predicted"`` as
-        a split. `lateness` and `seed` play no part.
+        Results before this time are left out: a warm-up.
 
     Returns
     -------
     Optimal
         Like `tidegate.Result`, with `keep_until` and `upper_bound`.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 1, 1, 3, 2], "time": [0, 1, 2, 3, 4]}
+    >>> right = {"key": [2, 3, 1, 1, 3], "time": [0, 1, 2, 3, 4]}
+    >>> join = dict(on="key", time="time", within=3)
+    >>> tg.join(left, right, **join).results
+    7
+    >>> tg.optimal(left, right, **join, memory=2, split="fixed").results
+    5
     """
-    if "policy" in settings:
-        raise TidegateError(
-            f"the optimum takes no policy, and policy={quoted(settings['policy'])} was given: "
-            "leave it "
-            "out, and compare it with tidegate.local.join"
-        )
-    check_names(settings, window_join, own=optimal, without=("policy", "cpu"))
-    if isinstance(split := settings.get("split"), str) and split == "predicted":
+    all_on_spark({"left": left, "right": right})
+    if isinstance(split, str) and split == "predicted":
         raise TidegateError(
             'split="predicted" goes by what a policy expects, and the optimum has no policy: give '
             "the left's share as a number, or leave split out for one memory"
         )
     left_schema, left_table = _opened(left, "left")
     right_schema, right_table = _opened(right, "right")
-    if within is None:
-        raise TidegateError("the setting 'within' is missing: a join needs time and within")
-    spec = window_join(left_schema, right_schema, memory=memory, within=within, **settings)
+    spec = window_join(
+        left_schema,
+        right_schema,
+        on=on,
+        time=time,
+        within=within,
+        closed=closed,
+        where=where,
+        memory=memory,
+        split=split,
+        shed_when=shed_when,
+        importance=importance,
+        combine=combine,
+        lateness=lateness,
+        suffixes=suffixes,
+        seed=seed,
+    )
+    if spec.closed:
+        raise TidegateError(
+            "closed=True is not possible here, because the times are real numbers; cast them to "
+            "whole numbers, decimals or timestamps"
+        )
     if spec.in_bytes:
         raise TidegateError(
             f"the optimum is found for a number of rows, not for a size: {quoted(memory)}; give "
             "memory in rows"
         )
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
-        if type(data).__module__.startswith("pyspark."):
+        if is_spark(data):
             check_collations(data, keys)
     kind = spec.left.schema.field(spec.left.time).type
     start = None if count_from is None else time_of(count_from, "count_from", spec.unit, kind)
@@ -237,12 +301,12 @@ def _places(sides: Sides) -> list[Whole]:
 
 def _opened(data: Any, side: str) -> tuple[pa.Schema, Callable[[], pa.Table]]:
     """Return the schema of an input, and a function that reads it once all is checked."""
-    if type(data).__module__.startswith("pyspark."):
+    if is_spark(data):
         if data.isStreaming:
             raise TidegateError(
                 f"the {side} input is a streaming DataFrame, and the optimum needs to know all "
                 "rows beforehand; read the archived stream with spark.read"
             )
         return decoded(data.limit(0).toArrow()).schema, lambda: decoded(data.toArrow())
-    table = decoded(as_table(data))
+    table = local_table(data)
     return table.schema, lambda: table

@@ -1,157 +1,229 @@
-"""`tidegate.star_join`: streams joined through a relation, on Spark DataFrames."""
+"""`tidegate.star_join`: streams joined through a relation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from tidegate.api import run_local
+from tidegate.api.inputs import (
+    all_on_spark,
+    local_table,
+    refuse_local_settings,
+    refuse_spark_settings,
+    rows_at_once,
+)
+from tidegate.api.keywords import LocalStarJoin, Settings, SparkStarJoin
+from tidegate.api.public_call import public_call
+from tidegate.api.result import Result
 from tidegate.errors import TidegateError
-from tidegate.joins.star.job import StarJob
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import StarCopies
-from tidegate.joins.star.spec import RELATION, named
-from tidegate.joins.star.spec import star_join as spec_of_star
+from tidegate.joins.star.spec import FACT, RELATION
+from tidegate.joins.star.spec import star_join as star_spec
 from tidegate.joins.window.spec import check_collations
 from tidegate.policies import Policy
-from tidegate.settings.checks import input_of
+from tidegate.settings.by_stream import named_streams
+from tidegate.settings.checks import flag
+from tidegate.settings.types import (
+    Combine,
+    Keys,
+    Lateness,
+    LocalData,
+    ShedWhen,
+    StreamColumn,
+    Suffixes,
+    WithinStreams,
+)
 from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tidegate.spark.pool_controller import Share
 
-def star_join(
+
+@overload
+def star_join(  # type: ignore[overload-overlap]
     streams: Sequence[DataFrame] | Mapping[str, DataFrame],
     relation: DataFrame,
+    **settings: Unpack[SparkStarJoin],
+) -> DataFrame: ...
+@overload
+def star_join(
+    streams: Sequence[LocalData] | Mapping[str, LocalData],
+    relation: LocalData,
+    **settings: Unpack[LocalStarJoin],
+) -> Result: ...
+@public_call
+def star_join(
+    streams: Any,
+    relation: Any,
     *,
-    on: Any,
-    time: Any,
-    within: Any = None,
+    on: Keys | Sequence[Keys] | Mapping[str, Keys],
+    time: StreamColumn,
+    within: WithinStreams = None,
+    closed: bool = False,
     interval: tuple[str, str] | None = None,
     changes: tuple[str, str] | None = None,
     fact: str | Sequence[str] | None = None,
-    memory: Any = None,
-    split: str = "shared",
+    memory: int | str | Share | None = None,
+    split: Literal["shared", "fixed"] = "shared",
     policy: str | Policy = "auto",
-    shed_when: str = "after-probe",
-    importance: Any = None,
+    shed_when: ShedWhen = "after-probe",
+    importance: StreamColumn | None = None,
     importance_limit: float | None = None,
-    combine: str | None = None,
-    lateness: Any = None,
-    shards: int | None = None,
-    suffixes: Sequence[str] | None = None,
+    combine: Combine | None = None,
+    lateness: Lateness = None,
+    suffixes: Suffixes | None = None,
     seed: int = 0,
-) -> DataFrame:
-    """Join streams through a relation, in a fixed amount of memory.
+    shards: int | None = None,
+    batch_rows: int | None = None,
+    keep_shed: bool = False,
+) -> Any:
+    """Join streams through a relation within a fixed memory budget.
 
-    A result combines a row of each stream and a fact, a row of the relation, that has the keys of
-    all of them and is active at all their times. The last of the rows must come within the
+    A result combines a row of each stream and a link, a row of the relation. The link has the keys
+    of all these rows and is active at all their times. The last of the rows must arrive within the
     windows of the others.
 
     Parameters
     ----------
     streams
-        Spark DataFrames, all streaming or all batch: a list of one or more, which are then called
-        "s1", "s2" and so on, or a mapping of names to them. Settings that are said to be for each
-        stream are one for all, a list with one for each, or a mapping of the same names.
+        Spark DataFrames, all streaming or all batch, or local data as `tidegate.join` takes it: a
+        mapping by name, or a list, whose streams are named "s1", "s2" and so on. Settings for each
+        stream are one for all, a list with one for each, or a mapping by name.
     relation
-        The facts: a batch DataFrame, read once, here and now, and sent to the workers once. Or,
-        with `changes`, a stream of changes of them, of the same kind as the streams.
+        The links. A batch DataFrame is read once, when this is called, and sent to the workers.
+        With `changes`, it is a stream of changes, of the same kind as the streams.
     on
-        For each stream its key and that of the relation: a column name that both have, a list of
-        them, or a ``{stream's: relation's}`` mapping. A list for all streams has one for each of
-        them: several columns for each are a list of lists.
+        The key of each stream and of the relation: a column name that both have, a list of them, or
+        a ``{stream's: relation's}`` mapping. A list has one for each stream, so several columns for
+        each are a list of lists.
     time
         The event time column of each stream: timestamps, dates or numbers.
     within
-        The window of each stream: how long a row waits for others, as `tidegate.join` has it.
-        One stream alone has none.
+        The window of each stream: how long a row waits for others, as in `tidegate.join`. A single
+        stream has none.
+    closed
+        True includes the end of a window: rows exactly a window apart join as well.
     interval
-        The two columns of the relation that say from when and until when a fact is active; the end
-        is excluded, and a null is an end that is open. A fact that ends as it begins is never
-        active, and plays no part. None, if facts are always active.
+        The two columns of the relation with the begin and the end of the time in which a link is
+        active. The end is excluded; a null is an open end. A link that ends when it begins is never
+        active. None if links are always active.
     changes
         The columns of a stream of changes with the operation, ``"insert"``, ``"delete"`` or
-        ``"update"``, and its time. A change must not come after rows of its time and later have
-        been joined, and has no effect on those that came before it. At one time a fact may have
-        one change, or a delete and an insert, which replace it; the same change twice is one, and
-        others are refused, in whatever batches they come until rows of their time are joined.
-        After that none is taken, the same again neither: a source that delivers twice has to be
-        freed of repetitions before. With changes there is one shard, and the
-        results of a time come once a later one has arrived.
+        ``"update"``, and its time. A change must arrive before rows of its time and later are
+        joined, and does not affect earlier rows. At one time a link may have one change, or a
+        delete and an insert, which replace it. The same change twice counts once; other changes of
+        the same link and time are refused. Once rows of its time have been joined, no change is
+        accepted, not even a repeated one: remove duplicates from sources that deliver twice. With
+        changes there is one shard, and the results of a time come when a later one has arrived.
     fact
-        The columns that tell facts apart. By default the keys in a stream of changes, and in a
-        table all columns but the interval. Name others, such as an id, where several facts have
-        the same keys, or where an update changes a key.
+        The columns that identify a link. By default the keys in a stream of changes, and in a table
+        all columns except the interval. Name others, such as an id, if several links have the same
+        keys, or if an update changes a key.
     memory
-        How many rows are held at the most, over all shards. None keeps everything. Or a share of
-        a `tidegate.MemoryPool`.
+        The most rows that are held, over all shards. None keeps everything. With Spark DataFrames,
+        it can also be a share of a `tidegate.MemoryPool`.
     split
-        ``"shared"`` for one memory, ``"fixed"`` for an equal share of it for each stream.
+        ``"shared"`` for one memory, ``"fixed"`` for an equal share for each stream.
     policy
         Which rows to keep when not all fit: ``"auto"``, ``"prob"``, ``"simp"``, ``"simpprob"``,
         ``"dimpprob"``, ``"dgl"``, ``"rand"``, ``"fifo"``, ``"until-expiry"``, ``"greedy"``, or a
         policy that ranks rows.
-    moment
-        When a victim leaves: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
+    shed_when
+        When rows are shed: ``"after-probe"``, ``"before-probe"`` or ``"before-arrival"``.
     importance, importance_limit, combine
-        For each stream, the column that says how important a row is: a finite number above 0,
-        and at most the limit, if there is one. And how the importance of a result follows:
-        ``"min"`` (the default), ``"max"``, ``"sum"`` or ``"product"``.
+        The column of each stream with the importance of a row: a finite number above 0, and at most
+        the limit, if one is given. And how the importance of a result follows: ``"min"`` (the
+        default), ``"max"``, ``"sum"`` or ``"product"``.
     lateness
-        How long rows are kept beyond their window for partners that come late. By default the
-        delay of the streams' watermarks, and 0 without any.
-    shards
-        In how many parts the join is run, by the connected components of the relation. Where there
-        are too few of these, rows are copied to all parts that their facts are in.
+        How much older than the newest row of its own stream a row may be without losing results, as
+        in `tidegate.join`.
     suffixes
         What is added to column names that several inputs have: one for each stream, and one for
         the relation. By default the names of the streams, and ``"_fact"``.
     seed
-        For policies that draw lots.
+        The seed of policies that choose at random.
+    shards
+        The number of parts of the join, by the connected components of the relation. If there are
+        too few components, rows are copied to all parts that have their links. Only with Spark
+        DataFrames.
+    batch_rows, keep_shed
+        As in `tidegate.join`. Only with local data.
 
     Returns
     -------
-    DataFrame
-        The columns of the streams, then those of the relation that are no keys. Counters are
-        observed as those of `tidegate.join` are; ``filtered`` says how many rows were dropped for
-        want of an active fact, ``copies`` how many were sent to more than one shard.
+    DataFrame or Result
+        A DataFrame from DataFrames, a `Result` from local data: the columns of the streams, then
+        those of the relation that are not keys. Counters are as in `tidegate.join`; ``filtered`` is
+        the number of rows without an active link, ``copies`` the number of rows that were sent to
+        more than one shard.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> phones = {"cell": [1, 2], "ts": [0, 1]}
+    >>> cars = {"road": ["A1", "A1"], "ts": [2, 30]}
+    >>> near = {"cell": [1, 2], "road": ["A1", "B7"]}
+    >>> found = tg.star_join([phones, cars], near, on=["cell", "road"], time="ts", within=10)
+    >>> found.table.to_pylist()
+    [{'cell': 1, 'ts_s1': 0, 'road': 'A1', 'ts_s2': 2}]
 
     References
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*.
     """
+    settings: Settings = {
+        "on": on,
+        "time": time,
+        "within": within,
+        "closed": closed,
+        "interval": interval,
+        "changes": changes,
+        "fact": fact,
+        "split": split,
+        "policy": policy,
+        "shed_when": shed_when,
+        "importance": importance,
+        "importance_limit": importance_limit,
+        "combine": combine,
+        "lateness": lateness,
+        "suffixes": suffixes,
+        "seed": seed,
+    }
+    given = named_streams(streams, FACT)
+    if all_on_spark({**given, RELATION: relation}):
+        refuse_local_settings(batch_rows, keep_shed)
+        return _on_spark(given, relation, settings, memory, shards)
+    refuse_spark_settings(shards=shards, memory=memory)
+    at_once = rows_at_once(batch_rows)
+    kept = flag(keep_shed, "keep_shed")
+    tables = {name: local_table(data) for name, data in given.items()}
+    links = local_table(relation)
+    schemas = {name: table.schema for name, table in tables.items()}
+    spec = star_spec(schemas, links.schema, memory=memory, **settings)
+    if spec.dynamic:
+        return run_local.run(StarJob(spec, None), [*tables.values(), links], at_once, kept)
+    job = StarJob(spec, LocalRelation(*in_order(links)))
+    return run_local.run(job, [*tables.values()], at_once, kept)
+
+
+def _on_spark(
+    frames: dict[str, DataFrame],
+    relation: DataFrame,
+    settings: Settings,
+    memory: Any,
+    shards: int | None,
+) -> DataFrame:
     from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool_controller import PoolMembership, shared
     from tidegate.spark.relation import ship
 
     share, memory = shared(memory)
-    frames = named(streams)
-    for name, frame in (*frames.items(), (RELATION, relation)):
-        if not hasattr(frame, "mapInArrow"):
-            raise TidegateError(
-                f"{input_of(name)} must be a Spark DataFrame, not {type(frame).__name__}; "
-                "tidegate.local.star_join takes Arrow tables and pandas"
-            )
-    spec = spec_of_star(
-        {name: packing.arrow_schema(frame.schema) for name, frame in frames.items()},
-        packing.arrow_schema(relation.schema),
-        on=on,
-        time=time,
-        within=within,
-        interval=interval,
-        changes=changes,
-        fact=fact,
-        memory=memory,
-        split=split,
-        policy=policy,
-        shed_when=shed_when,
-        importance=importance,
-        importance_limit=importance_limit,
-        combine=combine,
-        lateness=lateness,
-        suffixes=suffixes,
-        seed=seed,
-    )
+    schemas = {name: packing.arrow_schema(frame.schema) for name, frame in frames.items()}
+    spec = star_spec(schemas, packing.arrow_schema(relation.schema), memory=memory, **settings)
     for frame, side, keys in zip(frames.values(), spec.streams, spec.relation.keys, strict=True):
         check_collations(frame, side.keys)
         check_collations(relation, keys)

@@ -1,78 +1,109 @@
-"""The friendly call for the best join of a batch under an input budget."""
+"""`tidegate.truncated_join`: the best join of finite inputs under a budget of input rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from tidegate.api import local
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.api.inputs import all_on_spark, local_table, refuse_local_settings
+from tidegate.api.keywords import LocalTruncatedJoin, Settings, SparkTruncatedJoin
+from tidegate.api.public_call import public_call
+from tidegate.api.result import Result
+from tidegate.api.run_local import result_of
 from tidegate.errors import TidegateError
-from tidegate.joins.truncated.spec import truncated_join as checked
+from tidegate.joins.truncated import engine
+from tidegate.joins.truncated.spec import TruncatedJoin
+from tidegate.joins.truncated.spec import truncated_join as truncated_spec
+from tidegate.settings.checks import flag
+from tidegate.settings.types import Duration, Keys, LocalData, Suffixes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
+@overload
+def truncated_join(  # type: ignore[overload-overlap]
+    left: DataFrame | Sequence[DataFrame],
+    right: DataFrame | None = None,
+    **settings: Unpack[SparkTruncatedJoin],
+) -> DataFrame: ...
+@overload
+def truncated_join(
+    left: LocalData | Sequence[LocalData],
+    right: LocalData | None = None,
+    **settings: Unpack[LocalTruncatedJoin],
+) -> Result: ...
+@public_call
 def truncated_join(
     left: Any,
     right: Any = None,
     *,
-    on: str | Sequence[str] | Mapping[str, str],
+    on: Keys,
     keep: int | Sequence[int] | None = None,
     delete: int | Sequence[int] | None = None,
-    method: str | None = None,
+    method: Literal["optimal", "adg", "ndg", "independent"] | None = None,
     time: str | Sequence[str] | None = None,
-    per: Any = None,
-    suffixes: Sequence[str] | None = None,
+    per: Duration | None = None,
+    suffixes: Suffixes | None = None,
     seed: int = 0,
     keep_shed: bool = False,
 ) -> Any:
-    """Join as much of two or more relations as a budget of input rows allows.
+    """Join as much of two or more finite inputs as a budget of input rows allows.
 
-    Which rows are kept is chosen so that the join of them is as large as it can be (section 3 of
-    Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*).
+    Rows to keep are chosen so that their join is as large as possible (section 3 of Das, Gehrke,
+    Riedewald, *Semantic Approximation of Data Stream Joins*).
 
     Parameters
     ----------
     left, right
-        Batch Spark DataFrames, Arrow tables or pandas DataFrames. More than two relations, joined
-        on one key, are given as a list in place of `left`.
+        Batch Spark DataFrames, or local data as `tidegate.join` takes it. More than two inputs,
+        joined on one key, are given as a list in place of `left`.
     on
         The key: a column name, a list of them, or (for two) a ``{left: right}`` mapping.
     keep, delete
-        The budget: how many rows to keep, or how many to delete. One number for both inputs
-        together, or one for each; give one of the two settings. A budget that is larger than the
-        inputs keeps, or deletes, all there is.
+        The budget: the number of rows to keep, or to delete; give one of the two. One number is for
+        both inputs together, a list has one for each. A budget larger than the inputs keeps, or
+        deletes, all rows.
     method
-        ``"optimal"``, the default for two inputs; with one budget also ``"adg"``, a greedy way
+        ``"optimal"``, the default for two inputs. With one budget also ``"adg"``, a greedy method
         that keeps at least half of the optimum, and mostly over 99.5 %; with a budget for each
-        ``"ndg"``, a greedy way that loses at most twice what must be lost. With a budget for each
-        of two, the search for the optimum is given up if it takes too long, and a warning says how
-        far from it the join may be. For m inputs, m more than two, ``"independent"``, the default,
-        or ``"ndg"``: they lose at most m times the results that must be lost (``"independent"``
-        may be asked for two as well).
+        input ``"ndg"``, a greedy method that loses at most twice as many results as necessary. With
+        a budget for each of two inputs, the search for the optimum stops if it takes too long, and
+        a warning gives the upper bound. For m > 2 inputs, ``"independent"``, the default, or
+        ``"ndg"``: they lose at most m times as many results as necessary (``"independent"`` also
+        works for two).
     time, per
-        To join by tumbling windows: the time column, one name or one for each input, and how long
-        a window is, such as ``"1 hour"`` (a number where times are numbers). Rows join within
-        their window, and the budget is each window's. Windows are counted from time 0, for
-        timestamps the start of 1970 in UTC.
+        To join by tumbling windows: the time column, one name or one for each input, and the length
+        of a window, such as ``"1 hour"`` (a number where times are numbers). Rows join within their
+        window, and each window has the budget. Windows begin at multiples of their length, for
+        timestamps counted from the start of 1970 in UTC.
     suffixes
         What is added to column names that several inputs have; ``("_left", "_right")`` for two,
         ``("_1", "_2", "_3")`` and so on for more.
     seed
-        Of the rows of one key that is kept in part, which ones: drawn by their content and this.
+        The seed of the choice between rows of one key, if only some of them are kept.
     keep_shed
-        With tables, whether the `Result` has ``shed``, the rows that were not kept.
+        True keeps the rows that were not kept in ``shed`` of the result: ``why`` is ``"truncated"``
+        or ``"no partner"``, and ``shed_at`` is null. Only with local data.
 
     Returns
     -------
     DataFrame or Result
-        From DataFrames a DataFrame, otherwise a `Result`: the columns of all inputs, one after the
-        other. The inputs are read twice, first to count: they must be the same each time.
+        A DataFrame from DataFrames, a `Result` from local data: the columns of all inputs, in
+        order. DataFrames are read twice, first to count: they must be the same each time. Counters
+        of a `Result` are the rows ``kept``, also of each input, and ``exact_results``, the size of
+        the join of all rows.
 
     Examples
     --------
-    >>> import pyarrow as pa
-    >>> left = pa.table({"k": [1, 1, 1, 2, 2, 3]})
-    >>> right = pa.table({"k": [1, 1, 2, 2, 3]})
-    >>> truncated_join(left, right, on="k", keep=5).results
+    >>> import tidegate as tg
+    >>> left = {"k": [1, 1, 1, 2, 2, 3]}
+    >>> right = {"k": [1, 1, 2, 2, 3]}
+    >>> tg.truncated_join(left, right, on="k", keep=5).results
     6
 
     A streaming DataFrame is joined batch by batch, inside ``foreachBatch``::
@@ -85,7 +116,7 @@ def truncated_join(
 
         readings.writeStream.foreachBatch(each).start()
     """
-    settings: dict[str, Any] = {
+    settings: Settings = {
         "on": on,
         "keep": keep,
         "delete": delete,
@@ -95,26 +126,74 @@ def truncated_join(
         "suffixes": suffixes,
         "seed": seed,
     }
-    inputs = local.relations(left, right)
-    on_spark = [hasattr(data, "mapInArrow") for data in inputs]
-    if not any(on_spark):
-        return local.truncated_join(inputs, keep_shed=keep_shed, **settings)
-    if not all(on_spark):
-        kinds = ", ".join(type(data).__name__ for data in inputs)
-        raise TidegateError(
-            f"the inputs must be all Spark DataFrames or none, not {kinds}; "
-            "spark.createDataFrame makes one of a table"
+    inputs = _inputs(left, right)
+    if all_on_spark(_by_name(inputs)):
+        refuse_local_settings(None, keep_shed, "the rows that were not kept are not returned")
+        return _on_spark(inputs, settings)
+    kept = flag(keep_shed, "keep_shed")
+    tables = [local_table(data) for data in inputs]
+    spec = truncated_spec([table.schema for table in tables], **settings)
+    done = engine.run(spec, tables)
+    if not kept:
+        return result_of(done.table, done.counters)
+    shed = [
+        _not_kept(spec, at, table, rows, why)
+        for at, table in enumerate(tables)
+        for why, rows in (
+            ("truncated", done.left_out[at]),
+            ("no partner", done.partnerless[at]),
         )
-    if keep_shed:
-        raise TidegateError("keep_shed is for tables: leave it out with Spark DataFrames")
-    from tidegate.spark import packing
-    from tidegate.spark import truncated as on_frames
+    ]
+    return result_of(done.table, done.counters, pa.concat_tables(shed))
 
-    spec = checked([packing.arrow_schema(frame.schema) for frame in inputs], **settings)
-    for frame, relation in zip(inputs, spec.relations, strict=True):
+
+def _inputs(left: Any, right: Any) -> list[Any]:
+    """Return the inputs: two, or a list of two and more."""
+    given = left if right is None else [left, right]
+    if not isinstance(given, list | tuple) or len(given) < 2:
+        raise TidegateError(
+            "a truncated join takes a left and a right input, or a list of two and more as its "
+            f"first argument, not {'one' if right is None else 'none'}"
+        )
+    if right is not None and isinstance(left, list | tuple):
+        raise TidegateError(
+            "a truncated join takes all its inputs in one list, or a left and a right one: put the "
+            "right input into the list"
+        )
+    return list(given)
+
+
+def _by_name(inputs: list[Any]) -> dict[str, Any]:
+    if len(inputs) == 2:
+        return {"left": inputs[0], "right": inputs[1]}
+    return {f"the input {at}": data for at, data in enumerate(inputs, 1)}
+
+
+def _not_kept(
+    spec: TruncatedJoin, at: int, table: pa.Table, rows: NDArray[np.int64], why: str
+) -> pa.Table:
+    """Return rows that were not kept in the form of `Result.shed`."""
+    count = len(rows)
+    columns = {
+        "side": pa.array([spec.relations[at].name] * count, pa.string()),
+        "shed_at": pa.nulls(count, pa.int64()),
+        "why": pa.array([why] * count, pa.string()),
+    }
+    for i, relation in enumerate(spec.relations):
+        kind = pa.struct(list(relation.schema))
+        taken = table.take(pa.array(rows)).to_struct_array() if i == at else pa.nulls(count, kind)
+        columns[relation.name] = taken
+    return pa.table(columns)
+
+
+def _on_spark(frames: list[Any], settings: Settings) -> DataFrame:
+    from tidegate.spark import packing, truncated
+
+    spec = truncated_spec([packing.arrow_schema(frame.schema) for frame in frames], **settings)
+    for frame, relation in zip(frames, spec.relations, strict=True):
         if frame.isStreaming:
             raise TidegateError(
                 f"the {relation.name} input is a streaming DataFrame, and a truncated join needs "
                 "all rows at once; call it on the batches of a stream, inside foreachBatch"
             )
-    return on_frames.run(spec, inputs)
+    return truncated.run(spec, frames)

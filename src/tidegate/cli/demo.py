@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import typer
 
 from tidegate import quality
-from tidegate.api import local
+from tidegate.api.join import join as join_streams
 from tidegate.cli import demo_report, demo_stream
 from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder
@@ -127,7 +127,7 @@ def _sweeps(
         (
             "zipf",
             (left, right),
-            local.join(left, right, **zipf_join).table,
+            join_streams(left, right, **zipf_join).table,
             window_rows(times, (window, window)),
             zipf_join,
         ),

@@ -360,7 +360,7 @@ def _on_zipf(sweep: Sweep) -> str:
 def _how(outcome: Outcome) -> str:
     query = outcome.query
     return (
-        "The figures by policy are tidegate.local.join's: the same engine, without Spark. The "
+        "The figures by policy are tidegate.join's: the same engine, without Spark. The "
         f"query on Spark splits its memory over {demo_stream.SHARDS} shards by key and delivered "
         f"{tables.percent(query.recall)}; undivided, the same memory delivers "
         f"{tables.percent(outcome.sweeps[0].recall(query.policy, query.memory_share))}."

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate import quality
-from tidegate.api import local
+from tidegate.api.join import join
 from tidegate.policies import Policy, policy_of
 
 
@@ -83,7 +83,7 @@ def sweep(
     for policy in map(policy_of, policies):
         for share in shares:
             memory = max(1, round(share * window))
-            result = local.join(left, right, memory=memory, policy=policy, **settings)
+            result = join(left, right, memory=memory, policy=policy, **settings)
             recall = quality.recall(result.table, exact)
             yield Point(policy.name, share, memory, result.results, recall)
 

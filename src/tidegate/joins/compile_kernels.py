@@ -43,7 +43,7 @@ def pairs() -> None:
 def others() -> None:
     """Compile the constrained join and the star join."""
     links = {"a": _SCHEMA, "b": _SCHEMA}
-    linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", windows=9))
+    linked = ConstrainedJob(constrained_join(links, joins="a.k -> b.k", time="t", within=9))
     _try_out(linked, (linked.engine_at(0, 1), linked.engine_at(0, 1)))
     facts = pa.table({"k": ["a", "b"], "begin": [0, 0], "end": [1, 5]})
     streams = {"r": _SCHEMA, "s": _SCHEMA}

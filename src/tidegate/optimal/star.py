@@ -10,6 +10,7 @@ window join (see `plan`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,35 +23,48 @@ from tidegate.engine.prepare import KEY, PREPARED, TIME
 from tidegate.errors import TidegateError
 from tidegate.joins.star.job import prepare_stream
 from tidegate.joins.star.relation import Known, known
-from tidegate.joins.star.spec import StarJoin, named, star_join
+from tidegate.joins.star.spec import StarJoin
 from tidegate.joins.window.spec import COMBINE
 from tidegate.optimal.chains import Chains
 from tidegate.optimal.groups import unit_of
 from tidegate.optimal.plan import Whole, best_plan
-from tidegate.policies.base import as_table
-from tidegate.settings.checks import check_names
-from tidegate.settings.columns import as_floats, decoded, equal
+from tidegate.settings.columns import as_floats, equal
 
 
 @dataclass(frozen=True)
 class OSSJ:
-    """The best that any policy could have done.
+    """The best result of a star join; `tidegate.optimal_star` returns it.
+
+    The name is the paper's.
 
     Attributes
     ----------
     table
         The results, as `tidegate.star_join` has them.
     results, importance
-        How many there are, and their total importance; their number where none was asked for.
+        Their number and their total importance; the number if no importance was given.
     keep_until
-        For every row that is kept at all: its ``side``, its ``row`` number in the input, and
-        ``keep_until``, the last time at which it must be in memory to be probed, in the numbers of
-        the time column.
+        For every row that is kept: its ``side``, its ``row`` number in the input, and
+        ``keep_until``, the last time at which it must be held to be probed, in the numbers of the
+        time column.
     upper_bound
-        No policy has a higher importance. Equal to `importance` where that is optimal.
+        No policy has a higher importance. Equal to `importance` if that is optimal.
     counters
-        How many rows ``arrived``, were ``filtered`` for want of an active fact, were kept at all
-        (``admitted``), and all exact results and their importance.
+        How many rows ``arrived``, were ``filtered`` because they have no active link, and were kept
+        (``admitted``); and the number and importance of all exact results.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> calls = {"cell": [1, 2, 2], "ts": [0, 1, 2]}
+    >>> cars = {"road": ["A", "B", "B"], "ts": [3, 4, 5]}
+    >>> near = {"cell": [1, 2], "road": ["A", "B"]}
+    >>> join = dict(on=["cell", "road"], time="ts", within=10)
+    >>> best = tg.optimal_star([calls, cars], near, **join, memory=1)
+    >>> best.results, best.upper_bound
+    (2, 2.0)
+    >>> best.keep_until.to_pylist()
+    [{'side': 's1', 'row': 1, 'keep_until': 5}]
     """
 
     table: pa.Table
@@ -61,37 +75,8 @@ class OSSJ:
     counters: dict[str, int | float]
 
 
-def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
-    """Find the best result of a star join of two streams, all rows being known beforehand.
-
-    Where there is an `importance`, the total importance is maximised, and otherwise the number of
-    results, which is what the paper calls SJA-S.
-
-    Parameters
-    ----------
-    streams
-        Two Arrow tables or pandas DataFrames: a list, or a mapping of names to them.
-    relation
-        The facts, as an Arrow table or pandas DataFrame, with or without an interval. Inserts and
-        deletes are begins and ends of intervals.
-    **settings
-        As `tidegate.star_join` takes them, except `policy`, `shards` and `changes`. The moment is
-        ``"after-probe"`` or ``"before-probe"``, which is the paper's.
-
-    References
-    ----------
-    Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*,
-    section 3.1.
-    """
-    if "policy" in settings or "changes" in settings:
-        raise TidegateError(
-            "the optimum takes no policy and no stream of changes: leave policy out, and give "
-            "facts with an interval"
-        )
-    check_names(settings, star_join, without=("policy", "changes"))
-    tables = {name: decoded(as_table(data)) for name, data in named(streams).items()}
-    facts = decoded(as_table(relation))
-    spec = star_join({n: t.schema for n, t in tables.items()}, facts.schema, **settings)
+def best_star(spec: StarJoin, tables: Sequence[pa.Table], links: pa.Table) -> OSSJ:
+    """Return the best result of a star join of two streams."""
     if len(spec.streams) != 2:
         raise TidegateError(
             "the optimum is known for two streams, because a result of more needs several rows "
@@ -99,11 +84,11 @@ def ossj(streams: Any, relation: Any, **settings: Any) -> OSSJ:
         )
     if spec.shed_when == "before-arrival":
         raise TidegateError(
-            'the optimum of a star join is known for moment="after-probe" and "before-probe", not '
-            '"before-arrival"'
+            'the optimum of a star join is known for shed_when="after-probe" and "before-probe", '
+            'not "before-arrival"'
         )
-    sides = [_Stream(spec, s, table) for s, table in enumerate(tables.values())]
-    return _solved(spec, sides, _Pairs(spec, sides, known(spec, facts)))
+    sides = [_Stream(spec, s, table) for s, table in enumerate(tables)]
+    return _solved(spec, sides, _Pairs(spec, sides, known(spec, links)))
 
 
 class _Stream:

@@ -458,7 +458,7 @@ def as_table(data: Any) -> pa.Table:
         return _of_columns(data)
     if type(data).__module__.startswith("pyspark."):
         raise TidegateError(
-            "tidegate.local takes Arrow tables and pandas, not Spark DataFrames; use tidegate.join"
+            "this is a Spark DataFrame, and local data is needed here: give it with .toArrow()"
         )
     if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import json
 import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any
@@ -187,11 +187,19 @@ def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | 
     return duration(timedelta(milliseconds=longest) if longest else 0, unit, "lateness", zero=True)
 
 
-def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> int | float:
-    """Return a length of time in the kernel's units."""
+def duration(
+    value: Any, unit: TimeUnit, name: str, *, zero: bool = False, closed: bool = False
+) -> int | float:
+    """Return a length of time in the kernel's units.
+
+    The kernel joins rows that are less than a window apart. A `closed` length is the window that
+    also joins rows exactly this far apart: it ends one unit later. Real numbers have no next unit;
+    there a closed length stays as it is, except that zero, which means no end to the kernel, is the
+    smallest number above zero.
+    """
     if unit.is_time:
         if zero and is_number(value) and real(value) == 0:
-            return 0
+            return int(closed)
         if isinstance(value, timedelta | np.timedelta64 | str):
             exact = nanoseconds(value)
         else:
@@ -212,11 +220,14 @@ def duration(value: Any, unit: TimeUnit, name: str, *, zero: bool = False) -> in
         exact = Fraction(value.item() if isinstance(value, np.number) else value)
     if exact < 0 or (exact == 0 and not zero):
         least = "must not be negative" if zero else "must be longer than zero"
-        raise TidegateError(f"{name} {least}, not {quoted(value)}")
+        hint = "; closed=True allows 0" if exact == 0 and name == "within" else ""
+        raise TidegateError(f"{name} {least}, not {quoted(value)}{hint}")
     if unit.kind == "real number":
-        return float(exact)
+        return max(float(exact), sys.float_info.min) if closed else float(exact)
     # A difference of whole numbers is below a length exactly when it is below its ceiling.
     length = math.ceil(exact * unit.per_unit)
+    if closed:
+        length = math.floor(exact * unit.per_unit) + 1
     if length >= LARGEST_TIME // 4:
         raise TidegateError(
             f"{name} is too long for the time columns' unit: "
@@ -263,32 +274,26 @@ def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]
     return tuple(names)
 
 
-def check_names(
-    settings: Mapping[str, Any],
-    checked_by: Callable[..., Any],
-    *,
-    own: Callable[..., Any] | None = None,
-    without: Sequence[str] = (),
-) -> None:
-    """Refuse unknown settings, and name required settings that are missing.
-
-    Valid settings are the keyword parameters of `checked_by`, except those in `without` and those
-    that the calling function `own` declares and checks itself.
-    """
-    mine = {} if own is None else _keywords(own)
-    wanted = _keywords(checked_by)
-    known = [name for name in wanted if name not in mine and name not in without]
-    for name in settings:
+def check_names(given: Iterable[str], known: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse settings that are not known, and name the needed ones that are missing."""
+    names = list(given)
+    for name in names:
         if name not in known:
-            listed = ", ".join([*known, *mine])
-            hint = nearest(name, [*known, *mine])
+            listed = ", ".join(known)
+            hint = nearest(name, known)
             raise TidegateError(f"there is no setting {quoted(name)}; there are {listed}{hint}")
-    needed = [name for name, parameter in wanted.items() if parameter.default is parameter.empty]
     for name in needed:
-        if name in known and name not in settings:
+        if name not in names:
             raise TidegateError(
                 f"the setting {quoted(name)} is missing: a join needs {' and '.join(needed)}"
             )
+
+
+def flag(value: Any, name: str) -> bool:
+    """Return the value, or refuse it if it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TidegateError(f"{name} must be True or False, not {quoted(value)}")
+    return value
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
@@ -307,8 +312,3 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instea
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:
     return shortened(json.dumps(settings[name]), 200) if name in settings else "(none)"
-
-
-def _keywords(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(call).parameters
-    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

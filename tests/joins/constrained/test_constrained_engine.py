@@ -16,9 +16,10 @@ from twins import constrained as naive
 from twins.constrained import Join, Tup, Window
 
 import tidegate as tg
-from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
+from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor
 from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
 from tidegate.joins.constrained.spec import ConstrainedJoin, constrained_join
+from tidegate.settings.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Case:
             schemas,
             joins=joins,
             time="t",
-            windows=windows,
+            within=windows,
             filters=dict.fromkeys(self.columns, "ok"),
             select=[f"{name}.uid" for name in self.columns],
             constraints=constraints,
@@ -565,7 +566,7 @@ def test_a_cycle_above_a_shared_child_gives_each_result_once(names: tuple[str, .
     }
     joins = ["S1.a <-> S0.a", "S1.b -> S2.b", "S3.b -> S2.b"]
     ordered = {name: streams[name] for name in names}
-    assert tg.local.constrained_join(ordered, joins=joins, time="t").results == 1
+    assert tg.constrained_join(ordered, joins=joins, time="t").results == 1
 
 
 @pytest.mark.parametrize("constraint", [tg.OAP("P.k", k=0), tg.OAC("Q.k", k=0)])
@@ -575,9 +576,7 @@ def test_attributes_beyond_signed_numbers(constraint: Constraint) -> None:
         "P": pa.table({"k": keys, "t": [0, 2, 4]}),
         "Q": pa.table({"k": keys, "t": [1, 3, 5]}),
     }
-    found = tg.local.constrained_join(
-        streams, joins="P.k -> Q.k", time="t", constraints=[constraint]
-    )
+    found = tg.constrained_join(streams, joins="P.k -> Q.k", time="t", constraints=[constraint])
     assert found.results == 3
 
 
@@ -590,11 +589,11 @@ def test_two_orders_on_one_join_by_two_attributes(kind: type[tg.OAP]) -> None:
     stream = "P" if kind is tg.OAP else "K"
     constraints = [kind(f"{stream}.a", within=10), kind(f"{stream}.b", within=0)]
     for listed in (constraints, constraints[::-1]):
-        found = tg.local.constrained_join(
+        found = tg.constrained_join(
             {"P": parent, "K": child},
             joins=["P.a -> K.a", "P.b -> K.b"],
             time="ts",
-            windows=1000,
+            within=1000,
             constraints=listed,
             choose=False,
         )

@@ -128,25 +128,25 @@ def test_what_was_not_noted_is_not_taken_for_nothing() -> None:
         "B": pa.table({"pid": [1, 2], "ts": [1, 6]}),
     }
     through: dict[str, Any] = {"joins": "C.pid -> B.pid", "time": "ts"}
-    found = tg.local.constrained_join(streams, constraints=[tg.RIDS("C -> B", k=0)], **through)
+    found = tg.constrained_join(streams, constraints=[tg.RIDS("C -> B", k=0)], **through)
     with pytest.raises(tg.TidegateError, match="keep_shed=True"):
-        tg.local.repair(streams, found, **through)
+        tg.repair(streams, found, **through)
 
 
 def test_settings_of_another_join_are_refused() -> None:
     table = pa.table({"ts": [1, 2, 3], "k": [1, 2, 3]})
     streams = {"A": table, "B": table}
-    through: dict[str, Any] = {"joins": "A.k -> B.k", "time": "ts", "windows": 9}
+    through: dict[str, Any] = {"joins": "A.k -> B.k", "time": "ts", "within": 9}
     known = tg.RIDS("A -> B", k=0)
-    found = tg.local.constrained_join(streams, **through, constraints=known, keep_shed=True)
-    assert tg.local.repair(streams, found, **through, choose=False).results >= 0
+    found = tg.constrained_join(streams, **through, constraints=known, keep_shed=True)
+    assert tg.repair(streams, found, **through, choose=False).results >= 0
     for other, words in (
-        ({"windows": {"A": 9, "B": 5}}, "window of B: 9 -> 5"),
+        ({"within": {"A": 9, "B": 5}}, "window of B: 9 -> 5"),
         ({"filters": {"A": "k > 1"}}, 'filter of A: null -> "k > 1"'),
         ({"joins": "A.k <-> B.k"}, "joins: "),
         ({"select": ["A.k"]}, "select: "),
     ):
         with pytest.raises(tg.TidegateError, match=f"other settings(.|\n)*{words}"):
-            tg.local.repair(streams, found, **{**through, **other})
+            tg.repair(streams, found, **{**through, **other})
     with pytest.raises(tg.TidegateError, match="streams: "):
-        tg.local.repair({"B": table, "A": table}, found, **through)
+        tg.repair({"B": table, "A": table}, found, **through)

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 import pytest
 from twins.constrained import Join, Tup, Window
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.engine.state_codec import from_bytes
-from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor, Rows
+from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.spec import constrained_join
+from tidegate.settings.rows import Rows
 from tidegate.streams import many_one
 
 from .test_constrained_engine import Case, run
@@ -75,8 +76,8 @@ def test_every_kind_of_k_is_found(
     kind: str, joins: list[str], constraints: list[Constraint]
 ) -> None:
     streams = many_one(600, kind=kind, k=20, seed=4)
-    settings: dict[str, Any] = {"joins": joins, "time": "t", "windows": Rows(500)}
-    exact = local.constrained_join(streams, **settings)
+    settings: dict[str, Any] = {"joins": joins, "time": "t", "within": Rows(500)}
+    exact = tg.constrained_join(streams, **settings)
     schemas = {name: table.schema for name, table in streams.items()}
     monitor = Monitor(c=1.5, window=100)
     more: dict[str, Any] = {"constraints": constraints, "monitor": monitor, "lag": 0}
@@ -126,11 +127,11 @@ def test_a_result_that_several_constraints_cost_is_estimated_once() -> None:
         for i, name in enumerate("CBO")
     }
     settings: dict[str, Any] = {"joins": ["C.key -> B.key", "B.key -> O.key"], "time": "t"}
-    exact = local.constrained_join(streams, **settings).results
+    exact = tg.constrained_join(streams, **settings).results
     hasty = [RIDS("C -> B", within=200), RIDS("B -> O", within=200)]
     for share in (0.05, 0.5):
         monitor = Monitor(c=1.0, p=share)
-        found = local.constrained_join(streams, constraints=hasty, monitor=monitor, **settings)
+        found = tg.constrained_join(streams, constraints=hasty, monitor=monitor, **settings)
         missing = exact - found.results
         assert missing > 900
         spread = 3 * math.sqrt(missing / share)
@@ -232,13 +233,13 @@ def test_a_constraint_that_clears_is_used_and_one_that_cannot_is_not(
     settings: dict[str, Any] = {
         "joins": ["S1.A -> S3.A", "S2.A -> S3.A"],
         "time": "t",
-        "windows": Rows(300),
+        "within": Rows(300),
         "batch_rows": 500,
         "monitor": Monitor(window=200, p=0),
     }
-    chosen = local.constrained_join(streams, constraints=both, **settings)
-    always = local.constrained_join(streams, constraints=both, choose=False, **settings)
-    alone = local.constrained_join(streams, constraints=both[:1], **settings)
+    chosen = tg.constrained_join(streams, constraints=both, **settings)
+    always = tg.constrained_join(streams, constraints=both, choose=False, **settings)
+    alone = tg.constrained_join(streams, constraints=both[:1], **settings)
     assert chosen.results == always.results == alone.results > 5_000
     text = f'k of {kind.__name__}("S1.A")'
     assert chosen.counters[text] == always.counters[text] == 20

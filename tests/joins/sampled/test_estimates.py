@@ -26,7 +26,7 @@ def sample(**columns: Any) -> pa.Table:
 
 
 def test_by_hand() -> None:
-    [found] = tg.local.estimate(sample(), value="v").to_pylist()
+    [found] = tg.estimate(sample(), value="v").table.to_pylist()
     # Clusters have 2, 1 and 1 rows and totals of 4, 10 and 4, with weights 2, 4 and 1.
     assert found["count"] == 2 * 2 + 4 + 1
     assert found["sum"] == 4 * 2 + 10 * 4 + 4
@@ -42,20 +42,20 @@ def test_by_hand() -> None:
     units = (2 * 4**2 + 12 * 10**2) ** 2 / ((2 * 4**2) ** 2 + (12 * 10**2) ** 2)
     assert 1 < units < 2
     assert wide == pytest.approx(12.706205 * found["sum_error"])
-    [narrow] = tg.local.estimate(sample(), value="v", confidence=0.5).to_pylist()
+    [narrow] = tg.estimate(sample(), value="v", confidence=0.5).table.to_pylist()
     assert narrow["sum_high"] - narrow["sum"] == pytest.approx(found["sum_error"])
 
 
 def test_rows_of_one_cluster_are_no_independent_rows() -> None:
     """The same rows drawn one by one have a smaller error."""
-    together = tg.local.estimate(sample(), value="v")["sum_error"][0].as_py()
-    apart = tg.local.estimate(sample(**{CLUSTER: [1, 2, 3, 4]}), value="v")["sum_error"][0].as_py()
+    together = tg.estimate(sample(), value="v").table["sum_error"][0].as_py()
+    apart = tg.estimate(sample(**{CLUSTER: [1, 2, 3, 4]}), value="v").table["sum_error"][0].as_py()
     assert apart < together
 
 
 def test_groups_and_windows() -> None:
     table = sample(g=["a", "b", "a", None], t=[3, 12, 5, 14], u=[4, 9, 11, 2])
-    found = tg.local.estimate(table, value="v", by="g", time=("t", "u"), per=10)
+    found = tg.estimate(table, value="v", by="g", time=("t", "u"), per=10).table
     assert [(r["window"], r["g"], r["count"], r["sum"]) for r in found.to_pylist()] == [
         (0, "a", 2.0, 2.0),
         (10, "b", 2.0, 6.0),
@@ -89,7 +89,7 @@ def test_groups_and_windows() -> None:
     ids=["timestamps", "dates", "reals", "decimals", "numbers"],
 )
 def test_windows_of_any_time(times: pa.Array, per: Any, starts: list[Any] | None) -> None:
-    found = tg.local.estimate(sample(t=times), time="t", per=per)
+    found = tg.estimate(sample(t=times), time="t", per=per).table
     expected = starts or {
         "date32[day]": [date(1970, 1, d) for d in (1, 3, 7)],
     }.get(str(times.type), [Decimal("-0.25"), Decimal("0.00"), Decimal("0.25")])
@@ -102,12 +102,12 @@ def test_a_group_never_sampled_is_unknown() -> None:
     table = sample(g=["a", "b", "a", "b"], t=[3, 12, 5, 14])
     groups = {"g": ["a", "b", "c", "c"]}
     found = {
-        r["g"]: r for r in tg.local.estimate(table, value="v", by="g", groups=groups).to_pylist()
+        r["g"]: r for r in tg.estimate(table, value="v", by="g", groups=groups).table.to_pylist()
     }
     assert list(found) == ["a", "b", "c"]
     assert found["c"]["count"] is found["c"]["sum"] is found["c"]["avg_high"] is None
     assert found["c"]["clusters"] == found["c"]["rows"] == 0
-    windows = tg.local.estimate(table, by="g", time="t", per=10, groups=groups).to_pylist()
+    windows = tg.estimate(table, by="g", time="t", per=10, groups=groups).table.to_pylist()
     assert sorted((r["window"], r["g"]) for r in windows if r["count"] is None) == [
         (0, "b"),
         (0, "c"),
@@ -119,7 +119,7 @@ def test_a_group_never_sampled_is_unknown() -> None:
 def test_groups_may_have_any_name() -> None:
     """Also those of the sums that estimates are made of."""
     for name in ("n", "ss", "unit", "p", "k0"):
-        found = tg.local.estimate(sample(**{name: list("abab")}), value="v", by=name).to_pylist()
+        found = tg.estimate(sample(**{name: list("abab")}), value="v", by=name).table.to_pylist()
         assert [(row[name], row["count"]) for row in found] == [("a", 6.0), ("b", 3.0)]
 
 
@@ -127,13 +127,13 @@ def test_probabilities_must_be_such() -> None:
     for p in (0.0, 1.5, -1.0, math.nan, None):
         table = sample(**{PROBABILITY: pa.array([p, 0.5, 0.25, 1.0], pa.float64())})
         with pytest.raises(tg.TidegateError, match="above 0 and at most 1"):
-            tg.local.estimate(table)
+            tg.estimate(table)
     with pytest.raises(tg.TidegateError, match="must have probabilities.*not string"):
-        tg.local.estimate(sample(**{PROBABILITY: list("abcd")}))
+        tg.estimate(sample(**{PROBABILITY: list("abcd")}))
 
 
 def test_an_infinite_value_has_no_interval() -> None:
-    [found] = tg.local.estimate(sample(v=[1.0, math.inf, 2.0, 3.0]), value="v").to_pylist()
+    [found] = tg.estimate(sample(v=[1.0, math.inf, 2.0, 3.0]), value="v").table.to_pylist()
     assert found["sum"] == math.inf
     assert found["sum_low"] is found["avg_error"] is None
     assert found["count_low"] < found["count"] == 9.0
@@ -142,28 +142,26 @@ def test_an_infinite_value_has_no_interval() -> None:
 def test_nulls_count_for_nothing_and_an_empty_sample_says_nothing() -> None:
     for gap in (None, math.nan):
         table = sample(v=pa.array([1.0, gap, 10.0, gap], pa.float64()))
-        [found] = tg.local.estimate(table, value="v").to_pylist()
+        [found] = tg.estimate(table, value="v").table.to_pylist()
         assert (found["count"], found["sum"]) == (6.0, 42.0)
     whole = sample(v=pa.array([1, None, 10, None], pa.int64()))
-    assert tg.local.estimate(whole, value="v")["sum"].to_pylist() == [42.0]
+    assert tg.estimate(whole, value="v").table["sum"].to_pylist() == [42.0]
     none = sample().slice(0, 0)
-    assert len(tg.local.estimate(none, value="v")) == 0
-    [unknown] = tg.local.estimate(
+    assert len(tg.estimate(none, value="v").table) == 0
+    [unknown] = tg.estimate(
         none.append_column("g", pa.array([], pa.string())), by="g", groups={"g": ["a"]}
-    ).to_pylist()
+    ).table.to_pylist()
     assert unknown["count"] is None
 
 
 def test_a_whole_sample_is_exact() -> None:
     left, right = zipf(300, domain=10, seed=1)
-    exact = tg.local.join(left, right, on="key", time="time", within=20).table
+    exact = tg.join(left, right, on="key", time="time", within=20).table
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20}
     for method in ("uniform", "cluster", "pps"):
-        found = tg.local.sample_join(
-            left, right, **settings, fraction=1.0, method=method, reach=50.0
-        )
+        found = tg.sample_join(left, right, **settings, fraction=1.0, method=method, reach=50.0)
         assert found.results == len(exact)
-        [row] = tg.local.estimate(found, value="value_left").to_pylist()
+        [row] = tg.estimate(found, value="value_left").table.to_pylist()
         assert row["sum"] == pytest.approx(np.sum(exact["value_left"].to_numpy()))
         assert row["count_error"] == row["avg_error"] == 0.0
 
@@ -195,11 +193,11 @@ def test_a_whole_sample_is_exact() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) -> None:
     table = sample(s=list("abcd"), b=[True] * 4, t=[1, 2, 3, 4])
     with pytest.raises(tg.TidegateError) as error:
-        tg.local.estimate(table, **settings)
+        tg.estimate(table, **settings)
     for part in parts:
         assert part in str(error.value)
     with pytest.raises(tg.TidegateError, match="what sample_join gives"):
-        tg.local.estimate(table.drop_columns([CLUSTER]))
+        tg.estimate(table.drop_columns([CLUSTER]))
 
 
 # ---- over many seeds ----------------------------------------------------------------------------
@@ -228,10 +226,10 @@ def estimates(
     for seed in range(seeds):
         engine = SampledEngine(replace(spec, window=replace(spec.window, seed=seed)))
         found = pa.Table.from_batches([*engine.feed(inputs), *engine.finish()], spec.result_schema)
-        yield tg.local.estimate(found, value="value_left").to_pylist()[0]
+        yield tg.estimate(found, value="value_left").table.to_pylist()[0]
 
 
-STREAMS = {
+STREAMS: dict[str, Any] = {
     **{
         f"{correlation} {skew}": (
             zipf(1_500, domain=50, skew=skew, correlation=correlation, seed=4),
@@ -251,7 +249,7 @@ def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
     covered: dict[str, list[bool]] = {"count": [], "sum": [], "avg": []}
     off: dict[str, list[float]] = {"count": [], "sum": [], "avg": []}
     for name, (tables, within) in STREAMS.items():
-        exact = tg.local.join(*tables, on="key", time="time", within=within).table
+        exact = tg.join(*tables, on="key", time="time", within=within).table
         values = exact.column("value_left").to_numpy()
         truth = {"count": len(values), "sum": values.sum(), "avg": values.mean()}
         model = "age" if name == "age" else "frequency"
@@ -275,10 +273,10 @@ def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
     sample = pa.table(
         {"v": [3.0, None], "sample_probability": [0.1, 0.1], "sample_cluster": [1, 2]}
     )
-    (found,) = tg.local.estimate(sample, value="v").to_pylist()
+    (found,) = tg.estimate(sample, value="v").table.to_pylist()
     assert found["avg"] == 3.0
     assert found["avg_error"] is None
-    (unknown,) = tg.local.estimate(sample.slice(1), value="v").to_pylist()
+    (unknown,) = tg.estimate(sample.slice(1), value="v").table.to_pylist()
     assert unknown["avg"] is None
     assert unknown["avg_error"] is None
 
@@ -286,31 +284,31 @@ def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
 def test_windows_that_times_cannot_have() -> None:
     sample = pa.table({"t": [1], "sample_probability": [0.1], "sample_cluster": [1]})
     with pytest.raises(tg.TidegateError, match=r"not per=1\.5"):
-        tg.local.estimate(sample, time="t", per=1.5)
+        tg.estimate(sample, time="t", per=1.5)
     with pytest.raises(tg.TidegateError, match="by must be a column name or several, not 5"):
-        tg.local.estimate(sample, by=5)
+        tg.estimate(sample, by=5)  # type: ignore[call-overload]
 
 
 def test_clusters_must_be_numbers() -> None:
     with pytest.raises(tg.TidegateError, match="numbers of clusters.*not string"):
-        tg.local.estimate(sample(**{CLUSTER: list("abcd")}))
+        tg.estimate(sample(**{CLUSTER: list("abcd")}))
     with pytest.raises(tg.TidegateError, match="must not be null, and is in 2 rows"):
-        tg.local.estimate(sample(**{CLUSTER: [7, None, 8, None]}))
+        tg.estimate(sample(**{CLUSTER: [7, None, 8, None]}))
 
 
 def test_times_that_are_in_no_window() -> None:
     for times in ([1, None, 3, 4], [1.0, math.nan, 3.0, 4.0]):
         with pytest.raises(tg.TidegateError, match='"t" is null or NaN in 1 rows'):
-            tg.local.estimate(sample(t=times), time="t", per=10)
+            tg.estimate(sample(t=times), time="t", per=10)
     narrow = pa.array([-5, 1, 2, 3], pa.int8())
     with pytest.raises(tg.TidegateError, match="-1000 to 0 is more than .* of int8 can hold"):
-        tg.local.estimate(sample(t=narrow), time="t", per=1_000)
+        tg.estimate(sample(t=narrow), time="t", per=1_000)
 
 
 def test_a_cluster_of_a_thinned_sample() -> None:
     """Its later rows have a smaller probability: each counts with its own, and all together."""
     table = sample(**{CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.25, 0.25, 1.0]})
-    [found] = tg.local.estimate(table, value="v").to_pylist()
+    [found] = tg.estimate(table, value="v").table.to_pylist()
     assert found["count"] == 2 + 4 + 4 + 1
     assert found["sum"] == 1 * 2 + 3 * 4 + 10 * 4 + 4
     assert found["count_error"] == pytest.approx(math.sqrt(0.75 * (2 + 4) ** 2 + 0.75 * 4**2))

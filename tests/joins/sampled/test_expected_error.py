@@ -39,7 +39,7 @@ def test_errors_are_as_large_as_expected(method: str, memory: int) -> None:
     """Over ten windows the variance of a count is a tenth of that over one."""
     spec = spec_of(memory=memory, method=method, reach=20.0)
     inputs = inputs_of(spec)
-    exact = tg.local.join(*TABLES, on="key", time="time", within=WINDOW).results
+    exact = tg.join(*TABLES, on="key", time="time", within=WINDOW).results
     counts, foreseen, seen = [], 0.0, 0.0
     for seed in range(60):
         engine = SampledEngine(replace(spec, window=replace(spec.window, seed=seed)))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from twins import window as naive
 from twins.sampled import Drawn, NaiveSample
 
+import tidegate as tg
 from tidegate import TidegateError
-from tidegate.api import local
 from tidegate.engine.payload import sizes
 from tidegate.joins.sampled.engine import SampledEngine, SampledJob
 from tidegate.joins.sampled.spec import CLUSTER, METHODS, PROBABILITY, SampledJoin, sampled_join
@@ -309,6 +309,6 @@ def test_narrow_whole_numbers_and_null_times() -> None:
     narrow = pa.schema([("k", pa.int8()), ("t", pa.int8())])
     rows = {"k": [1, 2, 1, -3], "t": [-128, 0, None, 127]}
     table = pa.table(rows, schema=narrow)
-    found = local.sample_join(table, table, on="k", time="t", within=300, fraction=1.0)
+    found = tg.sample_join(table, table, on="k", time="t", within=300, fraction=1.0)
     assert sorted(found.table.column("t_left").to_pylist()) == [-128, 0, 127]
     assert found.counters["null_times"] == 2

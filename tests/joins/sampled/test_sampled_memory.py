@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import exact_pairs, runs
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.joins.sampled import loop as kernel
 from tidegate.joins.sampled.engine import SampledEngine, SampledJob
 from tidegate.joins.sampled.spec import METHODS, PROBABILITY, sampled_join
@@ -230,7 +230,7 @@ def test_large_rows_are_in_a_sample_as_often_as_small_ones() -> None:
     large = rng.random(300) < 0.1
     text = pa.array(["x" * (2_500 if big else 50) for big in large])
     tables = tables[0].append_column("text", text), tables[1]
-    exact = local.join(*tables, on="key", time="time", within=30).table
+    exact = tg.join(*tables, on="key", time="time", within=30).table
     truth = sum(len(text) > 1_000 for text in exact.column("text").to_pylist())
     found, evicted = [], 0.0
     for table, engine in runs(tables, 100, within=30, memory="16 kB", method="cluster"):
@@ -299,7 +299,7 @@ def test_auto_takes_what_has_the_smallest_error(
 ) -> None:
     """4.3.2: by inter-cluster variance, the accuracy of the model, and the sizes of clusters."""
     start, value = len(tables[0]) // 2, settings["value"]
-    exact = local.join(*tables, on="key", time="time", within=(200, 1)).table
+    exact = tg.join(*tables, on="key", time="time", within=(200, 1)).table
 
     def estimated(table: pa.Table, p: Any) -> float:
         """Of what comes when the model has been learned: an average, or how many."""

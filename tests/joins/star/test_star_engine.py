@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twins import star as naive_star
 
-from tidegate.api import local
+import tidegate as tg
 from tidegate.joins.star.engine import StarEngine
 from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import StarJoin, star_join
@@ -465,7 +465,7 @@ def test_every_policy_keeps_to_the_rules() -> None:
     settings |= {"interval": ("begin", "end")}
 
     def ids(given: list[pa.Table], **more: Any) -> Counter[tuple[int, ...]]:
-        table = local.star_join(given, facts, **settings, **more).table
+        table = tg.star_join(given, facts, **settings, **more).table
         columns = (table[name].to_pylist() for name in ("id_s1", "id_s2", "fid"))
         return Counter(zip(*columns, strict=True))
 

@@ -82,7 +82,7 @@ def test_copies_foresee_what_a_star_join_finds(policy: str, importance: str | No
     tables, facts = streams(1_200, 30), facts_of(30, 3)
     tables = tuple(t.set_column(2, "w", pa.array(1.0 + np.abs(t["w"].to_numpy()))) for t in tables)
     settings = {**SETTINGS, "policy": policy, "importance": importance}
-    every = tg.local.star_join(list(tables), facts, **settings)
+    every = tg.star_join(list(tables), facts, **settings)
     job = job_of(tables, facts, policy=policy, importance=importance)
     live = 2 * WINDOW
     sizes = [round(live * 2 ** (-step / 2)) for step in range(7, -1, -1)]
@@ -95,7 +95,7 @@ def test_copies_foresee_what_a_star_join_finds(policy: str, importance: str | No
     curve = of_points(sizes, [hits / found.total for hits in found.hits], need=found.need)
     for share in (0.2, 0.45, 0.6):
         memory = round(share * live)
-        measured = tg.local.star_join(list(tables), facts, **settings, memory=memory)
+        measured = tg.star_join(list(tables), facts, **settings, memory=memory)
         recall = measured.importance / every.importance
         assert curve.at(memory) == pytest.approx(recall, abs=0.03)
 
@@ -111,7 +111,7 @@ def test_a_sample_has_whole_components() -> None:
     assert small.sample.key_group < 1 == small.sample.seen
     sampled = copies.copy(5, small.sample)
     assert sampled._index.count < 0.8 * len(facts)
-    every = tg.local.star_join(list(tables), facts, **SETTINGS)
+    every = tg.star_join(list(tables), facts, **SETTINGS)
     assert small.take().total == pytest.approx(every.results, rel=0.5)
     few = job_of(streams(600, 6), facts_of(6, 3))
     small = ShadowJoins(ShardCopies(few, 0, 1), [60], settle=False, held=40)

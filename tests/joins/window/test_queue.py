@@ -161,7 +161,7 @@ def test_an_example_by_hand() -> None:
     left = pa.table({"k": [1, 2, 3], "t": [0, 0, 0]})
     right = pa.table({"k": [1, 2, 3], "t": [9, 9, 15]})
     frequencies = {"k": [1, 2, 3], "left": [1, 1, 1], "right": [3, 1, 2]}
-    found = tg.local.join(
+    found = tg.join(
         left,
         right,
         on="k",
@@ -185,9 +185,9 @@ def test_what_promises_more_is_kept(mode: Any) -> None:
     """Half the load is dropped, and far less than half of the results is lost."""
     left, right = zipf(600, domain=50, skew=1.0, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 100}
-    exact = tg.local.join(left, right, **settings).results
+    exact = tg.join(left, right, **settings).results
     cpu = tg.SlowCPU(rate=1.0, queue=20, mode=mode)
-    found = tg.local.join(left, right, **settings, cpu=cpu)
+    found = tg.join(left, right, **settings, cpu=cpu)
     assert found.counters["queue_shed"] == pytest.approx(600, abs=25)
     # A quarter of all pairs has both its tuples, if it were by chance.
     assert found.results > 0.5 * exact
@@ -211,12 +211,12 @@ def test_a_queue_knows_frequencies_however_much_is_kept(
         "policy": policy(frequencies),
         "cpu": tg.SlowCPU(rate=0.7, queue=15, mode=mode),
     }
-    found = [tg.local.join(left, right, memory=m, **settings) for m in (None, 10**6)]
+    found = [tg.join(left, right, memory=m, **settings) for m in (None, 10**6)]
     assert found[0].counters["queue_shed"] > 300
     assert found[0].table.equals(found[1].table)
     if mode == "modular" and frequencies not in ("whole", GIVEN):
         known = settings | {"policy": policy("whole")}
-        assert not found[0].table.equals(tg.local.join(left, right, **known).table)
+        assert not found[0].table.equals(tg.join(left, right, **known).table)
 
 
 def test_an_integrated_queue_knows_who_is_there() -> None:
@@ -226,7 +226,7 @@ def test_an_integrated_queue_knows_who_is_there() -> None:
         left = pa.table({"k": [there], "t": [0]})
         right = pa.table({"k": keys, "t": [10] * 10})
         cpu = tg.SlowCPU(rate=1.0, queue=1, mode="integrated")
-        found = tg.local.join(left, right, on="k", time="t", within=20, memory=1, cpu=cpu)
+        found = tg.join(left, right, on="k", time="t", within=20, memory=1, cpu=cpu)
         assert found.counters["queue_shed"] == 8
         assert found.results == 1
 
@@ -238,8 +238,8 @@ def test_time_is_counted_in_seconds_where_it_is_time() -> None:
         for t in (left, right)
     ]
     cpu = tg.SlowCPU(rate=1.3, queue=7)
-    numbers = tg.local.join(left, right, on="key", time="time", within=40, memory=20, cpu=cpu)
-    times = tg.local.join(*as_times, on="key", time="time", within="40 s", memory=20, cpu=cpu)
+    numbers = tg.join(left, right, on="key", time="time", within=40, memory=20, cpu=cpu)
+    times = tg.join(*as_times, on="key", time="time", within="40 s", memory=20, cpu=cpu)
     assert times.counters["queue_shed"] == numbers.counters["queue_shed"] > 0
 
 
@@ -285,4 +285,4 @@ def test_bad_settings_are_refused(settings: Any, said: str) -> None:
 def test_a_cpu_that_is_none_is_refused() -> None:
     table = pa.table({"k": [1], "t": [1]})
     with pytest.raises(tg.TidegateError, match="cpu must be None or a slow one.*not 5"):
-        tg.local.join(table, table, on="k", time="t", within=1, cpu=5)
+        tg.join(table, table, on="k", time="t", within=1, cpu=5)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""The classes that users write: k-constraints, windows of rows, and `Monitor`.
+"""The classes that users write: k-constraints and `Monitor`.
 
 Names follow Babu, Srivastava, Widom, *Exploiting k-Constraints to Reduce Memory Overhead in
 Continuous Queries over Data Streams*.
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.errors import TidegateError
+from tidegate.settings.rows import MOST
 from tidegate.settings.values import is_whole, quoted, real
 
-#: The largest count of rows.
-MOST = 2**60
 #: The value of k for constraints whose k is measured while running.
 DETECT = "detect"
 
@@ -107,23 +106,6 @@ class OAC(Constraint):
 
     Like `OAP`, for the stream on the one side of a many-one join.
     """
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A window of the last `n` rows; with `by`, of the last `n` of each value of a column."""
-
-    n: int
-    by: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        if not is_whole(self.n) or not 1 <= self.n <= MOST:
-            raise TidegateError(
-                f"a window of rows needs a positive whole number up to 2**60, not {quoted(self.n)}"
-            )
-        if self.by is not None and not isinstance(self.by, str):
-            raise TidegateError(f"a window of rows is by one column name, not {quoted(self.by)}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AT, AggregatedJob, Aggregates
-from tidegate.joins.constrained.constraints import Rows
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.joins.constrained.spec import (
@@ -25,14 +24,17 @@ from tidegate.joins.constrained.spec import (
     unit_of,
     window_of,
 )
-from tidegate.settings.checks import check_key, check_names
+from tidegate.settings.by_stream import for_each_stream
+from tidegate.settings.checks import check_key, flag
+from tidegate.settings.rows import Rows
 from tidegate.settings.times import TimeUnit
+from tidegate.settings.types import StreamColumn
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import ConditionError, Filter
 from tidegate.sql.cql_parser import Attribute, Query, Source, parse
 
 #: The settings of a constrained join that the text of a query gives.
-SAID = ("joins", "windows", "filters", "select")
+SAID = ("joins", "within", "filters", "select", "suffixes")
 _NOT_IN_QUOTES = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
 
 
@@ -54,8 +56,9 @@ def planned(
     query: str,
     schemas: Mapping[str, pa.Schema],
     *,
-    time: str | Mapping[str, str],
+    time: StreamColumn,
     unique: str | Sequence[str],
+    closed: bool = False,
     **settings: Any,
 ) -> Plan:
     """Parse a query over streams with these schemas, and check it."""
@@ -64,7 +67,8 @@ def planned(
     _check_sources(read)
     times = _times(time, read, schemas)
     unit = unit_of(own, times)
-    windows = {source.name: _window(read, source, own, unit) for source in read.sources}
+    flag(closed, "closed")
+    windows = {source.name: _window(read, source, own, unit, closed) for source in read.sources}
     filters = _filters(read, own)
     names = _names(read)
     selected = _selected(read, times)
@@ -72,7 +76,8 @@ def planned(
         own,
         joins=_joins(read, _unique(unique, own, schemas), own),
         time=times,
-        windows=windows,
+        within=windows,
+        closed=closed,
         filters=filters,
         select=None if selected is None else [_quoted(each) for each in dict.fromkeys(selected)],
         **settings,
@@ -90,23 +95,34 @@ def planned(
 def repaired_spec(
     schemas: Mapping[str, pa.Schema], settings: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], ConstrainedJoin]:
-    """Return the input streams and the join to repair, given as settings or as a query."""
-    if "query" not in settings:
-        check_names(settings, constrained_join)
-        return tuple(schemas), archived(constrained_join(schemas, **settings))
+    """Return the input streams and the join to repair, given as settings or as a query.
+
+    `settings` are those that were given; a query has `query` and `unique` instead of `SAID`.
+    """
     given = dict(settings)
-    query = given.pop("query")
-    for name in ("time", "unique"):
-        if name not in given:
-            raise TidegateError(
-                f"the setting {quoted(name)} is missing: a query needs time and unique"
-            )
-    more = {name: value for name, value in given.items() if name not in ("time", "unique")}
-    check_names(more, constrained_join, own=planned, without=SAID)
+    query = given.pop("query", None)
+    if query is None:
+        _refuse(given, ("unique",), "only a query has it: give query as well, or leave it out")
+        _require(given, ("time", "joins"), "a join needs joins and time")
+        return tuple(schemas), archived(constrained_join(schemas, **given))
+    _refuse(given, SAID, "the text of the query says it; leave it out")
+    _require(given, ("time", "unique"), "a query needs time and unique")
     plan = planned(query, schemas, **given)
     if plan.aggregates is not None:
         raise TidegateError("a query with aggregates has no archive to repair it from")
     return plan.inputs, archived(plan.spec)
+
+
+def _refuse(given: Mapping[str, Any], names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name in given:
+            raise TidegateError(f"there is no setting {quoted(name)} here: {why}")
+
+
+def _require(given: Mapping[str, Any], names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name not in given:
+            raise TidegateError(f"the setting {quoted(name)} is missing: {why}")
 
 
 @contextmanager
@@ -153,6 +169,9 @@ def _check_sources(read: Query) -> None:
 def _times(time: Any, read: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, str]:
     """Return the time column of each stream of From."""
     used = list(dict.fromkeys(source.stream for source in read.sources))
+    if isinstance(time, list | tuple):
+        given = for_each_stream(time, list(schemas), "time", "a column name")
+        time = dict(zip(schemas, given, strict=True))
     if isinstance(time, Mapping):
         known_streams(time, list(schemas), "time")
         time = {name: time[name] for name in used if name in time}
@@ -160,7 +179,9 @@ def _times(time: Any, read: Query, schemas: Mapping[str, pa.Schema]) -> dict[str
     return {source.name: found[source.stream] for source in read.sources}
 
 
-def _window(read: Query, source: Source, own: Mapping[str, pa.Schema], unit: TimeUnit) -> Any:
+def _window(
+    read: Query, source: Source, own: Mapping[str, pa.Schema], unit: TimeUnit, closed: bool
+) -> Any:
     with _at(read, source.window_at):
         window: Any = source.window
         if source.rows is not None:
@@ -172,7 +193,7 @@ def _window(read: Query, source: Source, own: Mapping[str, pa.Schema], unit: Tim
             window = Rows(source.rows, source.by)
         elif window is not None:
             window = _number(window)
-        window_of(window, unit, own[source.name], source.name)
+        window_of(window, unit, own[source.name], source.name, closed)
     return window
 
 

@@ -19,21 +19,30 @@ from tidegate.joins.constrained.constraints import (
     RIDS,
     Constraint,
     Monitor,
-    Rows,
 )
 from tidegate.joins.constrained.graph import Edge, Graph
+from tidegate.settings.by_stream import for_each_stream
 from tidegate.settings.checks import (
     check_carried,
     check_column,
     check_key,
     check_unique,
     duration,
+    flag,
     lateness_of,
     nearest,
     result_names,
     time_unit,
 )
+from tidegate.settings.rows import Rows
 from tidegate.settings.times import TimeUnit
+from tidegate.settings.types import (
+    Duration,
+    Lateness,
+    StreamColumn,
+    Suffixes,
+    WithinStreams,
+)
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import Filter
 
@@ -185,16 +194,18 @@ def constrained_join(
     schemas: Mapping[str, pa.Schema],
     *,
     joins: str | Sequence[str],
-    time: str | Mapping[str, str],
-    windows: Any = None,
+    time: StreamColumn,
+    within: WithinStreams = None,
+    closed: bool = False,
     filters: Mapping[str, str] | None = None,
-    select: Sequence[str] | None = None,
+    select: str | Sequence[str] | None = None,
     constraints: Constraint | Sequence[Constraint] | None = None,
     monitor: Monitor | None = None,
-    lateness: Any = None,
-    lag: Any = None,
+    lateness: Lateness = None,
+    lag: Duration | None = None,
     choose: bool = True,
     eliminate: bool = True,
+    suffixes: Suffixes | None = None,
 ) -> ConstrainedJoin:
     """Check the settings of a constrained join against the schemas of its streams."""
     names = list(schemas)
@@ -212,8 +223,10 @@ def constrained_join(
         raise TidegateError(_apart(graph, names))
     wheres = {} if filters is None else filters
     known_streams(wheres, names, "filters")
+    flag(closed, "closed")
+    windows = _windows(within, names)
     streams = tuple(
-        _stream(name, schemas[name], times[name], windows, wheres.get(name), unit, names)
+        _stream(name, schemas[name], times[name], windows.get(name), closed, wheres.get(name), unit)
         for name in names
     )
     if eliminate is False and constraints:
@@ -229,14 +242,14 @@ def constrained_join(
             f"monitor must be a tg.Monitor(c=1.2, p=0.01, ...), not {quoted(monitor)}"
         )
     selected = _selected(select, streams)
-    suffixes = tuple(f"_{name}" for name in names)
     chosen = [
         pa.schema([stream.schema.field(c) for s, c in selected if s == at])
         for at, stream in enumerate(streams)
     ]
     for schema, name in zip(chosen, names, strict=True):
         check_unique(schema, f"selected {name}")
-    named = iter(result_names(chosen, suffixes))
+    endings = tuple(f"_{name}" for name in names) if suffixes is None else suffixes
+    named = iter(result_names(chosen, endings))
     by_column = {(s, c): next(named) for s in range(len(names)) for c in chosen[s].names}
     return ConstrainedJoin(
         streams=tuple(_held(s, streams, graph, known, selected) for s in range(len(names))),
@@ -258,7 +271,9 @@ def constrained_join(
 
 
 def by_stream(value: Any, names: list[str], what: str, kind: type, wanted: str) -> dict[str, Any]:
-    """Return a value for every stream, from one for all or a mapping by name."""
+    """Return a value for every stream, from one for all, a list, or a mapping by name."""
+    if isinstance(value, list | tuple):
+        value = dict(zip(names, for_each_stream(value, names, what, wanted), strict=True))
     if isinstance(value, Mapping):
         known_streams(value, names, what)
         missing = [name for name in names if name not in value]
@@ -308,22 +323,29 @@ def _stream(
     name: str,
     schema: pa.Schema,
     time: str,
-    windows: Any,
+    window: Any,
+    closed: bool,
     where: str | None,
     unit: TimeUnit,
-    names: list[str],
 ) -> Stream:
-    if isinstance(windows, Mapping):
-        known_streams(windows, names, "windows")
-        windows = windows.get(name)
-    rows, by, length = window_of(windows, unit, schema, name)
+    rows, by, length = window_of(window, unit, schema, name, closed)
     if where is not None:
         Filter(where, schema, name)
     return Stream(name, schema, time, rows, by, length, where)
 
 
+def _windows(within: Any, names: list[str]) -> Mapping[str, Any]:
+    """Return the window of each stream; a mapping may leave out streams that have none."""
+    if isinstance(within, Mapping):
+        known_streams(within, names, "within")
+        return within
+    if isinstance(within, list | tuple):
+        return dict(zip(names, for_each_stream(within, names, "within", "a window"), strict=True))
+    return dict.fromkeys(names, within)
+
+
 def window_of(
-    window: Any, unit: TimeUnit, schema: pa.Schema, name: str
+    window: Any, unit: TimeUnit, schema: pa.Schema, name: str, closed: bool
 ) -> tuple[int | None, str | None, int | None]:
     """Return a window as (rows, by column, length); all are None if it is unbounded."""
     if isinstance(window, Rows):
@@ -335,7 +357,7 @@ def window_of(
     )
     if window is None or endless:
         return None, None, None
-    return None, None, int(duration(window, unit, "windows"))
+    return None, None, int(duration(window, unit, "within", zero=closed, closed=closed))
 
 
 def _plain(name: str) -> str:
@@ -577,13 +599,6 @@ def _check_order(column: pa.Field, text: str) -> None:
             f"{text} needs an attribute of numbers or times, whose order is that of its values, "
             f"and {quoted(column.name)} is {kind}; cast it"
         )
-
-
-def flag(value: Any, name: str) -> bool:
-    """Return the value, or refuse it if it is neither True nor False."""
-    if not isinstance(value, bool):
-        raise TidegateError(f"{name} must be True or False, not {quoted(value)}")
-    return value
 
 
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:

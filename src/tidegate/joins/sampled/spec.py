@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from tidegate.policies import Age, ByFrequency, Prob
 from tidegate.policies.base import at_least
 from tidegate.settings.checks import check_column, one_of
 from tidegate.settings.schedules import is_schedule
+from tidegate.settings.types import Keys, Suffixes, TimeColumn
 from tidegate.settings.values import quoted
 
 Method = Literal["uniform", "cluster", "pps", "auto"]
@@ -74,9 +74,10 @@ def sampled_join(
     left: pa.Schema,
     right: pa.Schema,
     *,
-    on: str | Sequence[str] | Mapping[str, str],
-    time: str | tuple[str, str],
+    on: Keys,
+    time: TimeColumn,
     within: Any,
+    closed: bool = False,
     where: str | None = None,
     memory: Any = None,
     fraction: float | None = None,
@@ -86,7 +87,7 @@ def sampled_join(
     margin: float = 3.0,
     reach: float = 3.0,
     lateness: Any = None,
-    suffixes: tuple[str, str] = ("_left", "_right"),
+    suffixes: Suffixes = ("_left", "_right"),
     seed: int = 0,
 ) -> SampledJoin:
     """Check the settings of a sampled join against the schemas of its inputs."""
@@ -112,6 +113,7 @@ def sampled_join(
         on=on,
         time=time,
         within=within,
+        closed=closed,
         where=where,
         memory=_NO_BOUND if memory is None else memory,
         policy=policy,

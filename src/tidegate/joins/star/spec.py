@@ -16,22 +16,23 @@ import pyarrow as pa
 from tidegate.errors import TidegateError
 from tidegate.joins.window.spec import (
     SHED_WHEN,
-    Combine,
-    ShedWhen,
     check_weights,
     combine_of,
     halflife_of,
     not_too_large,
+    rows_of,
     settings_of_policy,
     times_of,
     window_length,
 )
 from tidegate.policies import POLICIES, Policy, Prob, policy_of
+from tidegate.settings.by_stream import for_each_stream
 from tidegate.settings.checks import (
     check_carried,
     check_column,
     check_key,
     check_unique,
+    flag,
     key_columns,
     lateness_of,
     one_of,
@@ -42,7 +43,8 @@ from tidegate.settings.checks import (
 from tidegate.settings.schedules import Step, is_schedule
 from tidegate.settings.side import Side
 from tidegate.settings.times import TimeUnit
-from tidegate.settings.values import is_whole, quoted, real
+from tidegate.settings.types import Combine, ShedWhen
+from tidegate.settings.values import quoted, real
 
 #: The operations in a stream of changes.
 OPERATIONS = ("insert", "delete", "update")
@@ -182,10 +184,11 @@ def star_join(
     on: Any,
     time: Any,
     within: Any = None,
+    closed: bool = False,
     interval: tuple[str, str] | None = None,
     changes: tuple[str, str] | None = None,
     fact: str | Sequence[str] | None = None,
-    memory: int | None = None,
+    memory: Any = None,
     split: str = "shared",
     policy: str | Policy = "auto",
     shed_when: str = "after-probe",
@@ -206,13 +209,21 @@ def star_join(
     for name, schema, pair in zip(names, schemas, pairs, strict=True):
         for a, b in zip(*pair, strict=True):
             check_key(schema, relation, a, b, (name, RELATION))
-    times = [_column(t, "time") for t in each(time, names, "time", "a column")]
+    times = [_column(t, "time") for t in for_each_stream(time, names, "time", "a column")]
     found = _relation(relation, tuple(pair[1] for pair in pairs), interval, changes, fact)
     unit = _unit(dict(zip(names, zip(schemas, times, strict=True), strict=True)), found)
-    windows = _windows(within, names, unit)
+    if flag(closed, "closed") and unit.kind == "real number":
+        raise TidegateError(
+            "closed=True is not possible in a star join whose times are real numbers; cast them to "
+            "whole numbers, decimals or timestamps"
+        )
+    windows = _windows(within, names, unit, closed)
     weights: list[str | None] = [None] * len(names)
     if importance is not None:
-        weights = [_column(w, "importance") for w in each(importance, names, "importance", "one")]
+        weights = [
+            _column(w, "importance")
+            for w in for_each_stream(importance, names, "importance", "one")
+        ]
         for name, schema, weight in zip(names, schemas, weights, strict=True):
             check_weights(schema, str(weight), name)
     chosen = _policy(policy)
@@ -247,42 +258,11 @@ def star_join(
     )
 
 
-def named(streams: Any) -> dict[str, Any]:
-    """Return the streams by name; those of a list are named "s1", "s2" and so on."""
-    if isinstance(streams, Mapping):
-        given = dict(streams)
-    elif isinstance(streams, list | tuple):
-        given = {f"s{at}": stream for at, stream in enumerate(streams, 1)}
-    else:
-        given = {}
-    if not given or not all(isinstance(name, str) and name not in ("", FACT) for name in given):
-        raise TidegateError(
-            "streams must be a list of one or more streams, or a mapping of names (other than "
-            f'"{FACT}") to streams, not {quoted(streams)}'
-        )
-    return given
-
-
-def each(value: Any, names: Sequence[str], setting: str, what: str) -> list[Any]:
-    """Return a setting for each stream, from one for all, a list, or a mapping by name."""
-    if isinstance(value, Mapping) and set(value) == set(names):
-        return [value[name] for name in names]
-    if isinstance(value, list | tuple) and len(value) == len(names):
-        return list(value)
-    if isinstance(value, str):
-        return [value] * len(names)
-    listed = ", ".join(f'"{name}"' for name in names)
-    raise TidegateError(
-        f"{setting} must have {what} for each of the {len(names)} streams, as a list or as a "
-        f"mapping of {listed}, not {quoted(value)}"
-    )
-
-
 def _keys(on: Any, names: tuple[str, ...]) -> list[Any]:
     """Return the keys of each stream; a mapping of columns applies to all streams."""
     if isinstance(on, Mapping) and on and not set(on) & set(names):
         return [on] * len(names)
-    return each(on, names, "on", "columns")
+    return for_each_stream(on, names, "on", "columns")
 
 
 def _column(value: Any, setting: str) -> str:
@@ -291,7 +271,9 @@ def _column(value: Any, setting: str) -> str:
     return value
 
 
-def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int | float | None, ...]:
+def _windows(
+    within: Any, names: tuple[str, ...], unit: TimeUnit, closed: bool
+) -> tuple[int | float | None, ...]:
     if len(names) == 1:
         if within is not None:
             raise TidegateError(
@@ -305,10 +287,12 @@ def _windows(within: Any, names: tuple[str, ...], unit: TimeUnit) -> tuple[int |
             'for each stream, or "unbounded"'
         )
     is_one = not isinstance(within, list | tuple | Mapping)
-    given = [within] * len(names) if is_one else each(within, names, "within", "a window")
+    given = (
+        [within] * len(names) if is_one else for_each_stream(within, names, "within", "a window")
+    )
     for window in (within, *given):
         _refuse_schedule(window, "within")
-    return tuple(window_length(window, unit) for window in given)
+    return tuple(window_length(window, unit, closed) for window in given)
 
 
 def _refuse_schedule(value: Any, setting: str) -> None:
@@ -416,18 +400,19 @@ def _memory(memory: Any, names: tuple[str, ...], split: str) -> int | None:
     if memory is None:
         return None
     _refuse_schedule(memory, "memory")
-    if not is_whole(memory) or memory <= 0:
+    rows = rows_of(memory)
+    if rows is None:
         size = ", and a star join takes no sizes" if isinstance(memory, str) else ""
         raise TidegateError(
             "memory must be a positive number of rows (or None to keep everything), not "
             f"{quoted(memory)}{size}"
         )
-    held = not_too_large(int(memory), memory)
+    held = not_too_large(rows, memory)
     if len(names) == 1:
         raise TidegateError(
             f"one stream holds nothing, so memory plays no part; leave memory={quoted(memory)} out"
         )
-    if split == "fixed" and memory < len(names):
+    if split == "fixed" and held < len(names):
         raise TidegateError(
             f"memory must be at least {len(names)} rows when it is split between the streams, "
             f'not {quoted(memory)}; use split="shared" or more memory'

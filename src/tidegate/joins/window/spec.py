@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from tidegate.settings.checks import (
     check_key,
     check_unique,
     duration,
+    flag,
     input_of,
     key_columns,
     lateness_of,
@@ -32,15 +33,14 @@ from tidegate.settings.checks import (
     time_unit,
 )
 from tidegate.settings.columns import hash_columns, whole
+from tidegate.settings.rows import Rows
 from tidegate.settings.schedules import Schedule, Step, is_schedule, steps_of
 from tidegate.settings.side import Side
 from tidegate.settings.slow_cpu import SlowCPU
 from tidegate.settings.times import LARGEST_TIME, TimeUnit
+from tidegate.settings.types import Combine, Keys, ShedWhen, Suffixes, TimeColumn
 from tidegate.settings.values import is_whole, quoted
 from tidegate.sql.conditions import Predicate
-
-ShedWhen = Literal["after-probe", "before-probe", "before-arrival"]
-Combine = Literal["min", "max", "sum", "product"]
 
 SHED_WHEN: tuple[ShedWhen, ...] = ("after-probe", "before-probe", "before-arrival")
 COMBINE: dict[str, Any] = {
@@ -100,6 +100,9 @@ class WindowJoin:
     #: True if the split will be predicted once frequencies are known.
     unsplit: bool = False
     cpu: SlowCPU | None = None
+    #: True if rows exactly a window apart join. Only for times that are real numbers; closed
+    #: windows of other times are one unit longer instead.
+    closed: bool = False
 
     @property
     def second(self) -> float:
@@ -159,6 +162,7 @@ class WindowJoin:
         cpu = {} if self.cpu is None else {"cpu": self.cpu.settings()}
         return (
             cpu
+            | ({"closed": True} if self.closed else {})
             | {
                 "on": [list(side.keys) for side in self.sides],
                 "where": self.where,
@@ -187,19 +191,20 @@ def window_join(
     left: pa.Schema,
     right: pa.Schema,
     *,
-    on: str | Sequence[str] | Mapping[str, str] | None = None,
-    time: str | tuple[str, str],
+    on: Keys | None = None,
+    time: TimeColumn,
     within: Any,
+    closed: bool = False,
     where: str | None = None,
     memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
     shed_when: str = "after-probe",
-    importance: str | tuple[str, str] | None = None,
+    importance: TimeColumn | None = None,
     combine: str | None = None,
     lateness: Any = None,
     cpu: SlowCPU | None = None,
-    suffixes: tuple[str, str] = ("_left", "_right"),
+    suffixes: Suffixes = ("_left", "_right"),
     seed: int = 0,
 ) -> WindowJoin:
     """Check the settings of a join against the schemas of its inputs."""
@@ -215,11 +220,12 @@ def window_join(
         Predicate(where, left, right)
     for a, b in zip(left_keys, right_keys, strict=True):
         check_key(left, right, a, b)
+    flag(closed, "closed")
     left_time, right_time = _pair(time, "time")
     unit = time_unit(left, right, left_time, right_time)
     kind = left.field(left_time).type
     windows = [
-        steps_of(w, "within", unit, kind, lambda value: window_length(value, unit))
+        steps_of(w, "within", unit, kind, lambda value: window_length(value, unit, closed))
         for w in _window_pair(within)
     ]
     budget, in_bytes = _budget_steps(memory, unit, kind)
@@ -252,6 +258,7 @@ def window_join(
         names=result_names((left, right), suffixes),
         where=where,
         cpu=_cpu(cpu),
+        closed=closed and unit.kind == "real number",
     )
     if spec.memory is not None:
         spec = _ranked(spec, split, memory)
@@ -388,7 +395,7 @@ def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
 
 
 def _pair(value: Any, name: str) -> tuple[str, str]:
-    pair = (value, value) if isinstance(value, str) else value
+    pair = (value, value) if isinstance(value, str) else _of_sides(value)
     if (
         not isinstance(pair, tuple | list)
         or len(pair) != 2
@@ -413,6 +420,7 @@ def check_weights(schema: pa.Schema, name: str, side: str) -> None:
 
 def _window_pair(within: Any) -> tuple[Any, Any]:
     """Return the windows of the left and the right; each may be a schedule."""
+    within = _of_sides(within)
     if is_schedule(within) or not isinstance(within, tuple | list):
         return within, within
     if len(within) != 2:
@@ -423,13 +431,38 @@ def _window_pair(within: Any) -> tuple[Any, Any]:
     return within[0], within[1]
 
 
-def window_length(value: Any, unit: TimeUnit) -> int | float | None:
+def _of_sides(value: Any) -> Any:
+    """Return a mapping of "left" and "right" as a pair, and other values as they are."""
+    if isinstance(value, Mapping) and set(value) == {"left", "right"}:
+        return value["left"], value["right"]
+    return value
+
+
+def window_length(value: Any, unit: TimeUnit, closed: bool = False) -> int | float | None:
     """Return a window in the kernel's units; None if it is unbounded."""
+    if isinstance(value, Rows):
+        return _rows_length(value, unit)
     if value is None or (isinstance(value, float) and value == math.inf):
         return None
     if isinstance(value, str) and value.strip().lower() == "unbounded":
         return None
-    return duration(value, unit, "within")
+    return duration(value, unit, "within", zero=closed, closed=closed)
+
+
+def _rows_length(window: Rows, unit: TimeUnit) -> int:
+    """Return a window of rows, whose times must be sequence numbers."""
+    if window.by is not None:
+        raise TidegateError(
+            f"within={quoted(window)} counts the rows of each value of a column, which "
+            "tidegate.constrained_join does; here, leave by out"
+        )
+    if unit.kind != "whole number":
+        raise TidegateError(
+            f"within={quoted(window)} counts rows, so the time columns must be sequence numbers, "
+            f"and they are a {unit.kind}: number the rows in order of time, give that column as "
+            "time, or give within a length of time"
+        )
+    return int(window.n)
 
 
 def halflife_of(
@@ -514,8 +547,9 @@ def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int |
     """
     if value is None:
         return None, False
-    if is_whole(value) and value > 0:
-        return not_too_large(int(value), value, none), False
+    rows = rows_of(value)
+    if rows is not None:
+        return not_too_large(rows, value, none), False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
         if match and len(match[1]) < 100 and match[2].lower() in _SIZES:
@@ -532,6 +566,14 @@ def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int |
         f'memory must be a positive number of rows or a size like "64 MB", not {quoted(value)}'
         + (none and f"; {none}")
     )
+
+
+def rows_of(value: Any) -> int | None:
+    """Read a number of rows, such as 300 or "300 rows"; None if it is none, or not positive."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9][0-9_,]{0,99})\s*rows?\s*", value, re.IGNORECASE)
+        value = int(re.sub("[_,]", "", match[1])) if match else None
+    return int(value) if is_whole(value) and value > 0 else None
 
 
 def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:

@@ -25,7 +25,7 @@ def rows(table: pa.Table) -> Counter[str]:
 
 def test_every_bid_finds_its_auction() -> None:
     left, right = auctions(500, seed=4)
-    found = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours", keep_shed=True)
+    found = tg.join(left, right, on="auction_id", time="ts", within="2 hours", keep_shed=True)
     assert found.results == len(right) == found.importance
     assert found.table["auction_id_left"].equals(found.table["auction_id_right"])
     assert found.table.schema.names[:5] == [
@@ -43,8 +43,8 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
     left, right = zipf(300, domain=10, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 50, "memory": 20}
     settings["keep_shed"] = True
-    whole = tg.local.join(left, right, **settings)
-    cut = tg.local.join(left, right, batch_rows=batch_rows, **settings)
+    whole = tg.join(left, right, **settings)
+    cut = tg.join(left, right, batch_rows=batch_rows, **settings)
     assert rows(cut.table) == rows(whole.table)
     assert rows(cut.shed) == rows(whole.shed)
     for counters in (cut.counters, whole.counters):
@@ -74,8 +74,8 @@ def test_a_memory_that_comes_to_hold_more_tuples(
     table = pa.table(columns)
     left, right = table.filter(number % every != 0), table.filter(number % every == 0)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 100_000, "policy": policy}
-    whole = tg.local.join(left, right, **settings, **bound)
-    cut = tg.local.join(left, right, batch_rows=500, **settings, **bound)
+    whole = tg.join(left, right, **settings, **bound)
+    cut = tg.join(left, right, batch_rows=500, **settings, **bound)
     names = ["time_left", "time_right"]
     assert whole.counters["shed"] > 0
     assert rows(cut.table.select(names)) == rows(whole.table.select(names))
@@ -87,36 +87,34 @@ def test_row_order_does_not_matter() -> None:
     left, right = zipf(400, domain=10, rate=(2.0, 3.0), seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 30, "memory": 25}
     for policy in ("rand", "fifo", "until-expiry", "prob", "life"):
-        one = tg.local.join(left, right, policy=policy, **settings)
+        one = tg.join(left, right, policy=policy, **settings)
         mixed = [t.take(pa.array(rng.permutation(len(t)))) for t in (left, right)]
-        other = tg.local.join(*mixed, policy=policy, **settings)
+        other = tg.join(*mixed, policy=policy, **settings)
         assert rows(one.table) == rows(other.table)
 
 
 def test_pandas_and_arrow_give_the_same() -> None:
     left, right = zipf(200, domain=10, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20, "memory": 10}
-    arrow = tg.local.join(left, right, **settings)
-    frames = tg.local.join(left.to_pandas(), right.to_pandas(), **settings)
+    arrow = tg.join(left, right, **settings)
+    frames = tg.join(left.to_pandas(), right.to_pandas(), **settings)
     assert rows(arrow.table) == rows(frames.table)
     assert isinstance(left.to_pandas(), pd.DataFrame)
 
 
 def test_bytes_are_counted_and_never_passed() -> None:
     left, right = auctions(3_000, seed=1)
-    found = tg.local.join(
-        left, right, on="auction_id", time="ts", within="2 hours", memory="200 kB"
-    )
+    found = tg.join(left, right, on="auction_id", time="ts", within="2 hours", memory="200 kB")
     assert 0 < found.counters["bytes"] <= 200_000
     assert 0 < found.results < len(right)
-    less = tg.local.join(left, right, on="auction_id", time="ts", within="2 hours", memory="50 kB")
+    less = tg.join(left, right, on="auction_id", time="ts", within="2 hours", memory="50 kB")
     assert less.results < found.results
 
 
 def test_a_tuple_larger_than_the_memory_is_refused_alone() -> None:
     left = pa.table({"k": [1, 1], "t": [0, 1], "s": ["x" * 100_000, "x"]})
     right = pa.table({"k": [1], "t": [2]})
-    found = tg.local.join(left, right, on="k", time="t", within=10, memory="2 kB", keep_shed=True)
+    found = tg.join(left, right, on="k", time="t", within=10, memory="2 kB", keep_shed=True)
     assert found.table["t_left"].to_pylist() == [1]
     assert found.shed["why"].to_pylist() == ["rejected"]
 
@@ -124,12 +122,10 @@ def test_a_tuple_larger_than_the_memory_is_refused_alone() -> None:
 @pytest.mark.parametrize(
     ("combine", "total"), [("min", 5.0), ("max", 9.0), ("sum", 14.0), ("product", 22.0)]
 )
-def test_importance_of_results_adds_up(combine: str, total: float) -> None:
+def test_importance_of_results_adds_up(combine: Any, total: float) -> None:
     left = pa.table({"k": [1, 2], "t": [0, 0], "w": [2.0, 3.0]})
     right = pa.table({"k": [1, 2], "t": [1, 1], "v": pa.array([5, 4], pa.int32())})
-    found = tg.local.join(
-        left, right, on="k", time="t", within=5, importance=("w", "v"), combine=combine
-    )
+    found = tg.join(left, right, on="k", time="t", within=5, importance=("w", "v"), combine=combine)
     assert found.importance == total
 
 
@@ -146,7 +142,7 @@ def test_importance_of_results_adds_up(combine: str, total: float) -> None:
 )
 def test_all_kinds_of_time(times: Any, within: Any) -> None:
     left = pa.table({"k": [1, 1, 1, 1], "t": times})
-    found = tg.local.join(left, left, on="k", time="t", within=within)
+    found = tg.join(left, left, on="k", time="t", within=within)
     # Each joins itself and its neighbours.
     assert found.results == 10
 
@@ -154,7 +150,7 @@ def test_all_kinds_of_time(times: Any, within: Any) -> None:
 def test_nulls_are_dropped_and_counted() -> None:
     left = pa.table({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"], "t": [0.0, 0.0, 0.0, None]})
     right = pa.table({"a": [1, None], "b": ["x", "x"], "t": [1.0, np.nan]})
-    found = tg.local.join(left, right, on=["a", "b"], time="t", within=5)
+    found = tg.join(left, right, on=["a", "b"], time="t", within=5)
     assert found.results == 1
     assert found.counters["null_keys"] == 2
     assert found.counters["null_times"] == 2
@@ -170,7 +166,7 @@ def test_keys_of_any_type() -> None:
         "st": [{"x": 1, "y": None}, {"x": 2, "y": "q"}],
     }
     left = pa.table({**key, "t": [0, 0]})
-    found = tg.local.join(left, left, on=list(key), time="t", within=1)
+    found = tg.join(left, left, on=list(key), time="t", within=1)
     assert found.results == 2
     assert found.table["st_left"].to_pylist() == key["st"]
 
@@ -179,11 +175,11 @@ def test_empty_and_one_sided_streams() -> None:
     left, right = zipf(100, seed=0)
     none = right.slice(0, 0)
     for a, b in ((left, none), (none, right), (none, none)):
-        found = tg.local.join(a, b, on="key", time="time", within=10, memory=5)
+        found = tg.join(a, b, on="key", time="time", within=10, memory=5)
         assert found.results == 0
         assert (
             found.table.schema.names
-            == tg.local.join(left, right, on="key", time="time", within=10).table.schema.names
+            == tg.join(left, right, on="key", time="time", within=10).table.schema.names
         )
 
 
@@ -191,7 +187,7 @@ def test_one_hot_key_gives_results_in_pieces() -> None:
     n = 1_500
     left = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})
     right = pa.table({"k": np.zeros(n, np.int64), "t": np.full(n, n)})
-    found = tg.local.join(left, right, on="k", time="t", within="unbounded")
+    found = tg.join(left, right, on="k", time="t", within="unbounded")
     assert found.results == n * n
     assert len(found.table.column(0).chunks) > 3
 
@@ -205,7 +201,7 @@ def test_hashes_that_collide_do_not_join(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
     )
     left, right = zipf(60, domain=5, seed=0)
-    found = tg.local.join(left, right, on="key", time="time", within=20)
+    found = tg.join(left, right, on="key", time="time", within=20)
     wanted = sum(
         a["key"] == b["key"] and -20 < a["time"] - b["time"] < 20
         for a in left.to_pylist()
@@ -224,21 +220,21 @@ def test_hashes_that_collide_do_not_join(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_names_of_settings_are_checked(settings: dict[str, Any], words: str) -> None:
     table = pa.table({"k": [1], "t": [1]})
     with pytest.raises(tg.TidegateError, match=words):
-        tg.local.join(table, table, **settings)
+        tg.join(table, table, **settings)
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.month_day_nano_interval()])
 def test_keys_that_cannot_be_compared_are_refused(kind: pa.DataType) -> None:
     table = pa.table({"k": pa.array([None], kind), "t": [1]})
     with pytest.raises(tg.TidegateError, match="cannot be compared; cast it"):
-        tg.local.join(table, table, on="k", time="t", within=1)
+        tg.join(table, table, on="k", time="t", within=1)
 
 
 @pytest.mark.parametrize("values", [["a", None], [1, 2]])
 def test_runs_are_decoded(values: list[Any]) -> None:
     keys = pa.RunEndEncodedArray.from_arrays([2, 4], values)
     table = pa.table({"k": keys, "t": [1, 2, 3, 4]})
-    found = tg.local.join(table, table, on="k", time="t", within=10)
+    found = tg.join(table, table, on="k", time="t", within=10)
     assert found.results == 4 * (len(values) - values.count(None))
 
 
@@ -247,12 +243,12 @@ def test_pandas_columns_that_arrow_has_not() -> None:
     for column in ([1j], pd.arrays.SparseArray([0])):
         odd = pd.DataFrame({"k": [1], "t": [1], "odd": column})
         with pytest.raises(tg.TidegateError, match="does not fit into Arrow"):
-            tg.local.join(odd, good, on="k", time="t", within=10)
+            tg.join(odd, good, on="k", time="t", within=10)
 
 
 def test_a_total_beyond_all_numbers_is_infinite() -> None:
     table = pa.table({"k": [1, 1], "t": [1, 2], "w": [1e308, 1e308]})
-    found = tg.local.join(table, table, on="k", time="t", within=5, memory=4, importance="w")
+    found = tg.join(table, table, on="k", time="t", within=5, memory=4, importance="w")
     assert (found.results, found.importance) == (4, math.inf)
 
 
@@ -268,12 +264,12 @@ def test_shed_is_there_only_if_asked_for() -> None:
         "constraints": tg.RIDS("A -> B", k=0),
     }
     calls: list[Any] = [
-        lambda **more: tg.local.join(left, right, **two, **more),
-        lambda **more: tg.local.sample_join(left, right, **two, **more),
-        lambda **more: tg.local.star_join([left, right], facts, **star, **more),
-        lambda **more: tg.local.truncated_join(left, right, on="key", keep=20, **more),
+        lambda **more: tg.join(left, right, **two, **more),
+        lambda **more: tg.sample_join(left, right, **two, **more),
+        lambda **more: tg.star_join([left, right], facts, **star, **more),
         lambda **more: tg.truncated_join(left, right, on="key", keep=20, **more),
-        lambda **more: tg.local.constrained_join({"A": left, "B": right}, **many, **more),
+        lambda **more: tg.truncated_join(left, right, on="key", keep=20, **more),
+        lambda **more: tg.constrained_join({"A": left, "B": right}, **many, **more),
     ]
     assert len(calls[0](keep_shed=True).shed) > 0
     for call in calls:
@@ -298,11 +294,11 @@ def test_allowed_is_the_budget() -> None:
         (None, None),
         ([(0, 20), (100, None)], None),
     ):
-        counters = tg.local.join(left, right, **join, memory=memory).counters
+        counters = tg.join(left, right, **join, memory=memory).counters
         assert counters.get("allowed") == allowed
-    sample = tg.local.sample_join(left, right, **join, memory=25)
+    sample = tg.sample_join(left, right, **join, memory=25)
     assert sample.counters["allowed"] == 25
-    assert "allowed" not in tg.local.sample_join(left, right, **join, fraction=0.5).counters
+    assert "allowed" not in tg.sample_join(left, right, **join, fraction=0.5).counters
 
 
 @pytest.mark.parametrize("split", ["shared", "fixed", 0.3])

@@ -1,0 +1,94 @@
+"""The inputs of a call: Spark DataFrames or local data, and the settings that only one side has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tidegate.errors import TidegateError
+from tidegate.policies.base import as_table
+from tidegate.settings.checks import flag, input_of
+from tidegate.settings.columns import decoded
+from tidegate.settings.values import is_whole, quoted
+
+
+def is_spark(data: Any) -> bool:
+    """True for a Spark DataFrame, of Spark Connect too."""
+    return hasattr(data, "mapInArrow") and not isinstance(data, type)
+
+
+def all_on_spark(inputs: Mapping[str, Any]) -> bool:
+    """Return True if all inputs are Spark DataFrames, False if none is; refuse a mixture."""
+    found = {name: is_spark(data) for name, data in inputs.items()}
+    if len(set(found.values())) < 2:
+        return any(found.values())
+    frame = next(name for name in found if found[name])
+    local = next(name for name in found if not found[name])
+    raise TidegateError(
+        f"{_named(frame)} is a Spark DataFrame and {_named(local)} is not (it is a "
+        f"{type(inputs[local]).__name__}): give Spark DataFrames only, with "
+        "spark.createDataFrame(...), or local data only, with .toArrow()"
+    )
+
+
+def _named(name: str) -> str:
+    return input_of(name) if name in ("left", "right") or " " in name else f"the stream {name}"
+
+
+def local_table(data: Any) -> pa.Table:
+    """Return local data as an Arrow table with plain columns.
+
+    It may be a table, record batch, reader or dataset of Arrow, a pandas or Polars DataFrame,
+    anything else with the Arrow C stream interface, or a mapping of columns.
+    """
+    if isinstance(data, ds.Dataset | ds.Scanner):
+        data = data.to_table()
+    return decoded(as_table(data))
+
+
+def refuse_local_settings(
+    batch_rows: Any, keep_shed: Any, instead: str = "the counters say how many rows were shed"
+) -> None:
+    """Refuse settings of local data in a call with Spark DataFrames."""
+    if batch_rows is not None:
+        raise TidegateError(
+            f"batch_rows={quoted(batch_rows)} is for local data: with Spark DataFrames, an option "
+            "of the source such as maxFilesPerTrigger limits the rows of a batch"
+        )
+    if flag(keep_shed, "keep_shed"):
+        raise TidegateError(
+            f"keep_shed=True is for local data: leave it out with Spark DataFrames; {instead}"
+        )
+
+
+def refuse_spark_settings(*, shards: Any = None, shed_to: Any = None, memory: Any = None) -> None:
+    """Refuse settings of Spark DataFrames in a call with local data."""
+    if shards is not None and not (is_whole(shards) and int(shards) == 1):
+        raise TidegateError(
+            f"shards={quoted(shards)} is for Spark DataFrames; leave it out with local data, which "
+            "is joined in one part"
+        )
+    if shed_to is not None:
+        raise TidegateError(
+            f"shed_to={quoted(shed_to)} is for Spark DataFrames; with local data give "
+            "keep_shed=True, and the result has shed"
+        )
+    if type(memory).__module__.startswith("tidegate.spark."):
+        raise TidegateError(
+            "a share of a MemoryPool is for Spark DataFrames; with local data give memory as a "
+            "number of rows or a size"
+        )
+
+
+def rows_at_once(batch_rows: Any) -> int:
+    """Check `batch_rows`; None is about a million rows."""
+    if batch_rows is None:
+        return 1 << 20
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise TidegateError(
+            f"batch_rows must be a positive number of rows, not {quoted(batch_rows)}"
+        )
+    return batch_rows

@@ -1,0 +1,61 @@
+"""What a call on local data returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidegate.errors import TidegateError
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a call on local data.
+
+    Attributes
+    ----------
+    table
+        The result rows: the left's columns, then the right's.
+    results
+        The number of result rows.
+    importance
+        The total importance of the results; their number if no importance was given.
+    counters
+        What happened to the rows: how many ``arrived``, were ``admitted``, ``rejected``, ``shed``,
+        ``expired``, came ``out_of_order`` and so on.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> clicks = {"user": [1, 2, 1], "ts": [0, 1, 2]}
+    >>> buys = {"user": [1, 1], "ts": [3, 9]}
+    >>> found = tg.join(clicks, buys, on="user", time="ts", within=5, memory=1, policy="fifo")
+    >>> found.results
+    1
+    >>> found.table.column("ts_left").to_pylist()
+    [2]
+    >>> found.counters["arrived"]
+    5
+    """
+
+    table: pa.Table
+    results: int
+    importance: float
+    counters: dict[str, int | float]
+    _shed: pa.Table | None = field(default=None, repr=False)
+
+    @property
+    def shed(self) -> pa.Table:
+        """The rows that were dropped early, if the call was made with ``keep_shed=True``.
+
+        Columns are ``side``, ``shed_at`` (in the numbers of the time column), ``why``
+        (``"shed"``, ``"rejected"`` on arrival, ``"queue full"``, or the constraint that dropped
+        the row), and the row itself as a struct in the column of its side; the others are null.
+        """
+        if self._shed is None:
+            raise TidegateError(
+                "shed was not kept, because it can take more memory than the join itself: give "
+                "the call keep_shed=True"
+            )
+        return self._shed

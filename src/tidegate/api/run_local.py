@@ -1,0 +1,132 @@
+"""Jobs on local data: rows are fed to one engine in this process, in order of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.api.result import Result
+from tidegate.engine.base import Job
+from tidegate.engine.payload import Payload
+from tidegate.joins.constrained.aggregates import AggregatedJob
+from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.repair import MADE_BY, RepairJob, archive_label, archive_settings
+from tidegate.joins.sampled.engine import SampledJob
+from tidegate.joins.star.job import StarJob
+from tidegate.joins.window.job import WindowJob
+
+#: The most bytes of a table that are prepared as one record batch.
+_PART_BYTES = 1 << 30
+
+Counters = dict[str, int | float]
+
+
+def run(
+    job: WindowJob | SampledJob | StarJob,
+    tables: list[pa.Table],
+    batch_rows: int,
+    keep_shed: bool,
+) -> Result:
+    """Feed all rows to a new engine, `batch_rows` at a time."""
+    engine = job.engine_at(0, 1, keep_shed=keep_shed)
+    counters: Counters = {}
+    found: list[pa.RecordBatch] = []
+    for inputs in _in_step(job, tables, batch_rows, counters):
+        found += engine.feed(inputs)
+    found += engine.finish()
+    _add(counters, engine.take_counters())
+    return Result(
+        table=pa.Table.from_batches(found, job.result_schema),
+        results=int(counters["results"]),
+        importance=float(counters["importance"]),
+        counters=counters,
+        _shed=engine.take_shed() if keep_shed else None,
+    )
+
+
+def run_constrained(
+    job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int
+) -> Result:
+    """Run a constrained join, or aggregates of one."""
+    engine: Any = job.engine_at(0, 1)
+    counters: Counters = {}
+    found: list[pa.RecordBatch] = []
+    peak = 0
+    for inputs in _in_step(job, tables, batch_rows, counters):
+        found += engine.feed(inputs)
+        peak = max(peak, engine.held)
+    found += engine.finish()
+    _add(counters, engine.take_counters())
+    counters["peak_held"] = peak
+    for text, k in engine.adherence.items():
+        counters[f"k of {text}"] = math.inf if k is None else k
+    shed = None
+    if isinstance(job, ConstrainedJob) and job.spec.archive:
+        made_by = archive_label(archive_settings(job.spec))
+        shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
+    return result_of(pa.Table.from_batches(found, job.result_schema), counters, shed)
+
+
+def run_repair(job: RepairJob, tables: list[pa.Table]) -> Result:
+    """Run a repair, all rows at once."""
+    engine = job.engine_at(0, 1)
+    found = list(engine.feed([[job.prepare(s, _single(t))[0]] for s, t in enumerate(tables)]))
+    found += engine.finish()
+    return result_of(pa.Table.from_batches(found, job.result_schema), engine.take_counters())
+
+
+def result_of(table: pa.Table, counters: Counters, shed: pa.Table | None = None) -> Result:
+    """Return a table of results without importance as a result."""
+    return Result(table, table.num_rows, float(table.num_rows), counters, shed)
+
+
+def _add(counters: Counters, more: Counters | dict[str, int]) -> None:
+    for name, value in more.items():
+        counters[name] = counters.get(name, 0) + value
+
+
+def _in_step(
+    job: Job, tables: list[pa.Table], batch_rows: int, counters: Counters
+) -> Iterator[list[list[pa.RecordBatch]]]:
+    """Yield the rows of all tables in order of time, about `batch_rows` at a time."""
+    sources, orders, times = [], [], []
+    for stream, table in enumerate(tables):
+        prepared = []
+        for part in _parts(table):
+            batch, dropped = job.prepare(stream, part)
+            prepared.append(batch)
+            _add(counters, dropped)
+        sources.append(Payload(prepared[0].schema))
+        sources[-1].add(prepared)
+        time = np.concatenate([batch.column("time").to_numpy() for batch in prepared])
+        orders.append(np.argsort(time, kind="stable"))
+        times.append(time[orders[-1]])
+    cuts = np.sort(np.concatenate(times))[batch_rows::batch_rows]
+    ends = [[*np.searchsorted(t, cuts), len(t)] for t in times]
+    for i in range(len(cuts) + 1):
+        starts = [e[i - 1] if i else 0 for e in ends]
+        yield [
+            list(source.pieces(order[start : end[i]]))
+            for source, order, start, end in zip(sources, orders, starts, ends, strict=True)
+        ]
+
+
+def _parts(table: pa.Table) -> list[pa.RecordBatch]:
+    """Return a table as one record batch, or several if a column of strings would be too large."""
+    parts: list[list[pa.RecordBatch]] = []
+    size = 0
+    for batch in table.to_batches():
+        if not parts or size + batch.nbytes > _PART_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(batch)
+        size += batch.nbytes
+    return [_single(pa.Table.from_batches(part, table.schema)) for part in parts or [[]]]
+
+
+def _single(table: pa.Table) -> pa.RecordBatch:
+    return pa.concat_batches([pa.RecordBatch.from_pylist([], table.schema), *table.to_batches()])
