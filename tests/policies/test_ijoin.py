@@ -95,7 +95,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
 
 
 def test_where_the_memory_is_large_too() -> None:
-    """Above the limit of the exact scan, priorities are kept in the queue; the budget still holds."""
+    """Above the limit of the exact scan, the queue keeps priorities; the budget still holds."""
     streams = slides(3, n=4_000)
     found = {}
     for when in ("successive", 50, "adaptive"):
