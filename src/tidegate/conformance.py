@@ -58,20 +58,20 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
         for shed_when in ("after-probe", "before-probe", "before-arrival"):
             spec = _spec(chosen, shed_when, weighed, _MEMORY)
             whole = _run(spec, streams, [_TICKS])
-            _demand(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
+            _require(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
             ticks = _run(spec, streams, range(1, _TICKS + 1))
-            cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], hand_on=True)
-            _demand(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
-            _demand(whole == cuts, chosen, f"another answer after restarts, with {shed_when}")
-            _demand(whole == _run(spec, streams, [_TICKS]), chosen, "another answer each time")
+            cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], restart=True)
+            _require(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
+            _require(whole == cuts, chosen, f"another answer after restarts, with {shed_when}")
+            _require(whole == _run(spec, streams, [_TICKS]), chosen, "another answer each time")
             ample = _spec(chosen, shed_when, weighed, 4 * _WINDOW)
             everything = _run(ample, streams, [_TICKS])
-            _demand(
+            _require(
                 everything == exact, chosen, f"less than all with ample memory, with {shed_when}"
             )
 
 
-def _demand(holds: bool, policy: Policy, what: str) -> None:
+def _require(holds: bool, policy: Policy, what: str) -> None:
     if not holds:
         raise TidegateError(f"policy {policy.name} gives {what}")
 
@@ -110,11 +110,11 @@ def _exact(streams: Streams) -> Pairs:
 
 
 def _run(
-    spec: WindowJoin, streams: Streams, ends: Iterable[int], *, hand_on: bool = False
+    spec: WindowJoin, streams: Streams, ends: Iterable[int], *, restart: bool = False
 ) -> Pairs:
     """Return the pairs that the join finds if batches end before the given ticks.
 
-    With ``hand_on``, save the state after each batch and restore it in a new engine.
+    With ``restart``, save the state after each batch and restore it in a new engine.
     """
     job = WindowJob(spec)
     engine: Engine = job.engine_at(0, 1)
@@ -129,8 +129,8 @@ def _run(
         ]
         found += _pairs(engine.feed(inputs))
         held = engine.take_counters()["held"]
-        _demand(held <= spec.memory, spec.policy, f"{held} held rows in memory for {spec.memory}")
-        if hand_on:
+        _require(held <= spec.memory, spec.policy, f"{held} held rows in memory for {spec.memory}")
+        if restart:
             log.append(engine.changes())
             engine = _restored(job, log)
         start = end

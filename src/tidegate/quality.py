@@ -277,10 +277,10 @@ def _edge_cover(cost: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     rows, columns = linear_sum_assignment(np.maximum(saving, 0.0), maximize=True)
     useful = saving[rows, columns] > 0
     edges = set(zip(rows[useful].tolist(), columns[useful].tolist(), strict=True))
-    lonely_rows = np.setdiff1d(np.arange(cost.shape[0]), rows[useful])
-    lonely_columns = np.setdiff1d(np.arange(cost.shape[1]), columns[useful])
-    edges.update((int(row), int(cheapest_of_row[row])) for row in lonely_rows)
-    edges.update((int(cheapest_of_column[column]), int(column)) for column in lonely_columns)
+    unmatched_rows = np.setdiff1d(np.arange(cost.shape[0]), rows[useful])
+    unmatched_columns = np.setdiff1d(np.arange(cost.shape[1]), columns[useful])
+    edges.update((int(row), int(cheapest_of_row[row])) for row in unmatched_rows)
+    edges.update((int(cheapest_of_column[column]), int(column)) for column in unmatched_columns)
 
     of_row = Counter(row for row, _ in edges)
     of_column = Counter(column for _, column in edges)

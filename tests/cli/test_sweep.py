@@ -42,7 +42,7 @@ def test_the_whole_window_gives_the_whole_answer_and_less_gives_less() -> None:
         assert (point.recall == 1) == (point.memory_share == 1)
 
 
-def test_memory_is_never_less_than_a_tuple() -> None:
+def test_memory_is_never_less_than_a_row() -> None:
     left, right = zipf(50, domain=5)
     exact = tg.join(left, right, **JOIN).table
     (point,) = sweep(left, right, exact, policies=["fifo"], shares=(0.001,), window=40, **JOIN)

@@ -52,7 +52,7 @@ def test_the_schemes_compare_as_on_the_slides() -> None:
 def test_every_single_drop_is_successive() -> None:
     streams = slides(7)
     successive, one = (
-        tg.join(
+        tg.local.join(
             *streams,
             on="k",
             time="t",
@@ -78,7 +78,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
     right = pa.table({"k": list("abbcccbbbdddd"), "t": times, "w": [1.0] * 13})
     cases: list[tuple[Any, str]] = [("successive", "ac"), (1, "ac"), (2, "ab"), ("adaptive", "ab")]
     for when, lost in cases:
-        shed = tg.join(
+        shed = tg.local.join(
             left,
             right,
             on="k",
@@ -95,7 +95,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
 
 
 def test_where_the_memory_is_large_too() -> None:
-    """Above the limit of the exact scan priorities are in the queue; the budget still holds."""
+    """Above the limit of the exact scan, the queue keeps priorities; the budget still holds."""
     streams = slides(3, n=4_000)
     found = {}
     for when in ("successive", 50, "adaptive"):

@@ -171,7 +171,7 @@ def test_steps_of_a_curve_play_no_part() -> None:
     assert found[0].counters["shed"] > 0
 
 
-def test_a_memory_smaller_than_a_step_lets_tuples_grow_old() -> None:
+def test_a_memory_smaller_than_a_step_lets_rows_grow_old() -> None:
     """All results come in the second half of the window."""
     left = pa.table({"k": range(400), "t": range(400)})
     right = pa.table({"k": range(400), "t": range(90, 490)})

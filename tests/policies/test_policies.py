@@ -51,7 +51,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert tg.SlowCPU(given, queue).settings() == tg.SlowCPU(0.5, 4).settings()
 
 
-def test_lots_are_uniform_and_follow_the_seed() -> None:
+def test_random_numbers_are_uniform_and_follow_the_seed() -> None:
     one, same, other = (arrivals(20_000, seed).uniform() for seed in (1, 1, 2))
     assert (one == same).all()
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
@@ -60,7 +60,7 @@ def test_lots_are_uniform_and_follow_the_seed() -> None:
     assert 0 < one.min() < one.max() < 1
 
 
-def test_rand_evicts_uniformly() -> None:
+def test_rand_sheds_uniformly() -> None:
     """Every candidate is shed with the same probability, so holding times are geometric."""
     n, memory = 6_000, 50
     table = pa.table({"k": np.zeros(n, np.int64), "t": np.arange(n)})

@@ -25,9 +25,9 @@ def arrivals(tables: dict[str, pa.Table]) -> list[Tup]:
 
 @pytest.mark.parametrize("k", [0, 7, 30])
 def test_referential_integrity(k: int) -> None:
-    tuples = arrivals(many_one(80, kind="rids", k=k, multiplicity=3, seed=k))
+    rows = arrivals(many_one(80, kind="rids", k=k, multiplicity=3, seed=k))
     for child, column in (("S2", "A"), ("S3", "B")):
-        found = naive.rids(tuples, Join("S1", child, ((column, column),)))
+        found = naive.rids(rows, Join("S1", child, ((column, column),)))
         assert 0.9 * k <= found <= k
 
 
@@ -36,22 +36,22 @@ def test_referential_integrity(k: int) -> None:
 def test_clustered_and_ordered_arrival(kind: str, k: int) -> None:
     """Distances are drawn from all of 0 to k (sections 5.4 and 6.4), so the largest is about k."""
     n = 240 if kind == "oac" else 60
-    tuples = arrivals(many_one(n, kind=kind, k=k, multiplicity=4, seed=1))
+    rows = arrivals(many_one(n, kind=kind, k=k, multiplicity=4, seed=1))
     measure = naive.clustering if kind == "ca" else naive.scrambling
     for stream in ("S2",) if kind == "oac" else ("S1", "S2"):
-        assert 0.8 * k <= measure(tuples, stream, "A") <= k
+        assert 0.8 * k <= measure(rows, stream, "A") <= k
     if kind != "oac":
         for parent in ("S1", "S2"):
-            assert naive.rids(tuples, Join(parent, "S3", (("A", "A"),))) == 0
+            assert naive.rids(rows, Join(parent, "S3", (("A", "A"),))) == 0
 
 
 def test_k_may_change() -> None:
     tables = many_one(200, kind="rids", k=[(0, 0), (0.5, 0), (0.5, 20), (1, 20)], seed=3)
-    tuples = arrivals(tables)
+    rows = arrivals(tables)
     join = Join("S1", "S2", (("A", "A"),))
-    half = [t for t in tuples if t.time < len(tuples) * 0.4]
+    half = [t for t in rows if t.time < len(rows) * 0.4]
     assert naive.rids(half, join) == 0
-    assert naive.rids(tuples, join) > 15
+    assert naive.rids(rows, join) > 15
 
 
 @pytest.mark.parametrize("kind", ["ca", "oap"])
@@ -78,8 +78,8 @@ def test_the_largest_distance_of_each_value_is_even_over_0_to_k(kind: str) -> No
 @pytest.mark.parametrize("kind", ["ca", "oap", "oac"])
 def test_a_k_that_changes_holds_for_what_comes_then(kind: str) -> None:
     tables = many_one(400, kind=kind, k=[(0, 30), (0.5, 30), (0.5, 2), (1, 2)], seed=3)
-    tuples = arrivals(tables)
-    own = [t for t in tuples if t.stream == "S2"]
+    rows = arrivals(tables)
+    own = [t for t in rows if t.stream == "S2"]
     measure = naive.clustering if kind == "ca" else naive.scrambling
     assert 20 <= measure(own, "S2", "A") <= 30
     assert 1 <= measure(own[len(own) * 11 // 20 :], "S2", "A") <= 2

@@ -21,7 +21,7 @@ def frequencies(table: pa.Table, domain: int) -> npt.NDArray[np.float64]:
     return counts / float(table.num_rows)
 
 
-def test_columns_and_one_tuple_a_tick() -> None:
+def test_columns_and_one_row_per_tick() -> None:
     for side in zipf(100):
         assert side.schema == pa.schema(
             [("key", pa.int64()), ("time", pa.int64()), ("value", pa.float64())]

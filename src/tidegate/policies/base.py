@@ -342,10 +342,10 @@ def ranking(policy: Policy) -> Policy:
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     """Return a policy's `fixed_ranks` for new rows, or raise an error if these are not ranks."""
-    time, side, key, row_hash, importance = map(_lent, arrivals[:-1])
-    lent = Arrivals(time, side, key, row_hash, importance, arrivals.seed)
+    time, side, key, row_hash, importance = map(_read_only, arrivals[:-1])
+    read_only = Arrivals(time, side, key, row_hash, importance, arrivals.seed)
     try:
-        given = np.ma.filled(policy.fixed_ranks(lent), np.nan)
+        given = np.ma.filled(policy.fixed_ranks(read_only), np.nan)
         ranks = np.require(given, np.float64, "W")
     except Exception as error:
         raise TidegateError(
@@ -365,7 +365,7 @@ def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:
     return ranks
 
 
-def _lent(column: NDArray[Any]) -> NDArray[Any]:
+def _read_only(column: NDArray[Any]) -> NDArray[Any]:
     """Return a read-only view of a column."""
     view = column.view()
     view.flags.writeable = False

@@ -23,6 +23,7 @@ from tidegate.joins.star.spec import StarJoin, star_join
 from tidegate.joins.window.spec import COMBINES, SHED_WHEN
 from tidegate.policies import (
     DGL,
+    POLICIES,
     Arrivals,
     Auto,
     DimpProb,
@@ -32,7 +33,6 @@ from tidegate.policies import (
     Rand,
     Simp,
     SimpProb,
-    UntilExpiry,
 )
 
 KEYS = ("a", "b", "c")
@@ -250,14 +250,11 @@ policies: st.SearchStrategy[Policy] = st.sampled_from(
         Auto(),
         Prob(),
         Prob(halflife=2),
-        Simp(),
         SimpProb(),
         DimpProb(),
         DGL(),
         DGL(alpha=4.0, beta=0.5),
-        Rand(),
-        Fifo(),
-        UntilExpiry(),
+        *(kind() for kind in POLICIES.values() if kind.ranks == "row"),
     ]
 )
 

@@ -533,7 +533,7 @@ def test_cuts_and_restarts_change_nothing_in_a_large_memory(policy: Any) -> None
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_many_tuples_of_few_keys_survive_a_restart(name: str) -> None:
+def test_many_rows_of_few_keys_survive_a_restart(name: str) -> None:
     """There are more rows than the initial tables have room for, and few keys."""
     spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=5000, memory=3000, policy=name)
     first = [(0, t % 10, t, t) for t in range(4000)]
