@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.engine.base import Job
-from tidegate.engine.payload import Payload
-from tidegate.engine.pieces import PIECE_BYTES, cut, cut_batch, room, widths
+from tidegate.engine.payload import PIECE_BYTES, Payload, cut, cut_batch, room, widths
 from tidegate.engine.state_codec import from_bytes
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.spec import constrained_join

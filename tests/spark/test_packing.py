@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.engine.pieces import PIECE_BYTES, cut_batch
+from tidegate.engine.payload import PIECE_BYTES, cut_batch
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
 from tidegate.spark.packing import Pack, decode, pack_results

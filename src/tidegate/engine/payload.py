@@ -1,17 +1,17 @@
-"""The columns of held rows: Arrow record batches, addressed by row number."""
+"""The columns of held rows: Arrow record batches, addressed by row number and cut by size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.pieces import Widths, cut, widths
-from tidegate.settings.columns import row_bytes
+from tidegate.settings.columns import row_bits, row_bytes
 
 #: Limits of a chunk that is joined from small ones. They keep the offsets of string columns within
 #: 32 bits, and bound the memory that joining needs.
@@ -19,6 +19,13 @@ _CHUNK_ROWS = 1 << 18
 _CHUNK_BYTES = 64 << 20
 #: Up to this size, all chunks are joined into one before many rows are taken.
 _WHOLE_BYTES = 32 << 20
+#: The largest piece of results, unless it is a single row.
+PIECE_BYTES = 4 << 20
+#: Overhead of a column in bytes: padding and metadata of the IPC message.
+_COLUMN_BYTES = 512
+
+#: The bytes of each row; one number if all rows have the same size.
+Widths = int | NDArray[np.int64]
 
 
 @dataclass
@@ -46,8 +53,6 @@ class Payload:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        fixed = widths(pa.RecordBatch.from_pylist([], schema))
-        self._width = fixed if isinstance(fixed, int) else None
         self._set([])
 
     def _set(self, chunks: list[_Chunk]) -> None:
@@ -55,6 +60,12 @@ class Payload:
         self._chunks = chunks
         self._starts = np.cumsum([0, *(chunk.rows.num_rows for chunk in chunks)])
         self._whole: _Chunk | None = None
+
+    @cached_property
+    def _width(self) -> int | None:
+        """The bytes of a row, or None if rows differ."""
+        fixed = widths(pa.RecordBatch.from_pylist([], self.schema))
+        return fixed if isinstance(fixed, int) else None
 
     @property
     def rows(self) -> int:
@@ -67,10 +78,21 @@ class Payload:
         return sum(chunk.rows.nbytes for chunk in self._chunks)
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> int:
-        """Add rows; return the number of the first one."""
+        """Add rows; return the number of the first one.
+
+        The last columns of the record batches are taken, as many as the payload has.
+        """
         first = self.rows
-        self._set(self._chunks + [_Chunk(batch) for batch in batches if batch.num_rows])
+        self._set(self._chunks + [_Chunk(self._own(batch)) for batch in batches if batch.num_rows])
         return first
+
+    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        width = len(self.schema)
+        if batch.num_columns == width:
+            return batch
+        return pa.RecordBatch.from_arrays(
+            batch.columns[batch.num_columns - width :], schema=self.schema
+        )
 
     def take(self, rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Return the rows with the given numbers, in their order."""
@@ -205,3 +227,45 @@ def sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     for column in batch.columns:
         total += row_bytes(column)
     return total
+
+
+def widths(batch: pa.RecordBatch) -> Widths:
+    """Return the bytes of each row in Arrow's layout, including validity bits."""
+    bits: Widths = 0
+    for column in batch.columns:
+        bits = bits + row_bits(column)
+    return (bits + 7) >> 3
+
+
+def room(schema: pa.Schema) -> int:
+    """Return the bytes of values that fit into a piece with this schema."""
+    return max(PIECE_BYTES - _COLUMN_BYTES * (1 + sum(_arrays(f.type) for f in schema)), 1 << 20)
+
+
+def _arrays(kind: pa.DataType) -> int:
+    """Count the arrays in a column of this type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _arrays(kind.storage_type)
+    return 1 + sum(_arrays(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def cut(rows: int, taken: Widths, limit: int) -> Iterator[slice]:
+    """Cut rows into pieces of at most `limit` bytes; a larger row is a piece of its own."""
+    if isinstance(taken, int):
+        step = max(limit // max(taken, 1), 1)
+        for start in range(0, rows, step):
+            yield slice(start, min(start + step, rows))
+        return
+    ends = np.cumsum(taken)
+    start = 0
+    while start < rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + limit, "right")), start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def cut_batch(batch: pa.RecordBatch, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Cut a record batch into pieces that share its buffers."""
+    for piece in cut(batch.num_rows, widths(batch), limit or room(batch.schema)):
+        yield batch.slice(piece.start, piece.stop - piece.start)

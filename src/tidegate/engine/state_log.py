@@ -198,13 +198,7 @@ class Replay:
         Use `survivors` to leave out rows that are no longer held.
         """
         batches = self.all(f"held{stream}")
-        width = len(payload.schema)
-        payload.add(
-            [
-                pa.RecordBatch.from_arrays(batch.columns[-width:], schema=payload.schema)
-                for batch in batches
-            ]
-        )
+        payload.add(batches)
         return {name: _column(batches, name, dtype) for name, dtype in types.items()}
 
     def survivors(self, seq: NDArray[np.int64]) -> NDArray[np.bool_]:

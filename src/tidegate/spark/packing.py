@@ -26,8 +26,7 @@ from pyspark.sql.types import (
 )
 
 from tidegate.engine.base import Job
-from tidegate.engine.payload import one_batch
-from tidegate.engine.pieces import PIECE_BYTES, cut, cut_batch, room, widths
+from tidegate.engine.payload import PIECE_BYTES, cut, cut_batch, one_batch, room, widths
 from tidegate.errors import TidegateError
 from tidegate.settings.times import WATERMARK
 from tidegate.spark import watermarks

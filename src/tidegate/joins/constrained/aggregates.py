@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks, Job
 from tidegate.engine.exact_sums import Changes, reals, sum_type, sums
-from tidegate.engine.payload import one_batch
-from tidegate.engine.pieces import cut_batch
+from tidegate.engine.payload import cut_batch, one_batch
 from tidegate.engine.state_log import RECORD_BYTES, LoggedEngine, Replay
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob

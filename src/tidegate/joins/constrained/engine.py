@@ -13,8 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import FLOWS, Clocks, Job
-from tidegate.engine.payload import Payload, gather
-from tidegate.engine.pieces import Widths, cut, room
+from tidegate.engine.payload import Payload, Widths, cut, gather, room
 from tidegate.engine.prepare import ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained import loop as loop

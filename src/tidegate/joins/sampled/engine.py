@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import Job
-from tidegate.engine.pieces import cut
-from tidegate.engine.prepare import ROW_HASH, payload_of, prepare
+from tidegate.engine.payload import cut
+from tidegate.engine.prepare import ROW_HASH, prepare
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import Replay, batch_of, update_rows
 from tidegate.joins.sampled import loop as sampled
@@ -130,7 +130,7 @@ class SampledEngine(WindowEngine):
         given = [[self._open[s], *inputs[s]] for s in range(2)]
         if not any(b.num_rows for side in given for b in side):
             return
-        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
+        first = [self._payload[s].add(given[s]) for s in range(2)]
         batch, order, left = self._batch(given, [0, 0], first)
         random_word = self._draw(given, batch, order)
         self._widen()

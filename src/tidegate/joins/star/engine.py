@@ -14,9 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import FLOWS, Clocks
-from tidegate.engine.payload import Payload, gather
-from tidegate.engine.pieces import cut, room
-from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
+from tidegate.engine.payload import Payload, cut, gather, room
+from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
 from tidegate.joins.star import layout as star_layout
@@ -172,7 +171,7 @@ class StarEngine(LoggedEngine):
         given = [[self._open[s], *inputs[s]] for s in streams]
         if not any(b.num_rows for stream in given for b in stream):
             return
-        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in streams]
+        first = [self._payload[s].add(given[s]) for s in streams]
         batch, order, starts = self._batch(given, waiting, first)
         tables = self._tables
         core, rules, facts = tables.core, tables.rules, self._index.arrays

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.engine.payload import Payload
-from tidegate.engine.pieces import Widths, cut, room
+from tidegate.engine.payload import Payload, Widths, cut, room
 from tidegate.joins.truncated import plan as static
 from tidegate.joins.truncated.plan import Counts
 from tidegate.joins.truncated.plan_each import Searches

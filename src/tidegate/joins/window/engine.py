@@ -11,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.engine.base import FLOWS, Clocks
-from tidegate.engine.payload import Payload, gather, sizes
-from tidegate.engine.pieces import cut, room
+from tidegate.engine.payload import Payload, cut, gather, room, sizes
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
@@ -188,7 +187,7 @@ class WindowEngine(LoggedEngine):
         given = [[self._open[s], *inputs[s]] for s in range(2)]
         if not any(b.num_rows for side in given for b in side):
             return
-        first = [self._payload[s].add([payload_of(b) for b in given[s]]) for s in range(2)]
+        first = [self._payload[s].add(given[s]) for s in range(2)]
         batch, order, left = self._batch(given, waiting, first)
         core = self._tables.core
         opened = _opened(batch)
