@@ -117,12 +117,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
-    globals()[name] = getattr(home, name)
-    return globals()[name]
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(f"tidegate.{_HOMES.get(name, 'policies')}")
+        globals()[name] = getattr(home, name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:
