@@ -64,20 +64,6 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return [*_HOMES, *_policies()]
-    if name in _HOMES:
-        found = getattr(importlib.import_module(f"tidegate.{_HOMES[name]}"), name)
-    # Classes are capitalised. Other names must not load the policies, which takes a second.
-    elif name[:1].isupper() and name in _policies():
-        found = _policies()[name]
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
-
-
 def _policies() -> dict[str, Any]:
     """Return the classes of tidegate's policies by their names in Python."""
     from tidegate.policies import POLICIES
@@ -85,8 +71,28 @@ def _policies() -> dict[str, Any]:
     return {kind.__name__: kind for kind in POLICIES.values()}
 
 
+def _public_names() -> list[str]:
+    return [*_HOMES, *_policies()]
+
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return _public_names()
+        if name in _HOMES:
+            found = getattr(importlib.import_module(f"tidegate.{_HOMES[name]}"), name)
+        # Classes are capitalised. Other names must not load the policies, which takes a second.
+        elif name[:1].isupper() and name in _policies():
+            found = _policies()[name]
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *_public_names()})
 
 
 # Import the package now, because a later import would replace the function of the same name.

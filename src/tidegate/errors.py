@@ -11,6 +11,15 @@ class TidegateError(ValueError):
 
     A message longer than a screen loses its middle, because the problem is stated first and the
     advice last.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> try:
+    ...     tg.join({"k": [1], "t": [1]}, {"k": [1], "t": [1]}, on="k", time="t", within=-5)
+    ... except tg.TidegateError as error:
+    ...     print(error)
+    within must be longer than zero, not -5
     """
 
     def __init__(self, message: str = "") -> None:

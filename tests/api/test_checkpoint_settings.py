@@ -67,6 +67,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
             "on": "j",
             "time": "w",
             "within": (9, 8),
+            "closed": True,
             "where": "l.w < r.w",
             "memory": "20 kB",
             "policy": "prob",
@@ -88,6 +89,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
             "on": "j",
             "time": "w",
             "within": 8,
+            "closed": True,
             "where": "l.w < r.w",
             "memory": 21,
             "fraction": 0.5,
@@ -116,6 +118,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
             "on": {"A": {"j": "a"}, "B": {"k": "b"}},
             "time": "w",
             "within": 8,
+            "closed": True,
             "interval": ("begin", "end"),
             "changes": ("op", "begin"),
             "fact": "a",
@@ -139,6 +142,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
             "joins": "A.k <-> B.k",
             "time": "w",
             "within": {"A": 9, "B": 8},
+            "closed": True,
+            "suffixes": ("_1", "_2"),
             "filters": {"A": "w > 1"},
             "select": ["A.k"],
             "constraints": tg.RIDS("A -> B", k=6),
@@ -154,12 +159,23 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
         tg.cql,
         cql,
         {"query": QUERY, "time": "t", "unique": "B.k"},
-        {"query": QUERY.replace("A.w", "A.w As x"), "time": "w", "unique": ["A.k", "B.k"]},
+        {
+            "query": QUERY.replace("A.w", "A.w As x"),
+            "time": "w",
+            "unique": ["A.k", "B.k"],
+            "closed": True,
+            "constraints": tg.RIDS("A -> B", k=6),
+            "monitor": tg.Monitor(),
+            "lateness": 1,
+            "lag": 1,
+            "choose": False,
+            "eliminate": False,
+        },
     ),
 }
 #: What may change freely: the operator itself adds the number of shards to what is compared, the
-#: place of an archive may move (that there is one is compared), and `keep_shed` is for tables.
-FREE = {"shards", "shed_to", "keep_shed"}
+#: place of an archive may move (that there is one is compared), and others are for local data.
+FREE = {"shards", "shed_to", "batch_rows", "keep_shed"}
 #: With another value of one setting, another one cannot stay.
 WITHOUT = {"interval": ["changes"], "eliminate": ["constraints"]}
 

@@ -21,13 +21,6 @@ _POINTS = 8
 class MemoryPool(PoolController):
     """One memory budget for several joins of a Spark application, divided as streams change.
 
-    ::
-
-        pool = tg.MemoryPool(memory=100_000, folder="/srv/pool")
-        bids = tg.join(..., memory=pool.share("bids", weight=2))
-        alarms = tg.star_join(..., memory=pool.share("alarms"))
-        sample = tg.sample_join(..., memory=pool.share("sample"))
-
     Every shard of every join runs small shadow joins with other budgets on a sample of its streams,
     and reports their recall with its counters; a sampled join reports its expected error. After
     every few batches the pool divides the memory by these reports, and sends new budgets through a
@@ -52,6 +45,16 @@ class MemoryPool(PoolController):
         1 - error takes the place of recall.
     every
         The number of batches of each join between two divisions of the memory.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> pool = tg.MemoryPool(memory=100_000)
+    >>> bids = pool.share("bids", weight=2)
+    >>> alarms = pool.share("alarms")
+
+    Joins of Spark DataFrames take the shares: ``tg.join(..., memory=bids)`` and
+    ``tg.star_join(..., memory=alarms)``.
 
     References
     ----------

@@ -64,7 +64,7 @@ class OSSJ:
     >>> best.results, best.upper_bound
     (2, 2.0)
     >>> best.keep_until.to_pylist()
-    [{'side': 's1', 'row': 1, 'keep_until': 5}]
+    [{'side': 's1', 'row': 2, 'keep_until': 5}]
     """
 
     table: pa.Table

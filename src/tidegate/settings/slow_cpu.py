@@ -30,6 +30,16 @@ class SlowCPU:
         often on the other stream. ``"integrated"``: it also sees the held rows, and first drops
         the rows with the fewest partners among them.
 
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> left = {"key": [1, 1, 2, 2], "ts": [0, 0, 0, 0]}
+    >>> right = {"key": [1, 2], "ts": [5, 6]}
+    >>> slow = tg.SlowCPU(rate=1, queue=2)
+    >>> found = tg.join(left, right, on="key", time="ts", within=10, cpu=slow)
+    >>> found.counters["queue_shed"], found.results
+    (1, 3)
+
     References
     ----------
     Das, Gehrke, Riedewald, *Semantic Approximation of Data Stream Joins*, section 2.3.

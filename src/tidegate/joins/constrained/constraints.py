@@ -77,6 +77,22 @@ class RIDS(Constraint):
 
     When a row of S1 arrives, its partner in S2 has already arrived, or will be among the next k
     rows of S2 (or arrives within the time `within`).
+
+    Examples
+    --------
+    Each payment comes with its order, or at most one order before it:
+
+    >>> import tidegate as tg
+    >>> payments = {"order": [7, 8, 9], "ts": [1, 2, 3]}
+    >>> orders = {"id": [7, 9, 8], "ts": [0, 4, 5]}
+    >>> found = tg.constrained_join(
+    ...     {"payments": payments, "orders": orders},
+    ...     joins="payments.order -> orders.id",
+    ...     time="ts",
+    ...     constraints=tg.RIDS("payments -> orders", k=2),
+    ... )
+    >>> found.results
+    3
     """
 
     @property
@@ -90,6 +106,22 @@ class CA(Constraint):
 
     At most k rows with other values arrive between two rows of one value (or: rows of one value
     are at most `within` apart).
+
+    Examples
+    --------
+    Rows of a session come together, so a session can be dropped when the next one begins:
+
+    >>> import tidegate as tg
+    >>> clicks = {"session": [1, 1, 2, 2, 2], "ts": [1, 2, 3, 4, 5]}
+    >>> sessions = {"session": [1, 2], "ts": [0, 0]}
+    >>> found = tg.constrained_join(
+    ...     {"clicks": clicks, "sessions": sessions},
+    ...     joins="clicks.session -> sessions.session",
+    ...     time="ts",
+    ...     constraints=tg.CA("clicks.session", k=0),
+    ... )
+    >>> found.results
+    5
     """
 
 
@@ -98,6 +130,20 @@ class OAP(Constraint):
 
     Values arrive in ascending order, except that two rows in the wrong order are at most k rows
     (or a time of `within`) apart.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> readings = {"minute": [1, 1, 2, 3], "ts": [1, 2, 3, 4]}
+    >>> minutes = {"minute": [1, 2, 3], "ts": [0, 1, 2]}
+    >>> found = tg.constrained_join(
+    ...     {"readings": readings, "minutes": minutes},
+    ...     joins="readings.minute -> minutes.minute",
+    ...     time="ts",
+    ...     constraints=tg.OAP("readings.minute", k=0),
+    ... )
+    >>> found.results
+    4
     """
 
 
@@ -105,6 +151,20 @@ class OAC(Constraint):
     """Ordered arrival on a join attribute ``"S2.a"`` of a child (section 6, appendix F).
 
     Like `OAP`, for the stream on the one side of a many-one join.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> readings = {"minute": [1, 1, 2, 3], "ts": [1, 2, 3, 4]}
+    >>> minutes = {"minute": [1, 2, 3], "ts": [0, 1, 2]}
+    >>> found = tg.constrained_join(
+    ...     {"readings": readings, "minutes": minutes},
+    ...     joins="readings.minute -> minutes.minute",
+    ...     time="ts",
+    ...     constraints=tg.OAC("minutes.minute", k=0),
+    ... )
+    >>> found.results
+    4
     """
 
 
@@ -124,6 +184,21 @@ class Monitor:
     window
         A smaller k is adopted after this many rows of a stream. When k rises beyond `c`, the
         constraint is not used until the next such window ends.
+
+    Examples
+    --------
+    >>> import tidegate as tg
+    >>> payments = {"order": list(range(100)), "ts": list(range(100))}
+    >>> orders = {"id": list(range(100)), "ts": list(range(100))}
+    >>> found = tg.constrained_join(
+    ...     {"payments": payments, "orders": orders},
+    ...     joins="payments.order -> orders.id",
+    ...     time="ts",
+    ...     constraints=tg.RIDS("payments -> orders"),
+    ...     monitor=tg.Monitor(window=20),
+    ... )
+    >>> found.results
+    100
     """
 
     c: float = 1.2
