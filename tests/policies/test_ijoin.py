@@ -52,7 +52,7 @@ def test_the_schemes_compare_as_on_the_slides() -> None:
 def test_every_single_drop_is_successive() -> None:
     streams = slides(7)
     successive, one = (
-        tg.local.join(
+        tg.join(
             *streams,
             on="k",
             time="t",
@@ -78,7 +78,7 @@ def test_a_priority_is_kept_until_the_next_time() -> None:
     right = pa.table({"k": list("abbcccbbbdddd"), "t": times, "w": [1.0] * 13})
     cases: list[tuple[Any, str]] = [("successive", "ac"), (1, "ac"), (2, "ab"), ("adaptive", "ab")]
     for when, lost in cases:
-        shed = tg.local.join(
+        shed = tg.join(
             left,
             right,
             on="k",

@@ -103,10 +103,10 @@ def test_every_policy_of_the_readme_is_listed_for_editors() -> None:
 def test_every_policy_is_a_public_name() -> None:
     for kind in POLICIES.values():
         assert getattr(tg, kind.__name__) is kind
-        assert kind.__name__ in tg.__all__
+        assert kind.__name__ in getattr(tg, "__all__")  # noqa: B009
         assert kind.__name__ in dir(tg)
     with pytest.raises(AttributeError, match="no attribute 'Best'"):
-        _ = tg.Best
+        getattr(tg, "Best")  # noqa: B009
     assert not hasattr(tg, "ByFrequency")
 
 
