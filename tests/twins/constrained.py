@@ -8,6 +8,7 @@ after every arrival. `rids`, `clustering` and `scrambling` compute the k that st
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -115,6 +116,38 @@ def many_one(arrivals: list[Tup], joins: list[Join], windows: Windows) -> bool:
                         if ends and join.holds(parent, child):
                             met.append((join, parent))
     return len(met) == len(set(met))
+
+
+def late(
+    feeds: Iterable[list[Tup]],
+    names: list[str],
+    windows: Windows,
+    timed: set[str],
+    lateness: int,
+    lag: int | None,
+) -> int:
+    """Count rows that come after rows in time for them may have been dropped.
+
+    Rows of the latest time wait for the next feed. A constraint is measured in the time of each
+    stream of `timed`.
+    """
+    clock: dict[str, float] = dict.fromkeys(names, -math.inf)
+    waiting: list[Tup] = []
+    count = 0
+    for feed in (*feeds, None):
+        rows = sorted([*waiting, *(feed or [])], key=lambda row: row.time)
+        waiting = []
+        if rows and feed is not None and rows[-1].time >= max(clock.values()):
+            waiting = [row for row in rows if row.time == rows[-1].time]
+        for row in rows[: len(rows) - len(waiting)]:
+            clock[row.stream] = max(clock[row.stream], row.time)
+            ahead = -math.inf if lag is None else max(clock.values()) - lag
+            passed = {s for s in names if row.time < max(clock[s], ahead) - lateness}
+            ending = {s for s, w in windows.items() if w.length is not None} - {row.stream}
+            dropped = any(passed >= {*names} - {s} for s in ending)
+            constrained = row.stream in timed and row.stream in passed
+            count += row.passes and (dropped or constrained)
+    return count
 
 
 # ---- adherence --------------------------------------------------------------------------------

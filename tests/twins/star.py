@@ -128,7 +128,8 @@ class NaiveStar:
         self.counts: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
         self.epoch: int | None = None
         self.floors = [0.0] * n
-        self.arrivals = self.filtered = self.expired = 0
+        self.dynamic = dynamic
+        self.arrivals = self.filtered = self.expired = self.late = 0
         self.shed: list[tuple[int, Time, str]] = []
 
     # ---- time ---------------------------------------------------------------------------------
@@ -137,12 +138,13 @@ class NaiveStar:
         found: list[Found] = []
         for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
             tick = list(group)
-            late = time < self.clock
+            behind = time < self.clock
+            self.late += sum(self._late(row) for row in tick)
             found += self._advance([(row.stream, time) for row in tick])
             if not self.deferred:
                 tick = self._filtered(tick)
                 found += self._probe(tick, [h.row for h in self.held] + self.open)
-            if not late:
+            if not behind:
                 self.open += tick
             else:
                 found += self._close(tick)
@@ -179,6 +181,26 @@ class NaiveStar:
     def _dead(self, row: Row) -> bool:
         others = [t for s, t in enumerate(self.stream_clock) if s != row.stream]
         return all(t >= self.until(row) + self.lateness for t in others)
+
+    def _late(self, row: Row) -> bool:
+        """Return True if a row in time for this one may have expired.
+
+        By `_dead`, rows of a stream that end just after this row's time expire as soon as all other
+        clocks are after that time, plus the lateness.
+        """
+        if not (self.dynamic or self._facts(row)):
+            return False
+        ends = self.dynamic or any(f.end < math.inf for f in self.facts)
+        return any(
+            stream != row.stream
+            and (ends or self.windows[stream] < math.inf)
+            and all(
+                clock > row.time + self.lateness
+                for other, clock in enumerate(self.stream_clock)
+                if other != stream
+            )
+            for stream in range(len(self.windows))
+        )
 
     def _close(self, tick: list[Row]) -> list[Found]:
         if not tick:

@@ -26,6 +26,7 @@ from tidegate.errors import TidegateError
 FLOWS = (
     "arrived",
     "out_of_order",
+    "late",
     "null_keys",
     "null_times",
     "filtered",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
@@ -150,6 +150,31 @@ def test_without_constraints_it_is_the_sliding_window_join(
     found, engine = run(case, case.spec(lag=lag), cut)
     assert found == case.exact()
     assert engine.take_counters()["violations"] == 0
+
+
+@given(
+    cases(most=3),
+    st.lists(st.integers(0, 12), min_size=24, max_size=24),
+    st.integers(1, 8),
+    st.sampled_from([0, 2, 6]),
+    st.sampled_from([None, 0, 4]),
+    st.booleans(),
+)
+def test_late_rows_are_counted_and_without_any_nothing_is_missing(
+    case: Case, delays: list[int], cut: int, lateness: int, lag: int | None, constrain: bool
+) -> None:
+    delayed = sorted(zip(case.arrivals, delays, strict=False), key=lambda p: p[0].time + p[1])
+    moved = replace(case, arrivals=[row for row, _ in delayed])
+    join = case.joins[0]
+    constraints = [RIDS(f"{join.parent} -> {join.child}", within=3)] if constrain else []
+    spec = moved.spec(constraints, lag=lag, lateness=lateness, choose=False)
+    found, engine = run(moved, spec, cut)
+    feeds = [moved.arrivals[at : at + cut] for at in range(0, len(moved.arrivals), cut)]
+    timed = {spec.streams[c.stream].name for c in spec.constraints}
+    late = naive.late(feeds, case.names, case.windows, timed, lateness, lag)
+    assert engine.take_counters()["late"] == late
+    if late == 0 and not constrain and all(w.rows is None for w in case.windows.values()):
+        assert found == case.exact()
 
 
 def folded(case: Case, fold: int) -> Case:

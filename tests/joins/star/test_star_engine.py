@@ -232,7 +232,12 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
     assert sorted(shed) == sorted(twin.shed)
     assert counters["filtered"] == twin.filtered
     assert counters["expired"] == twin.expired
-    return every + mine
+    assert counters["late"] == twin.late
+    every += mine
+    if case.spec.memory is None and case.facts is not None and twin.late == 0:
+        rows = [row for one in inputs for row in twin_rows(case.spec, one)]
+        assert every == naive_star.exact(rows, twin.facts, twin.windows)
+    return every
 
 
 def departures(engine: StarEngine) -> list[tuple[Any, ...]]:
@@ -368,6 +373,38 @@ def changes_of(
 
 @given(cases())
 def test_the_engine_is_its_twin(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("lateness", [0, 2])
+def test_rows_are_late_after_their_partners_have_expired(lateness: int) -> None:
+    schemas = {f"s{i}": stream_schema(pa.int64(), k) for i, k in enumerate(KEYS)}
+    relation = pa.table({**{k: [0, 1] for k in KEYS}, "fid": [100, 101]})
+    spec = star_join(
+        schemas,
+        relation.schema,
+        on=list(KEYS),
+        time="t",
+        within=[4, 4, 4],
+        lateness=lateness,
+        suffixes=[f"_{i}" for i in range(4)],
+    )
+    now = 9 + lateness
+    feeds: list[list[Cell]] = [
+        [(0, 0, 4, 1), (1, 0, 4, 2), (2, 0, 4, 3), (0, 1, now, 4), (1, 1, now, 5)],
+        [(2, 1, now - 2, 6)],  # in order: the third stream is behind
+        [(0, 0, 9, 7), (0, 0, 8, 8), (0, 2, 7, 9), (0, 0, 7, 10), (1, 0, 6, 11)],
+        [(2, 0, 5, 12)],  # out of order; the other streams have passed its partners
+    ]
+    case = Case(spec, relation, feeds, [], [], {1})
+    job = job_of(case)
+    engine = job.engine(1)
+    late = []
+    for at in range(len(feeds)):
+        list(engine.feed(batches(case, job, at)))
+        late.append(engine.take_counters()["late"])
+    # The first stream and the second one are at 9 + lateness, and the third is 2 behind.
+    assert late == [0, 0, 3, 1]
     check(case)
 
 

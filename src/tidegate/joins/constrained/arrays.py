@@ -272,7 +272,7 @@ class Tables:
             slots=np.zeros(0, layout.SLOT),
             links=np.zeros((0, plan.link_edge.shape[1]), layout.LINK),
             groups=np.zeros(0, layout.GROUP),
-            table=np.zeros(2, np.int32),
+            table=np.zeros(2, np.uint64),
             free=np.zeros(0, np.int32),
             free_groups=np.zeros(0, np.int32),
             stack=np.zeros(0, np.int32),
@@ -341,7 +341,7 @@ class Tables:
             groups=_grown(core.groups, size),
             free_groups=_grown(core.free_groups, size),
             departed_groups=_grown(core.departed_groups, size),
-            table=np.zeros(2 * size, np.int32),
+            table=np.zeros(2 * size, np.uint64),
         )
         rehash(self.core)
 

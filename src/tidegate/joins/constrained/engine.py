@@ -34,7 +34,7 @@ TUPLE_OVERHEAD = 256
 KEY_OVERHEAD = 96
 
 #: Counters of the loop.
-_COUNTED = ("out_of_order", "null_keys", "expired", "eliminated", "violations")
+_COUNTED = ("out_of_order", "late", "null_keys", "expired", "eliminated", "violations")
 
 
 class JoinFrame(Job):

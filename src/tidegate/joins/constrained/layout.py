@@ -16,6 +16,7 @@ import numpy as np
 
 from tidegate.kernel.compiling import Array
 from tidegate.kernel.layout import ranked_type
+from tidegate.kernel.records import record_type
 
 #: Status of a slot. RISING means Yes, but its results have not been given yet. GONE means that its
 #: window has ended, and that it is removed as soon as its parents know.
@@ -35,7 +36,7 @@ PASSES, KEYED, SAMPLED = 1, 2, 4
 BY_CA, BY_OAP = range(2)
 
 #: The single values of a join.
-SCALARS = np.dtype(
+SCALARS = record_type(
     [
         ("at", "i8"),  # the next row of the batch
         ("seq", "i8"),  # the number of the last row or group
@@ -56,6 +57,7 @@ SCALARS = np.dtype(
         ("departed_groups", "i8"),  # length of `Core.departed_groups`
         # Counters:
         ("out_of_order", "i8"),
+        ("late", "i8"),  # see `loop._is_late`
         ("null_keys", "i8"),
         ("expired", "i8"),
         ("eliminated", "i8"),
@@ -65,7 +67,7 @@ SCALARS = np.dtype(
 )
 #: The values of each stream. Some keys are on trial: one part of them always keeps No, and another
 #: part always drops it (see `monitor.judge`).
-STREAM = np.dtype(
+STREAM = record_type(
     [
         ("count", "i8"),  # number of rows so far
         ("clock", "i8"),  # the largest time so far
@@ -79,7 +81,7 @@ STREAM = np.dtype(
     ]
 )
 #: The values of each constraint.
-CONSTRAINT = np.dtype(
+CONSTRAINT = record_type(
     [
         ("k", "i8"),  # the k that is applied; NEVER if the constraint is not used
         ("used", "i8"),  # k_u: the k that was given or observed, without slack
@@ -94,7 +96,7 @@ CONSTRAINT = np.dtype(
     ]
 )
 #: Whether CA or OAP saves memory on one join.
-SAVING = np.dtype(
+SAVING = record_type(
     [
         ("idle", "i8"),  # above 0: not used because it needs more memory than it frees
         ("cleared", "f8"),  # memory freed, times how long it would have been in use
@@ -105,9 +107,9 @@ SAVING = np.dtype(
     ]
 )
 #: The part of `Core.timers` that is the heap of one timer.
-HEAP = np.dtype([("start", "i8"), ("room", "i8"), ("length", "i8")])
+HEAP = record_type([("start", "i8"), ("room", "i8"), ("length", "i8")])
 
-SLOT = np.dtype(
+SLOT = record_type(
     [
         ("seq", "i8"),  # unique over all rows and groups
         ("row", "i8"),  # place in the payload, -1 if it has none
@@ -121,20 +123,18 @@ SLOT = np.dtype(
         ("sampled", "i1"),
         ("kept", "i1"),  # held only because it is sampled
         ("dirty", "i1"),  # its status changed since the mark
-    ],
-    align=True,
+    ]
 )
-LINK = np.dtype(
+LINK = record_type(
     [
         ("base", "i8"),  # RIDS: the count or time of its arrival; BY: how many came later
         ("value", "i8"),  # the attribute whose order matters
         ("next", "i4"),
         ("prev", "i4"),
         ("group", "i4"),
-    ],
-    align=True,
+    ]
 )
-GROUP = np.dtype(
+GROUP = record_type(
     [
         ("hash", "u8"),
         ("stamp", "i8"),
@@ -147,25 +147,23 @@ GROUP = np.dtype(
         ("closed", "i1"),  # no future parent has this key (condition C3 of theorem 5.1)
         ("dirty", "i1"),
         ("kept", "i1"),  # not closed only because it is sampled
-    ],
-    align=True,
+    ]
 )
 #: A row that a constraint dropped.
-SHED_ROW = np.dtype(
+SHED_ROW = record_type(
     [
         ("row", "i8"),
         ("time", "i8"),
         ("at", "i8"),  # how many newcomers of the batch had been processed
         ("stream", "i2"),
         ("why", "i2"),  # the constraint, or CLEARED
-    ],
-    align=True,
+    ]
 )
-DEPARTED_GROUP = np.dtype([("edge", "u8"), ("hash", "u8")])
+DEPARTED_GROUP = record_type([("edge", "u8"), ("hash", "u8")])
 #: A heap node. `rank` is the value to pass; `item` is a slot or a group, and `seq` its number.
 TIMER = ranked_type(np.dtype(np.int64))
 #: A running maximum: when it was reached, in rows or time, and its value.
-RECORD = np.dtype([("at", "i8"), ("value", "i8")])
+RECORD = record_type([("at", "i8"), ("value", "i8")])
 
 
 class Plan(NamedTuple):
@@ -236,7 +234,7 @@ class Core(NamedTuple):
     slots: Array
     links: Array  # by slot and link
     groups: Array
-    table: Array  # hash table with open addressing: group + 1
+    table: Array  # hash table of the groups (see `kernel/hash_table.py`)
     free: Array  # unused slots
     free_groups: Array  # unused groups
     stack: Array  # slots whose new status is to be propagated

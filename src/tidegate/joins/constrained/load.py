@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tidegate.joins.constrained.deadlines import wait
 from tidegate.joins.constrained.layout import (
     CHILD,
@@ -22,20 +20,17 @@ from tidegate.joins.constrained.synopses import (
     on_trial,
     remember,
 )
+from tidegate.kernel import hash_table
 from tidegate.kernel.compiling import Array, entry_point
-from tidegate.kernel.heap import put, sift_up
+from tidegate.kernel.heap import push
 
 
 @entry_point
 def rehash(core: Core) -> None:
     """Insert all groups into a new table."""
-    mask = np.uint64(core.table.shape[0] - 1)
     for group in range(core.scalars[0].groups):
         if core.groups[group].stamp >= 0:
-            at = core.groups[group].hash & mask
-            while core.table[at] != 0:
-                at = (at + np.uint64(1)) & mask
-            core.table[at] = group + 1
+            hash_table.add(core.table, core.groups[group].hash, group)
 
 
 @entry_point
@@ -48,8 +43,7 @@ def tidy_timer(core: Core, plan: Plan, timer: int, of_groups: bool) -> None:
         item = heap[i].item
         alive = core.groups[item].stamp if of_groups else core.slots[item].seq
         if alive == heap[i].seq:
-            put(heap, size, heap[i].rank, heap[i].seq, item)
-            sift_up(heap, size)
+            push(heap, size, heap[i].rank, heap[i].seq, item)
             size += 1
     own.length = size
 

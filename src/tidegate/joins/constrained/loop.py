@@ -186,6 +186,8 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
             if plan.ca[edge] >= 0:
                 cluster(core, plan, edge, batch.hashes[i, j], time)
     passes = bits & PASSES
+    if passes:
+        scalars.late += _is_late(core, plan, stream, time)
     if not passes and (plan.ups[stream] == 0 or plan.whole):
         return
     slot = new_slot(core)
@@ -243,6 +245,34 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             if core.groups[group].closed == 1:
                 list_one(core, slot)
         link(core, slot, j, group, role)
+
+
+@inlined
+def _is_late(core: Core, plan: Plan, stream: int, time: int) -> bool:
+    """Return True if partners of a row may have been dropped before it came.
+
+    The horizon of a stream is the earliest time at which rows are expected of it, by `lateness` and
+    `lag`. A row of stream o with a window in time expires when the horizons of all streams but o
+    have reached its end (`_expire`), and it can be in a result with a row of time t only if t is
+    before its end. So a row is late if, for some other stream o with such a window, the horizons of
+    all streams but o, its own among them, are after t. It is also late if it is before its own
+    horizon and a constraint in the time of its stream is used: the constraint drops rows that only
+    earlier rows could join (`deadlines`). Windows in rows end by arrivals, whatever their times.
+    """
+    if time >= core.streams[stream].horizon:
+        return False
+    for c in range(plan.axis.shape[0]):
+        if plan.axis[c] == stream and plan.timed[c] and core.constraints[c].k != NEVER:
+            return True
+    for o in range(core.streams.shape[0]):
+        if o != stream and plan.window_timer[o] >= 0 and plan.rows[o] == 0:
+            passed = True
+            for p in range(core.streams.shape[0]):
+                if p != o and time >= core.streams[p].horizon:
+                    passed = False
+            if passed:
+                return True
+    return False
 
 
 # ---- windows ----------------------------------------------------------------------------------

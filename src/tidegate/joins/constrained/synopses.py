@@ -24,8 +24,10 @@ from tidegate.joins.constrained.layout import (
     Core,
     Plan,
 )
+from tidegate.kernel import hash_table
 from tidegate.kernel.compiling import inlined, inner
-from tidegate.kernel.heap import drop_top, put, sift_up
+from tidegate.kernel.heap import drop_top
+from tidegate.kernel.heap import push as push_node
 
 #: Keys are divided into 64 parts by hash. Parts 62 and 63 are on trial (see `trial_of`).
 _TRIALS = 62
@@ -47,34 +49,23 @@ def mixed(key: Any, edge: int) -> Any:
 @inlined
 def find_group(core: Core, hashed: Any) -> int:
     """Return the group of a mixed hash; -1 if there is none."""
-    mask = np.uint64(core.table.shape[0] - 1)
-    at = hashed & mask
-    while core.table[at] != 0:
-        group = core.table[at] - 1
-        if core.groups[group].hash == hashed:
-            return int(group)
-        at = (at + np.uint64(1)) & mask
-    return -1
+    return hash_table.find(core.table, core.groups["hash"], hashed)
 
 
 @inlined
 def need_group(core: Core, hashed: Any, edge: int) -> int:
     """Return the group of a mixed hash; create it if there is none."""
     scalars = core.scalars[0]
-    mask = np.uint64(core.table.shape[0] - 1)
-    at = hashed & mask
-    while core.table[at] != 0:
-        group = core.table[at] - 1
-        if core.groups[group].hash == hashed:
-            return int(group)
-        at = (at + np.uint64(1)) & mask
+    at = hash_table.place_of(core.table, core.groups["hash"], hashed)
+    if core.table[at] != 0:
+        return hash_table.entry_at(core.table, at)
     if scalars.free_groups > 0:
         scalars.free_groups -= 1
         made = core.free_groups[scalars.free_groups]
     else:
         made = scalars.groups
         scalars.groups += 1
-    core.table[at] = made + 1
+    hash_table.set_entry(core.table, at, hashed, made)
     scalars.seq += 1
     core.groups[made].hash = hashed
     core.groups[made].stamp = scalars.seq
@@ -116,21 +107,7 @@ def maybe_free_group(core: Core, group: int) -> None:
         core.departed_groups[scalars.departed_groups].edge = g.edge
         core.departed_groups[scalars.departed_groups].hash = g.hash
         scalars.departed_groups += 1
-    table = core.table
-    one = np.uint64(1)
-    mask = np.uint64(table.shape[0] - 1)
-    at = g.hash & mask
-    while table[at] != group + 1:
-        at = (at + one) & mask
-    # Close the gap: move entries back that a search would not reach across it.
-    nxt = (at + one) & mask
-    while table[nxt] != 0:
-        home = core.groups[table[nxt] - 1].hash & mask
-        if ((nxt - home) & mask) >= ((nxt - at) & mask):
-            table[at] = table[nxt]
-            at = nxt
-        nxt = (nxt + one) & mask
-    table[at] = 0
+    hash_table.remove(core.table, core.groups["hash"], g.hash)
     core.groups[group].stamp = -1
     core.free_groups[scalars.free_groups] = group
     scalars.free_groups += 1
@@ -435,10 +412,8 @@ def add_timer(core: Core, timer: int, rank: int, seq: int, item: int) -> None:
     """Schedule a check for when a value is passed."""
     own = core.heaps[timer]
     heap = core.timers[own.start : own.start + own.room]
-    size = own.length
-    put(heap, size, rank, seq, item)
-    own.length = size + 1
-    sift_up(heap, size)
+    push_node(heap, own.length, rank, seq, item)
+    own.length += 1
 
 
 @inlined

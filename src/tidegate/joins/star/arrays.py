@@ -29,7 +29,9 @@ class StarTables:
     """The arrays of one join."""
 
     def __init__(self, spec: StarJoin, index: FactIndex, memory: int | None) -> None:
-        self.rules = _rules(spec, memory)
+        end = index.arrays.end[: index.count]
+        ends = spec.dynamic or bool((end < for_ever(spec.unit)).any())
+        self.rules = _rules(spec, memory, links_end=ends)
         n, pools, time = len(spec.streams), self.rules.pools, spec.unit.dtype
         never, ranked = self.rules.never, layout.ranked_type(time)
         self.core = star_layout.Core(
@@ -195,7 +197,7 @@ def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
     return wide
 
 
-def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
+def _rules(spec: StarJoin, memory: int | None, *, links_end: bool) -> star_layout.Rules:
     """Translate the settings of a join for the loop."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
@@ -208,6 +210,8 @@ def _rules(spec: StarJoin, memory: int | None) -> star_layout.Rules:
         budgets=_budgets(2**62 if memory is None else memory, spec.pools),
         windows=np.array([window or 0 for window in spec.windows], spec.unit.dtype),
         lateness=number(spec.lateness),
+        expires=np.array([window is not None or links_end for window in spec.windows], np.bool_),
+        changing=spec.dynamic,
         halflife=number(spec.halflife),
         combine=COMBINES.index(spec.combine) if spec.weighed and n > 1 else -1,
         params=(*spec.params, 0.0, 0.0, 0.0)[:3],

@@ -35,7 +35,7 @@ _ROOM = 1 << 16
 TUPLE_OVERHEAD = 256
 
 #: Counters of the loop.
-_COUNTED = ("out_of_order", "admitted", "rejected", "shed", "expired", "filtered")
+_COUNTED = ("out_of_order", "late", "admitted", "rejected", "shed", "expired", "filtered")
 #: Scalars of the loop that a record stores.
 _SCALARS = ("seq", "epoch", "started")
 #: Fields of a held row in a record, besides its key and payload.

@@ -29,7 +29,8 @@ from tidegate.joins.star.link_index import Facts, active, last_end
 from tidegate.joins.star.match import recount
 from tidegate.joins.star.ranks import pool_of, pull, push, rematch, settle, victim, worth
 from tidegate.kernel.compiling import inlined, inner
-from tidegate.kernel.heap import drop_top, put, sift_up
+from tidegate.kernel.heap import drop_top, sift_up
+from tidegate.kernel.heap import push as push_node
 from tidegate.kernel.layout import BEFORE_PROBE
 
 
@@ -104,6 +105,29 @@ def _expired(core: Core, rules: Rules, stream: int, until: Any) -> bool:
 
 
 @inlined
+def is_late(core: Core, facts: Facts, rules: Rules, stream: int, entry: int, time: Any) -> bool:
+    """Return True if partners of a row may have expired before it came.
+
+    A row of stream o with end e expires when the clocks of all streams but o have reached
+    e + lateness (`_expired`). It can be in a result with a row of time t only if t < e. So a row is
+    late if, for some other stream o whose rows can expire, the clocks of all streams but o, its own
+    among them, are after t + lateness. A row without an active link has no partners, and is not
+    late. If the relation changes, its links may have been forgotten, so it is counted.
+    """
+    if not rules.changing and last_end(facts, stream, entry, time, rules.never) == rules.never:
+        return False
+    for o in range(rules.windows.shape[0]):
+        if o != stream and rules.expires[o]:
+            passed = True
+            for p in range(rules.windows.shape[0]):
+                if p != o and not core.streams[p].clock > time + rules.lateness:
+                    passed = False
+            if passed:
+                return True
+    return False
+
+
+@inlined
 def _overdue(core: Core, rules: Rules, pool: int) -> int:
     """Return the row of a pool that ended first, if only a lagging stream could still join it."""
     best = -1
@@ -155,8 +179,7 @@ def schedule(core: Core, slot: int) -> None:
                 n += 1
         core.streams[stream].due = n
     n = core.streams[stream].due
-    put(due, n, core.slots[slot].until, core.slots[slot].seq, slot)
-    sift_up(due, n)
+    push_node(due, n, core.slots[slot].until, core.slots[slot].seq, slot)
     core.streams[stream].due = n + 1
 
 
@@ -281,7 +304,7 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
             scalars.started, scalars.epoch = 1, epoch
         age = epoch - scalars.epoch
         if age > 512:
-            shrink = math.ldexp(1.0, -min(age, 2000))
+            shrink = math.ldexp(1.0, -int(min(age, 2000)))
             for s in range(core.groups.shape[0]):
                 for e in range(core.groups.shape[1]):
                     core.groups[s, e].rate *= shrink
@@ -296,7 +319,7 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
                     slot = core.heaps[pool, at]
                     core.slots[slot].rank = worth(core, facts, rules, slot)
                     push(core, pool, slot)
-        weight = math.ldexp(1.0, age)
+        weight = math.ldexp(1.0, int(age))
     for i in range(start, stop):
         if batch.slot[i] >= 0:
             group = core.groups[batch.stream[i], batch.entry[i]]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidegate.kernel.compiling import Array
+from tidegate.kernel.records import record_type
 
 #: How held rows are ranked: not at all, by a number fixed at admission, or by a formula of section
 #: 3.2 of the paper. `RATE` ranks by how often partners arrive, weighted by the row's own
@@ -32,7 +33,7 @@ EMIT, ADD, TAKE, COUNT = 2, 1, -1, 0
 
 def scalar_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the single values of a join."""
-    return np.dtype(
+    return record_type(
         [
             ("clock", time),  # the largest time seen
             ("free", "i8"),  # length of `Core.free`
@@ -59,30 +60,29 @@ def scalar_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("paused_slot", "i8"),
             # Counters:
             ("out_of_order", "i8"),
+            ("late", "i8"),  # see `held_rows.is_late`
             ("admitted", "i8"),
             ("rejected", "i8"),
             ("shed", "i8"),
             ("expired", "i8"),
             ("filtered", "i8"),
-        ],
-        align=True,
+        ]
     )
 
 
 def stream_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the values of each stream."""
-    return np.dtype(
+    return record_type(
         [
             ("clock", time),  # the largest time seen of the stream
             ("held", "i8"),  # number of held rows
             ("due", "i8"),  # length of the stream's heap in `Core.due`
-        ],
-        align=True,
+        ]
     )
 
 
 #: The values of each memory pool.
-POOL = np.dtype(
+POOL = record_type(
     [
         ("used", "i8"),  # number of held rows
         ("floor", "f8"),  # the largest rank shed so far
@@ -96,7 +96,7 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
     Nothing can join the row from the time `until` on. Rows are compared by `rank`, `tie`, `matches`
     and `seq`, in this order. `gain` is DGL's priority of the row as it was at the time `last`.
     """
-    return np.dtype(
+    return record_type(
         [
             ("time", time),
             ("until", time),
@@ -118,15 +118,14 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("state", "i2"),
             ("seen", "i1"),
             ("learned", "i1"),
-        ],
-        align=True,
+        ]
     )
 
 
 #: The rows of one stream and key. `rate` counts the arrivals of the key, `sum` adds up their
 #: importance.
-GROUP = np.dtype(
-    [("rate", "f8"), ("sum", "f8"), ("head", "i4"), ("count", "i4"), ("touched", "i4")], align=True
+GROUP = record_type(
+    [("rate", "f8"), ("sum", "f8"), ("head", "i4"), ("count", "i4"), ("touched", "i4")]
 )
 
 
@@ -135,7 +134,7 @@ def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
 
     The entry is valid for rows whose time lies in [since, before).
     """
-    return np.dtype(
+    return record_type(
         [
             ("since", time),
             ("before", time),
@@ -144,8 +143,7 @@ def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("worth", "f8"),
             ("stream", "i4"),
             ("entry", "i4"),
-        ],
-        align=True,
+        ]
     )
 
 
@@ -177,6 +175,8 @@ class Rules(NamedTuple):
     budgets: Array
     windows: Array  # [n]; 0 means unbounded
     lateness: Any
+    expires: Array  # [n]: rows of the stream can expire: its window or its links end
+    changing: bool  # the relation changes, and links that ended may be forgotten
     halflife: Any  # 0 means no decay
     combine: int  # how importance is combined: 0 min, 1 max, 2 sum, 3 product; -1: there is none
     params: Any

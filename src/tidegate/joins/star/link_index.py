@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, prefetch
+from tidegate.kernel import hash_table
+from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined
 
 
 class Facts(NamedTuple):
     """An index of n streams, with room for e keys per stream and f links."""
 
-    table: Array  # [n, slots, 2], open addressing: (hash, entry + 1)
+    table: Array  # [n, slots]: hash tables (see `kernel/hash_table.py`)
     hashes: Array  # [n, e]
     first: Array  # [n, e]: a key's first link, or -1
     begin: Array  # [f]
@@ -26,25 +25,16 @@ class Facts(NamedTuple):
     next: Array  # [f, n]: the next link with the same key of the stream, or -1
 
 
-@inlined
-def _place(table: Array, stream: int, h: Any) -> int:
-    """Return the place of a hash in the table, or the free place where it belongs."""
-    mask = np.uint64(table.shape[1] - 1)
-    at = h & mask
-    while table[stream, at, 1] != 0 and table[stream, at, 0] != h:
-        at = (at + np.uint64(1)) & mask
-    return int(at)
-
-
 @entry_point
 def find(facts: Facts, stream: int, hashes: Array, entries: Array) -> None:
     """Find the entry of each hash; -1 if there is none."""
-    mask = np.uint64(facts.table.shape[1] - 1)
-    row = facts.table[stream]
-    for i in range(hashes.shape[0]):
-        if i + AHEAD < hashes.shape[0]:
-            prefetch(row, 2 * (hashes[i + AHEAD] & mask))
-        entries[i] = np.int64(row[_place(facts.table, stream, hashes[i]), 1]) - 1
+    table, known, n = facts.table[stream], facts.hashes[stream], hashes.shape[0]
+    for i in range(n):
+        if i + 2 * AHEAD < n:
+            hash_table.prefetch_place(table, hashes[i + 2 * AHEAD])
+        if i + AHEAD < n:
+            hash_table.prefetch_hash(table, known, hashes[i + AHEAD])
+        entries[i] = hash_table.find(table, known, hashes[i])
 
 
 @entry_point
@@ -53,15 +43,15 @@ def intern(facts: Facts, stream: int, hashes: Array, entries: Array, used: int) 
 
     The table has room for all of them.
     """
+    table, known = facts.table[stream], facts.hashes[stream]
     for i in range(hashes.shape[0]):
-        at = _place(facts.table, stream, hashes[i])
-        if facts.table[stream, at, 1] == 0:
-            facts.table[stream, at, 0] = hashes[i]
-            facts.table[stream, at, 1] = np.uint64(used + 1)
-            facts.hashes[stream, used] = hashes[i]
+        at = hash_table.place_of(table, known, hashes[i])
+        if table[at] == 0:
+            hash_table.set_entry(table, at, hashes[i], used)
+            known[used] = hashes[i]
             facts.first[stream, used] = -1
             used += 1
-        entries[i] = np.int64(facts.table[stream, at, 1]) - 1
+        entries[i] = hash_table.entry_at(table, at)
     return used
 
 

@@ -14,6 +14,7 @@ from tidegate.joins.star.held_rows import (
     expire,
     fit,
     hold,
+    is_late,
     link,
     observe,
     release,
@@ -36,7 +37,7 @@ from tidegate.joins.star.layout import (
 from tidegate.joins.star.link_index import Facts, last_end
 from tidegate.joins.star.match import join_partners
 from tidegate.kernel.compiling import Array, entry_point, inlined
-from tidegate.kernel.heap import put, sift_up
+from tidegate.kernel.heap import push
 from tidegate.kernel.layout import AFTER_PROBE, DONE, OUTPUT_FULL
 
 
@@ -133,8 +134,11 @@ def run(
             scalars.tick_from, scalars.tick_to, scalars.at = start, stop, start
             scalars.rated += 1
             for i in range(start, stop):
-                scalars.out_of_order += time < core.streams[batch.stream[i]].clock
-                _advance_clock(core, batch.stream[i], time)
+                stream = batch.stream[i]
+                if time < core.streams[stream].clock:
+                    scalars.out_of_order += 1
+                    scalars.late += is_late(core, facts, rules, stream, batch.entry[i], time)
+                _advance_clock(core, stream, time)
             end_facts(core, facts, rules)
             expire(core, facts, rules, batch)
             scalars.first_new = scalars.seq
@@ -223,6 +227,5 @@ def note_ends(core: Core, facts: Facts, fact: Array) -> None:
     scalars = core.scalars[0]
     for i in range(fact.shape[0]):
         n = scalars.ending
-        put(core.ending, n, facts.end[fact[i]], fact[i], fact[i])
-        sift_up(core.ending, n)
+        push(core.ending, n, facts.end[fact[i]], fact[i], fact[i])
         scalars.ending = n + 1

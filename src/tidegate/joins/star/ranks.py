@@ -9,10 +9,12 @@ from __future__ import annotations
 from tidegate.joins.star.layout import DGL, DIMPPROB, MEMO, RATE, Core, Rules
 from tidegate.joins.star.link_index import Facts, active
 from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.heap import push_item, remove_item, settle_item
 
 
 @inlined
 def _lower(core: Core, a: int, b: int) -> bool:
+    """Return True if the rank of slot a is lower than that of slot b."""
     x, y = core.slots[a], core.slots[b]
     if x.rank != y.rank:
         return bool(x.rank < y.rank)
@@ -26,50 +28,24 @@ def _lower(core: Core, a: int, b: int) -> bool:
 @inner
 def settle(core: Core, slot: int) -> None:
     """Restore the heap order after the rank of a slot has changed."""
-    queue, at = core.slots[slot].queue, core.slots[slot].place
-    heap, n = core.heaps[queue], core.sizes[queue]
-    while at > 0:
-        up = (at - 1) >> 1
-        if not _lower(core, slot, heap[up]):
-            break
-        heap[at] = heap[up]
-        core.slots[heap[at]].place = at
-        at = up
-    while True:
-        down = 2 * at + 1
-        if down >= n:
-            break
-        if down + 1 < n and _lower(core, heap[down + 1], heap[down]):
-            down += 1
-        if not _lower(core, heap[down], slot):
-            break
-        heap[at] = heap[down]
-        core.slots[heap[at]].place = at
-        at = down
-    heap[at] = slot
-    core.slots[slot].place = at
+    queue = core.slots[slot].queue
+    settle_item(core.heaps[queue], core.sizes[queue], core.slots, slot, _lower, core)
 
 
 @inner
 def push(core: Core, queue: int, slot: int) -> None:
     """Add a slot to a heap."""
     core.slots[slot].queue = queue
-    core.slots[slot].place = core.sizes[queue]
-    core.heaps[queue, core.sizes[queue]] = slot
+    push_item(core.heaps[queue], core.sizes[queue], core.slots, slot, _lower, core)
     core.sizes[queue] += 1
-    settle(core, slot)
 
 
 @inner
 def pull(core: Core, slot: int) -> None:
     """Remove a slot from its heap."""
-    queue, at = core.slots[slot].queue, core.slots[slot].place
+    queue = core.slots[slot].queue
+    remove_item(core.heaps[queue], core.sizes[queue], core.slots, slot, _lower, core)
     core.sizes[queue] -= 1
-    last = core.heaps[queue, core.sizes[queue]]
-    if last != slot:
-        core.heaps[queue, at] = last
-        core.slots[last].place = at
-        settle(core, last)
 
 
 @inlined

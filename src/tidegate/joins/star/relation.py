@@ -171,7 +171,7 @@ class FactIndex:
     def _empty(self, keys: int, facts: int) -> Facts:
         n = self.streams
         return Facts(
-            table=np.zeros((n, 1 << (2 * keys).bit_length(), 2), np.uint64),
+            table=np.zeros((n, 1 << (2 * keys).bit_length()), np.uint64),
             hashes=np.zeros((n, keys), np.uint64),
             first=np.full((n, keys), -1, np.int32),
             begin=np.empty(facts, self.time),
