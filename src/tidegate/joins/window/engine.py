@@ -125,15 +125,15 @@ class WindowEngine(LoggedEngine):
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
         if clocks is not None:
             stream_clock, number = self._tables.core.stream_clock, self.spec.unit.dtype.type
-            told = [stream_clock[s] if t is None else number(t) for s, t in enumerate(clocks)]
-            self._advance(*told)
+            times = [stream_clock[s] if t is None else number(t) for s, t in enumerate(clocks)]
+            self._advance(*times)
 
-    def _advance(self, *told: Any) -> None:
+    def _advance(self, *times: Any) -> None:
         """Advance the clocks of the streams, and shed rows if a budget falls by then."""
         core, out = self._tables.core, self._output(0, pairs=0)
         core.ints[layout.SHED] = 0
         evicted = core.ints[layout.EVICTED]
-        window.advance(core, self._rules, out, *told)
+        window.advance(core, self._rules, out, *times)
         if core.ints[layout.EVICTED] > evicted:
             self._note_shed(out)
             self._sweep(tight=self._overweight)
@@ -375,13 +375,13 @@ class WindowEngine(LoggedEngine):
                 own = mine[part]
                 rows = self._payload[s].take(out.shed_row[own])
                 why = np.where(out.shed_held[own], "shed", "rejected")
-                self._depart(s, rows, out.shed_time[own], why)
+                self._record_shed(s, rows, out.shed_time[own], why)
 
     def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
         """Record prepared rows that were dropped before they reached the join."""
-        self._depart(side, payload_of(batch), when, np.full(batch.num_rows, why))
+        self._record_shed(side, payload_of(batch), when, np.full(batch.num_rows, why))
 
-    def _depart(
+    def _record_shed(
         self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
     ) -> None:
         if rows.num_rows == 0:

@@ -85,8 +85,8 @@ class QueueEngine(LoggedEngine):
         self._arrived += sum(batch.num_rows for side in inputs for batch in side)
         new = [self._add(side, inputs[side]) for side in range(2)]
         known = [clock for clock in clocks or () if clock is not None]
-        told = max(known) if known else None
-        yield from self._run(np.concatenate([self._tick, *new]), told, clocks, close=False)
+        clock = max(known) if known else None
+        yield from self._run(np.concatenate([self._tick, *new]), clock, clocks, close=False)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Close the open tick and process all waiting rows."""
@@ -96,7 +96,7 @@ class QueueEngine(LoggedEngine):
     def _run(
         self,
         newcomers: NDArray[Any],
-        told: int | float | None,
+        clock: int | float | None,
         clocks: Clocks | None,
         *,
         close: bool,
@@ -113,7 +113,7 @@ class QueueEngine(LoggedEngine):
         number = self.spec.unit.dtype.type
         why, handed = -1, 0
         while why != kernel.DONE:
-            why = kernel.run(queue, self._rules, number(told or 0), told is not None, close)
+            why = kernel.run(queue, self._rules, number(clock or 0), clock is not None, close)
             if why == kernel.TOO_MANY_KEYS:
                 queue.ints[kernel.IDLE] = self._statistics.forget(queue.queued)
             elif why == kernel.OVERFLOW:
@@ -130,10 +130,10 @@ class QueueEngine(LoggedEngine):
             yield from self._join.end()
         else:
             chosen = items[np.sort(taken)]
-            told_join = self._told(clocks)
-            if len(chosen) or told_join is not None:
+            join_clocks = self._join_clocks(clocks)
+            if len(chosen) or join_clocks is not None:
                 given = [self._pieces_of(side, chosen) for side in range(2)]
-                yield from self._join.feed(given, told_join)
+                yield from self._join.feed(given, join_clocks)
         self._sweep()
 
     def _add(self, side: int, batches: Sequence[pa.RecordBatch]) -> NDArray[Any]:
@@ -223,7 +223,7 @@ class QueueEngine(LoggedEngine):
             self._statistics.first = int(ints[kernel.EPOCH])
         self._statistics.tidy()
 
-    def _told(self, clocks: Clocks | None) -> Clocks | None:
+    def _join_clocks(self, clocks: Clocks | None) -> Clocks | None:
         """Return the clocks for the join: none is later than a waiting row.
 
         The content of an integrated queue must not depend on where a batch ends.
