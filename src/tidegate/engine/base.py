@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 FLOWS = (
     "arrived",
     "out_of_order",
+    "late",
     "null_keys",
     "null_times",
     "filtered",

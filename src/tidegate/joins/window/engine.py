@@ -17,12 +17,13 @@ from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, p
 from tidegate.engine.state_codec import from_bytes, in_pieces, pieces_of, to_bytes
 from tidegate.joins.window import loop as window
 from tidegate.joins.window import victims
-from tidegate.joins.window.arrays import Tables, windows_of
+from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.kernel import layout
 from tidegate.kernel.order import tick_order
+from tidegate.kernel.records import plain
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 from tidegate.settings.schedules import Step
@@ -46,29 +47,24 @@ _HELD = {
     "last": None,
 }
 _DEFAULTS = {"size": 1, "rank": 0.0, "gain": 0.0, "last": 0}
-#: What a record keeps of the loop's numbers.
+#: The numbers of the loop that a record keeps, and their fields in `layout.SCALARS`.
 _SCALARS = {
-    "seq": layout.SEQ,
-    "epoch": layout.EPOCH,
-    "started": layout.STARTED,
-    "census": layout.CENSUS_SEQ,
-    "fit": layout.REDRAWN,
-    "thinned": layout.THINNED,
-    "change": layout.CHANGE,
-    "ring_from": layout.RING_FROM,
-    "ring_to": layout.RING_TO,
+    "seq": "seq",
+    "epoch": "epoch",
+    "started": "started",
+    "census": "census_seq",
+    "fit": "fit_seq",
+    "thinned": "thinned",
+    "change": "change",
+    "ring_from": "ring_from",
+    "ring_to": "ring_to",
 }
 #: How many ghosts there are at the most, and what is told apart besides their age.
 _GHOSTS = 1024
 _FEATURES = {"levels": 12, "trends": 10}
 
-_COUNTED = {
-    "out_of_order": layout.OUT_OF_ORDER,
-    "admitted": layout.ADMITTED,
-    "rejected": layout.REJECTED,
-    "shed": layout.EVICTED,
-    "expired": layout.EXPIRED,
-}
+#: The counters of the loop, which are fields of `layout.SCALARS`.
+_COUNTED = ("out_of_order", "late", "admitted", "rejected", "shed", "expired")
 
 
 class WindowEngine:
@@ -133,10 +129,10 @@ class WindowEngine:
     def _advance(self, *told: Any) -> None:
         """Hear how far the streams have come, and see to what that makes leave."""
         core, out = self._tables.core, self._output(0, pairs=0)
-        core.ints[layout.SHED] = 0
-        evicted = core.ints[layout.EVICTED]
+        core.scalars[0].noted = 0
+        evicted = core.scalars[0].shed
         window.advance(core, self._rules, out, *told)
-        if core.ints[layout.EVICTED] > evicted:
+        if core.scalars[0].shed > evicted:
             self._note_shed(out)
             self._sweep(tight=self._overweight)
 
@@ -160,7 +156,7 @@ class WindowEngine:
         self._rules = final._replace(budgets=both, changes=first)
         self._tables.allow(self._rules)
         self._advance(*stream_clock)
-        self._tables.core.ints[layout.CHANGE] = 0
+        self._tables.core.scalars[0].change = 0
         self._rules = final
         self._tables.allow(final)
 
@@ -169,7 +165,7 @@ class WindowEngine:
         new = self._rules_for(memory)
         budgets = new.budgets if memory else np.zeros_like(new.budgets)
         self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
-        self._tables.core.ints[layout.CHANGE] = 0
+        self._tables.core.scalars[0].change = 0
         self._tables.allow(self._rules)
         self.budget_update = number, memory
 
@@ -193,7 +189,7 @@ class WindowEngine:
         batch, order, left = self._batch(given, waiting, first)
         core = self._tables.core
         opened = _opened(batch)
-        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
+        self._tables.begin_batch()
         out = self._output(len(order))
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -368,7 +364,7 @@ class WindowEngine:
     # ---- what was shed, and counters ----------------------------------------------------------
 
     def _note_shed(self, out: layout.Output) -> None:
-        n = int(self._tables.core.ints[layout.SHED])
+        n = int(self._tables.core.scalars[0].noted)
         for s in range(2):
             mine = np.flatnonzero(out.shed_side[:n] == s)
             if len(mine) == 0:
@@ -417,15 +413,15 @@ class WindowEngine:
 
     def take_counters(self) -> dict[str, int | float]:
         """Flows since the last call, and gauges as they are now."""
-        ints = self._tables.core.ints
-        for name, at in _COUNTED.items():
-            self._flows[name] += int(ints[at])
-            ints[at] = 0
+        scalars = self._tables.core.scalars[0]
+        for name in _COUNTED:
+            self._flows[name] += int(scalars[name])
+            scalars[name] = 0
         taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         left, right = self._tables.held_on(0), self._tables.held_on(1)
-        allowed = self._shares[int(ints[layout.CHANGE])]
+        allowed = self._shares[int(scalars.change)]
         if allowed is not None:
             taken["allowed"] = allowed
         return taken | {
@@ -444,7 +440,7 @@ class WindowEngine:
     @property
     def _overweight(self) -> bool:
         """Whether dead rows take more than what is set aside for them."""
-        budgets = self._tables.core.ints[layout.BUDGET :][: self._rules.pools]
+        budgets = self._tables.core.pools["budget"][: self._rules.pools]
         return self.spec.in_bytes and self._bytes() > sum(budgets.tolist())
 
     # ---- state --------------------------------------------------------------------------------
@@ -452,8 +448,8 @@ class WindowEngine:
     def changes(self) -> bytes:
         """What has changed since the last record was made."""
         core = self._tables.core
-        rewritten = bool(core.ints[layout.REWRITTEN])
-        gone = pa.array(core.gone[: core.ints[layout.GONE]].copy())
+        rewritten = bool(core.scalars[0].rewritten)
+        gone = pa.array(core.gone[: core.scalars[0].gone].copy())
         new = self._tables.unmarked()
         parts = {
             "gone": pa.record_batch([gone], ["seq"]),
@@ -503,10 +499,10 @@ class WindowEngine:
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
-        scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
+        scalars = {name: int(core.scalars[0][field]) for name, field in _SCALARS.items()}
         clocks = {"clock": core.clock[0].item(), "heard": core.stream_clock.tolist()}
-        names = ("floor", "model", "quality")
-        model = {name: getattr(core, name).tolist() for name in names}
+        model = {"floor": core.floor.tolist(), "model": plain(core.model)[0].tolist()}
+        model["quality"] = plain(core.quality).tolist()
         queue = self._candidates.head(core)
         return {**clocks, **model, **scalars, **queue, "order": self.budget_update}
 
@@ -555,10 +551,10 @@ class WindowEngine:
         core.clock[0] = head["clock"]
         core.stream_clock[:] = head["heard"]
         core.floor[:] = head["floor"]
-        core.model[:] = head["model"]
-        core.quality[:] = head["quality"]
-        for name, at in _SCALARS.items():
-            core.ints[at] = head[name]
+        plain(core.model)[0] = head["model"]
+        plain(core.quality)[:] = head["quality"]
+        for name, field in _SCALARS.items():
+            core.scalars[0][field] = head[name]
         self._tables.set_budget()
         if head.get("order") is not None:
             self._allow(*head["order"])
@@ -604,12 +600,7 @@ class WindowEngine:
             else:
                 columns[name] = np.full(total, _DEFAULTS[name], dtype)
         live = ~np.isin(columns["seq"], departed)
-        other, lateness = self._tables.core.stream_clock[1 - side], self._rules.lateness
-        lengths = windows_of(self._rules, side, columns["time"])
-        if side == 0:
-            live &= ~((lengths != 0) & (other >= columns["time"] + lengths + lateness))
-        else:
-            live &= ~((lengths != 0) & (other - lengths - lateness >= columns["time"]))
+        live &= ~past(self._rules, side, columns["time"], self._tables.core.stream_clock[1 - side])
         rows = np.flatnonzero(live)
         return {name: column[rows] for name, column in columns.items()} | {
             "row": rows,
