@@ -14,7 +14,6 @@ from benchmarks.report import Section, Table
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
-from tidegate.kernel.layout import TIMES
 from tidegate.policies import IJoin
 from tidegate.quality import fairness
 
@@ -90,9 +89,7 @@ def measure(tables: Tables, memory: int, window: int, policy: IJoin) -> Kept:
     early = shed.column("shed_at").to_numpy() - came
     stays = np.concatenate([early, np.full(2 * len(tables[0]) - len(early), window)])
     drops = found["shed"] + found["rejected"]
-    anew = (
-        engine._tables.core.quality[:, TIMES].sum() if policy.recompute != "successive" else drops
-    )
+    anew = engine._tables.core.quality["times"].sum() if policy.recompute != "successive" else drops
     return Kept(found["importance"], found["results"], fairness(stays), drops, anew, seconds)
 
 

@@ -13,7 +13,6 @@ from tidegate.engine.payload import Payload
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
-from tidegate.kernel import layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 STREAM = pa.schema([("k", pa.int64()), ("t", pa.int64())])
@@ -158,5 +157,5 @@ def test_keys_are_told_apart_though_most_of_their_bits_are_equal(
         tables.core.groups["count"][[2 * entry for entry in held]] = 1
         tables._sweep()
         known = {hash_: entry for hash_, entry in known.items() if entry in held}
-        free = int(tables.core.ints[layout.ENTRIES]) - len(held)
-        assert tables.core.ints[layout.FREE_ENTRIES] == free
+        free = int(tables.core.scalars[0].entries) - len(held)
+        assert tables.core.scalars[0].free_entries == free

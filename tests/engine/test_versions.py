@@ -23,14 +23,14 @@ def test_updates_carry_the_version_of_their_format() -> None:
 
 def test_files_of_a_pool_carry_their_version(tmp_path: Path) -> None:
     budget_updates.write(tmp_path, 1, (4, 5), 9)
-    budget_updates.note(tmp_path, ((1, 4), (1, 5)))
-    budget_updates.own(tmp_path, "mine")
+    budget_updates.save_confirmed(tmp_path, ((1, 4), (1, 5)))
+    budget_updates.take_ownership(tmp_path, "mine")
     names = ("00000001.json", ".followed", ".owner")
     files = [json.loads((tmp_path / name).read_text()) for name in names]
     assert [file["version"] for file in files] == [UPDATE_VERSION] * 3
     for _ in range(2):
         assert budget_updates.latest(tmp_path, 9) == (1, (4, 5))
-        assert budget_updates.noted(tmp_path) == ((1, 4), (1, 5))
+        assert budget_updates.load_confirmed(tmp_path) == ((1, 4), (1, 5))
         assert budget_updates.owner(tmp_path) == "mine"
         # Version 0 had the content alone.
         (tmp_path / ".followed").write_text("[[1, 4], [1, 5]]")

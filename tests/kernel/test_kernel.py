@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.kernel import compiling
-from tidegate.kernel.hashing import hash_bytes, sum_runs
+from tidegate.kernel import compiling, hashing
+from tidegate.kernel.hashing import fold, hash_bytes, sum_runs
 from tidegate.kernel.order import tick_order
 
 row = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 2), st.integers(0, 5))
@@ -61,9 +65,38 @@ def test_runs_add_up() -> None:
     assert sum_runs(np.array([1, 2, 3, 4]), np.array([0, 0, 3, 4])).tolist() == [0, 6, 4]
 
 
+@pytest.mark.skipif(not compiling._COMPILES, reason="nothing is compiled")
 def test_the_cache_on_disk_knows_all_sources() -> None:
     """A change in any kernel file invalidates the cache of compiled code."""
     from tidegate.joins.window.loop import advance
 
     stamp = advance._cache._cache_file._source_stamp  # type: ignore[attr-defined]
     assert stamp == compiling._SOURCES
+
+
+PINNED = [
+    ["0000000000000000", "0000000000000000", "e220a8397b1dcdaf", "6061eff69a95c91c"],
+    ["4179b061e0c0e0d0", "9e3779b9e17d05ac", "910a2dec89025cc1", "b363156e3b9e69a5"],
+    ["3efdea49c590f4ec", "0c93a7b7967e0f2c", "157a3807a48faa9d", "1a6768e4472e7e18"],
+]
+PINNED_FOLDS = ["463c261c6e34b3aa", "d1158931b57d7afb"]
+
+
+@numba.njit
+def mixed(words: Any, out: Any) -> None:
+    for i in range(words.shape[0]):
+        out[i, 0] = hashing.mix(words[i])
+        out[i, 1] = hashing.multiply_shift(words[i], hashing.GOLDEN)
+        out[i, 2] = hashing.splitmix64(words[i], 1)
+        out[i, 3] = hashing.splitmix64(words[i], np.int64(-3))
+
+
+def test_mixers_are_what_checkpoints_were_written_with() -> None:
+    words = np.array([0, 1, 0x0123456789ABCDEF], np.uint64)
+    out = np.zeros((3, 4), np.uint64)
+    with np.errstate(over="ignore"):
+        mixed(words, out)
+    state = np.array([0, 1], np.uint64)
+    fold(state, np.array([5, 2**64 - 1], np.uint64))
+    assert [[f"{word:016x}" for word in row] for row in out.tolist()] == PINNED
+    assert [f"{word:016x}" for word in state.tolist()] == PINNED_FOLDS

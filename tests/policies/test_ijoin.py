@@ -12,7 +12,6 @@ import tidegate as tg
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
-from tidegate.kernel.layout import TIMES
 
 
 def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> tuple[float, int]:
@@ -24,7 +23,7 @@ def run(left: pa.Table, right: pa.Table, policy: tg.IJoin, **settings: Any) -> t
     inputs = [[job.prepare(s, b)[0] for b in t.to_batches()] for s, t in enumerate((left, right))]
     for _ in engine.feed(inputs):
         pass
-    times = engine._tables.core.quality[:, TIMES].sum()
+    times = engine._tables.core.quality["times"].sum()
     return float(engine.take_counters()["importance"]), int(times)
 
 

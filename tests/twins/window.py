@@ -71,21 +71,29 @@ def in_force(value: Any, time: Time) -> Any:
     return found
 
 
-def joined(lefts: Sequence[Row], rights: Sequence[Row], windows: Windows) -> Pairs:
+def in_windows(left: Time, right: Time, windows: Windows, closed: bool = False) -> bool:
+    """Say whether a left and a right row of these times join; a closed window has its end."""
+    end = left + in_force(windows[LEFT], left)
+    start = left - in_force(windows[RIGHT], right)
+    return bool(start <= right <= end if closed else start < right < end)
+
+
+def joined(
+    lefts: Sequence[Row], rights: Sequence[Row], windows: Windows, closed: bool = False
+) -> Pairs:
     """Pairs of a left row of the one list and a right row of the other that join."""
     return [
         (x.uid, y.uid)
         for x in lefts
         for y in rights
         if x.side == LEFT and y.side == RIGHT and x.key == y.key
-        if y.time < x.time + in_force(windows[LEFT], x.time)
-        if y.time > x.time - in_force(windows[RIGHT], y.time)
+        if in_windows(x.time, y.time, windows, closed)
     ]
 
 
-def exact(rows: Sequence[Row], windows: Windows) -> Counter[tuple[int, int]]:
+def exact(rows: Sequence[Row], windows: Windows, closed: bool = False) -> Counter[tuple[int, int]]:
     """Give the multiset of all pairs, as an unlimited memory finds them."""
-    return Counter(joined(rows, rows, windows))
+    return Counter(joined(rows, rows, windows, closed))
 
 
 class NaiveJoin:
@@ -93,7 +101,8 @@ class NaiveJoin:
 
     `windows` are (left's, right's), `memory` counts tuples or, `in_bytes`, sizes (None keeps
     everything), `split` is the left's share of it (None: one shared pool). Windows and memory may
-    be lists of (from this time on, value).
+    be lists of (from this time on, value). `times` are all times that rows may have; only with them
+    late rows are counted.
     """
 
     def __init__(
@@ -106,12 +115,18 @@ class NaiveJoin:
         split: float | None = None,
         shed_when: str = "after-probe",
         lateness: Time = 0,
+        closed: bool = False,
+        times: Sequence[Time] = (),
     ) -> None:
         if shed_when not in SHED_WHEN:
             raise ValueError(f"moment must be one of {SHED_WHEN}, not {shed_when!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
         ranker.join = self
         self.split, self.shed_when, self.lateness = split, shed_when, lateness
+        self.closed, self.times = closed, times
+        self.seen: list[Row] = []
+        self.late = 0  # rows of which a partner, had it come, could have expired
+        self.missed = 0  # rows of which a partner that came has expired
         steps = memory if isinstance(memory, Sequence) else [(0, memory)]
         self.budgets = self._budgets(steps[0][1])
         self.changes = list(steps[1:])  # those of the memory that have not come yet
@@ -142,6 +157,7 @@ class NaiveJoin:
         for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
             tick = list(group)
             late = self.clock is not None and time < self.clock
+            self._count_late(tick)
             pairs += self._advance([(row.side, time) for row in tick])
             assert self.clock is not None
             self.ranker.begin(self.clock)
@@ -154,6 +170,25 @@ class NaiveJoin:
             else:
                 pairs += self._admit_then_probe(tick)
         return pairs + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
+
+    def _count_late(self, tick: list[Row]) -> None:
+        """Count the rows of a tick of which partners have expired, or could have."""
+        for row in tick:
+            other, clock = 1 - row.side, self.stream_clock[row.side]
+            self.late += any(
+                self._meets(row, other, time) and self._past(other, time, clock)
+                for time in self.times
+            )
+            self.missed += any(
+                p.side == other and self._meets(row, other, p.time) and self._dead(p)
+                for p in self.seen
+            )
+        self.seen += tick
+
+    def _meets(self, row: Row, other: int, time: Time) -> bool:
+        """Say whether a row joins one of the other side and this time."""
+        left, right = (time, row.time) if other == LEFT else (row.time, time)
+        return in_windows(left, right, self.windows, self.closed)
 
     def finish(self) -> Pairs:
         """No more input: close the open tick."""
@@ -178,27 +213,30 @@ class NaiveJoin:
 
     def _dead(self, row: Row) -> bool:
         """Whether no row of the other stream can join it any more, if that one is in order."""
-        return self._past(row, self.stream_clock[1 - row.side])
+        return self._past(row.side, row.time, self.stream_clock[1 - row.side])
 
     def _overdue(self, row: Row) -> bool:
         """Whether it would be dead if both streams had come as far as the clock."""
         assert self.clock is not None
-        return self._past(row, self.clock)
+        return self._past(row.side, row.time, self.clock)
 
-    def _past(self, row: Row, time: Time) -> bool:
-        window = in_force(self.windows[row.side], row.time)
-        if row.side == LEFT:
-            return bool(time >= row.time + window + self.lateness)
-        return bool(time - window - self.lateness >= row.time)
+    def _past(self, side: int, time: Time, clock: Time) -> bool:
+        """Say whether a row of this side and time has left its window by a clock."""
+        window = in_force(self.windows[side], time)
+        if side == LEFT:
+            end = time + window + self.lateness
+            return bool(clock > end if self.closed else clock >= end)
+        start = clock - window - self.lateness
+        return bool(start > time if self.closed else start >= time)
 
     def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
         """Newcomers against others, and newcomers of the two sides against each other."""
         if not newcomers or self.clock is None:
             return []
         pairs = (
-            joined(newcomers, newcomers, self.windows)
-            + joined(newcomers, others, self.windows)
-            + joined(others, newcomers, self.windows)
+            joined(newcomers, newcomers, self.windows, self.closed)
+            + joined(newcomers, others, self.windows, self.closed)
+            + joined(others, newcomers, self.windows, self.closed)
         )
         held = {h.row.uid: h.row for h in self.held}
         new = {row.uid for row in newcomers}

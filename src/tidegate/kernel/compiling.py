@@ -240,5 +240,7 @@ def _plain_ones(word: Any) -> int:
     return int(word).bit_count()
 
 
-ones: Callable[[Any], int] = intrinsic(_ones) if _COMPILES else _plain_ones
-prefetch: Callable[[Array, Any], None] = intrinsic(_prefetch) if _COMPILES else _plain_prefetch
+ones = cast(Callable[[Any], int], intrinsic(_ones) if _COMPILES else _plain_ones)
+prefetch = cast(
+    Callable[[Array, Any], None], intrinsic(_prefetch) if _COMPILES else _plain_prefetch
+)

@@ -1,4 +1,4 @@
-"""64-bit hashes of columns, computed from their raw buffers."""
+"""Mix 64-bit words, and hash columns from their raw buffers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,42 @@ import numpy as np
 
 from tidegate.kernel.compiling import Array, allocating, entry_point, inlined
 
+#: Odd factors whose products spread a word's bits: 2^64 over the golden ratio, and one more.
+GOLDEN, FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+
 
 @inlined
-def _mix(h: Any) -> Any:
+def multiply_shift(word: Any, factor: Any) -> Any:
+    """Multiply a word, and mix the upper half of the product into the lower."""
+    word *= factor
+    return word ^ (word >> np.uint64(32))
+
+
+@inlined
+def mix(word: Any) -> Any:
     """Apply a bijection of 64 bits whose output bits all depend on all input bits."""
-    h ^= h >> np.uint64(32)
-    h *= np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(32)
-    h *= np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(32)
-    return h
+    word ^= word >> np.uint64(32)
+    return multiply_shift(multiply_shift(word, FACTOR), FACTOR)
+
+
+@inlined
+def splitmix64(word: Any, number: Any) -> Any:
+    """Return word number `number` of the random sequence that begins at a word.
+
+    Steele, Lea and Flood (2014), with the constants of their reference implementation. Samples that
+    are held in checkpoints depend on it.
+    """
+    z = np.uint64(word) + np.uint64(number) * GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 @entry_point
 def fold(state: Array, words: Array) -> None:
     """Mix one word into each running hash."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
     for i in range(state.shape[0]):
-        state[i] = _mix((state[i] + golden) ^ _mix(words[i] + golden))
+        state[i] = mix((state[i] + GOLDEN) ^ mix(words[i] + GOLDEN))
 
 
 @allocating
@@ -42,10 +60,10 @@ def hash_bytes(data: Array, offsets: Array) -> Array:
             word |= np.uint64(data[j]) << shift
             shift += np.uint64(8)
             if shift == np.uint64(64):
-                h = _mix(h ^ word)
+                h = mix(h ^ word)
                 word = np.uint64(0)
                 shift = np.uint64(0)
-        out[i] = _mix(h ^ word) ^ h
+        out[i] = mix(h ^ word) ^ h
     return out
 
 
@@ -55,10 +73,10 @@ def hash_lists(items: Array, offsets: Array) -> Array:
     n = offsets.shape[0] - 1
     out = np.empty(n, np.uint64)
     for i in range(n):
-        h = _mix(np.uint64(offsets[i + 1] - offsets[i]))
+        h = mix(np.uint64(offsets[i + 1] - offsets[i]))
         for j in range(offsets[i], offsets[i + 1]):
-            h = _mix(h + np.uint64(0x9E3779B97F4A7C15)) ^ items[j]
-        out[i] = _mix(h)
+            h = mix(h + GOLDEN) ^ items[j]
+        out[i] = mix(h)
     return out
 
 

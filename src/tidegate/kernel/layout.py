@@ -34,51 +34,113 @@ FAINTEST = 2.0**-200
 # Why `run` stopped.
 DONE, OUTPUT_FULL, PROBE_TOO_LARGE, TOO_MANY_KEYS = 0, 1, 2, 3
 
-# Places in `Core.ints`.
-FREE = 0  # free slots
-ENTRIES = 1  # entries ever used
-FREE_ENTRIES = 2
-IDLE = 3  # length of `Core.idle`
-STAT_ONLY = 4  # keys that are counted and hold no tuple
-SEQ = 5  # next sequence number
-STARTED = 6  # whether an arrival has been counted
-EPOCH = 7  # epoch whose arrivals weigh 1
-# Since the mark: tuples with a smaller sequence number were held when it was set.
-MARK = 8
-GONE = 9  # length of `Core.gone`
-REWRITTEN = 10  # whether rates were forgotten or rescaled
-# Since the batch began.
-FRESH = 11  # length of `Core.fresh`
-SHED = 12  # early departures noted in the output
-# Counters.
-OUT_OF_ORDER, ADMITTED, REJECTED, EVICTED, EXPIRED = 13, 14, 15, 16, 17
-# Where in a batch the loop is: the tick, its stage, the newcomer, the first sequence number.
-TICK_FROM, TICK_TO, STAGE, AT, NEWCOMERS = 18, 19, 20, 21, 22
-LEARNED = 23  # length of `Core.learned`
-GHOSTS = 24  # length of `Core.ghosts`
-THINNED = 25  # one newcomer in two to the power of this leaves a ghost
-CENSUS_SEQ, REDRAWN = 26, 27  # the sequence numbers at the last census, and at the last fit
-CHANGE = 28  # how many changes of the memory have come
-# One for each pool, or for each side; `BUDGET` is what a pool may hold now.
-USED, FAR, HELD, DUE_FROM, DUE_TO, LATE_DUE, BUDGET = 29, 31, 33, 35, 37, 39, 41
-NEAR_FROM, NEAR_TO = 43, 45  # where in `Core.near` candidates are
-# Length of that heap; how many have come since `near` was filled or, where ranks move, were sought.
-JOINERS, USES = 47, 49
-# Where in `Core.ring` arrivals are that count, by their number, and the first since the mark.
-RING_FROM, RING_TO, RING_MARK = 51, 52, 53
-DETERMINED = 54  # whether priorities were determined anew since the mark
-LINE_FROM, LINE_TO = 55, 57  # by pool: where in the line of joiners candidates are
-INTS = 59
-
 #: How arrivals are counted: a fading count for each key, the arrivals of the last window, or a
 #: sketch.
 FADING, IN_WINDOW, SKETCHED = 0, 1, 2
 #: Rows of a sketch.
 SKETCH_ROWS = 4
 
-# Places in `Core.quality`: drops since priorities were determined, what held tuples have earned
-# since the last drop, its mean over some drops, the highest since then, and how often they were.
-DROPS, EARNED, MEAN, PEAK, TIMES = range(5)
+#: The numbers of a join that there are one of, in `Core.scalars`.
+SCALARS = record_type(
+    [
+        ("free", "i8"),  # number of free slots
+        ("entries", "i8"),  # number of entries ever used
+        ("free_entries", "i8"),  # length of `Core.free_entries`
+        ("idle", "i8"),  # length of `Core.idle`
+        ("stat_only", "i8"),  # number of keys that are counted and hold no row
+        ("seq", "i8"),  # the next sequence number
+        ("started", "i8"),  # whether an arrival has been counted
+        ("epoch", "i8"),  # the epoch whose arrivals weigh 1
+        # Since the mark, at which the last log record was made:
+        ("mark", "i8"),  # rows with a smaller sequence number were held at the mark
+        ("gone", "i8"),  # length of `Core.gone`
+        ("rewritten", "i8"),  # whether rates were forgotten or rescaled
+        ("learned", "i8"),  # length of `Core.learned`
+        ("determined", "i8"),  # whether priorities were recomputed
+        ("ring_mark", "i8"),  # number of the first arrival since the mark
+        # Since the batch began:
+        ("fresh", "i8"),  # length of `Core.fresh`
+        ("noted", "i8"),  # number of rows in `Output.shed_row`
+        # Counters:
+        ("out_of_order", "i8"),  # rows older than the newest row of their stream
+        ("late", "i8"),  # those that came after partners may have expired; see `windows.is_late`
+        ("admitted", "i8"),
+        ("rejected", "i8"),
+        ("shed", "i8"),
+        ("expired", "i8"),
+        # Where in a batch the loop is:
+        ("tick_from", "i8"),  # the current tick begins here
+        ("tick_to", "i8"),  # and ends before here
+        ("stage", "i8"),  # the next stage of the tick; see the loop
+        ("at", "i8"),  # the next newcomer
+        ("newcomers", "i8"),  # the sequence number of the tick's first newcomer
+        # What is learned:
+        ("ghosts", "i8"),  # length of `Core.ghosts`
+        ("thinned", "i8"),  # one newcomer in 2 ** thinned leaves a ghost
+        ("census_seq", "i8"),  # the sequence number at the last census
+        ("fit_seq", "i8"),  # the sequence number at the last fit
+        ("change", "i8"),  # number of changes of the budget that have come
+        ("ring_from", "i8"),  # number of the first arrival in `Core.ring` that counts
+        ("ring_to", "i8"),  # number of the next arrival
+    ]
+)
+
+#: The numbers of a pool, a part of the budget; the queue of victims is explained in `victims.py`.
+POOL = record_type(
+    [
+        ("budget", "i8"),  # what the pool may hold now
+        ("used", "i8"),  # what it holds, in the budget's unit
+        ("near_from", "i8"),  # candidates in `Core.near` begin here
+        ("near_to", "i8"),  # and end before here
+        ("line_from", "i8"),  # candidates in the line of `Core.joiners` begin here, from its end
+        ("line_to", "i8"),  # and end before here
+        ("joiners", "i8"),  # length of the heap in `Core.joiners`
+        ("far", "i8"),  # length of `Core.far`
+        ("uses", "i8"),  # candidates added since `near` was filled or, where ranks move, taken
+    ]
+)
+
+#: The numbers of a side.
+SIDE = record_type(
+    [
+        ("held", "i8"),  # number of held rows
+        ("due_from", "i8"),  # rows in `Core.due` begin here
+        ("due_to", "i8"),  # and end before here
+        ("due_heap", "i8"),  # length of the heap `Core.due_heap`
+    ]
+)
+
+#: What all rows have taught, in `Core.model`. All times are in the clock's unit.
+MODEL = record_type(
+    [
+        ("stay", "f8"),  # mean time for which shed rows were held
+        ("last", "f8"),  # time of the last census
+        ("elapsed", "f8"),  # time for which arrivals were counted, which fades as they do
+        ("weight", "f8"),  # what one count weighs now
+        ("fitted", "f8"),  # time of the last fit
+        # For `learning/drift.py`:
+        ("gained", "f8"),  # bits gained since the last census
+        ("noted", "f8"),  # weight of the arrivals that gained them
+        ("censuses", "f8"),  # number of censuses, up to a limit
+        ("mean", "f8"),  # the usual gain
+        ("variance", "f8"),  # and its variance
+        ("excess", "f8"),  # sum of recent gains above the usual one, in deviations
+    ]
+)
+
+#: When to recompute the stored priorities of a pool; see `priorities.py`.
+QUALITY = record_type(
+    [
+        ("drops", "f8"),  # drops since priorities were computed
+        ("earned", "f8"),  # importance of the results of held rows since the last drop
+        ("mean", "f8"),  # its mean over recent drops
+        ("peak", "f8"),  # the highest mean since priorities were computed
+        ("times", "f8"),  # how often they were computed
+    ]
+)
+
+#: A ghost at a mark of its age.
+TRAIL = record_type([("level", "i8"), ("found", "i8")])
 
 
 def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
@@ -145,6 +207,11 @@ def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
     return record_type([("time", time), ("count", "f8")])
 
 
+def schedule_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a change of windows: its start, and both windows from then on."""
+    return record_type([("start", time), ("window", time, (2,))])
+
+
 def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a counted arrival: the clock when it came, and its group."""
     return record_type([("time", time), ("group", "i4")])
@@ -153,7 +220,9 @@ def ring_type(time: np.dtype[Any]) -> np.dtype[Any]:
 class Core(NamedTuple):
     """All state of one join; the module's docstring explains slots and groups."""
 
-    ints: Array
+    scalars: Array  # [1], see `SCALARS`
+    pools: Array  # [2], see `POOL`; the second is unused where both sides share one pool
+    sides: Array  # [2], see `SIDE`
     clock: Array  # [1], of the time's type: the largest time seen
     stream_clock: Array  # by side: the largest time seen of that stream
     floor: Array  # by pool: the largest rank shed
@@ -172,10 +241,10 @@ class Core(NamedTuple):
     tally: Array  # scratch: counts of each part or cell; see `kernel/sorting.py`
     due: Array  # by side: slots in order of expiry
     ends: Array  # by side: `end_of` (see `kernel/windows.py`) of the last slot in `due`
-    late: Array  # by side: a heap of slots that would be out of order in `due`
+    due_heap: Array  # by side: a heap of slots that would be out of order in `due`
     gone: Array
     fresh: Array
-    model: Array  # what a formula has learned of all rows; see `learning/rates.py`
+    model: Array  # [1], see `MODEL`
     worth: Array  # by side, age, level and trend: what a row is worth
     cells: Array  # by side, what, age, level and trend: expected and found results
     returns: Array  # by side, count, mark and level: results of ghosts; see `outlook.py`
@@ -187,7 +256,7 @@ class Core(NamedTuple):
     learned: Array  # slots whose `gain` has changed since the mark
     is_learned: Array  # by slot: whether it is in `learned`
     priority: Array  # by slot: its priority as last computed, if priorities are stored
-    quality: Array  # by pool: when to recompute priorities; see `priorities.py`
+    quality: Array  # by pool, see `QUALITY`
     ring: Array  # the arrivals of the last window, if these are counted; see `keys.py`
     sketch: Array  # by side and row: a sketch, if one counts; see `kernel/sketch.py`
 
@@ -202,7 +271,7 @@ class Rules(NamedTuple):
     changes: Array  # when each change comes
     window_left: Any  # of the time's type, the longest; 0: unbounded
     window_right: Any
-    windows: Array  # where windows change: since when, the left's, the right's; otherwise empty
+    windows: Array  # the changes of windows, see `schedule_type`; empty where there are none
     lateness: Any
     learn: int
     formula: int
@@ -215,6 +284,8 @@ class Rules(NamedTuple):
     counting: int  # how arrivals are counted
     span: Any  # of the time's type: for how long an arrival counts, if for a window
     columns: int  # of a sketch
+    closed: bool  # whether rows exactly a window apart join; only for times that are real numbers
+    resolution: Any  # of the time's type: the smallest difference of times; 0 for real numbers
 
 
 class Batch(NamedTuple):

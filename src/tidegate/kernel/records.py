@@ -15,7 +15,7 @@ import numpy as np
 from tidegate.kernel.compiling import Array
 
 
-class Record(np.void):
+class Record(np.void):  # type: ignore[misc]
     """A row of a structured array; like any scalar that NumPy gives for one, a view of it."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -32,8 +32,8 @@ def record_type(fields: Sequence[Any], *, align: bool = True) -> np.dtype[Any]:
 
 
 def plain(array: Array) -> Array:
-    """Return a structured array, all of whose fields are 8-byte floats, as a view of floats.
+    """Return a view of a structured array, all of whose fields have one type, as plain numbers.
 
-    The view has the fields as its last dimension. Another array is returned as it is.
+    The fields are its last dimension.
     """
-    return array if array.dtype.names is None else array.view(np.float64).reshape(*array.shape, -1)
+    return array.view(array.dtype[0].base).reshape(*array.shape, -1)

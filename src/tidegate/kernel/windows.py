@@ -14,11 +14,11 @@ def _in_force(windows: Array, side: int, time: Any) -> Any:
     low, high = 0, windows.shape[0]
     while high - low > 1:
         middle = (low + high) >> 1
-        if windows[middle, 0] <= time:
+        if windows[middle].start <= time:
             low = middle
         else:
             high = middle
-    return windows[low, 1 + side]
+    return windows[low].window[side]
 
 
 @inlined
@@ -41,16 +41,62 @@ def end_of(rules: Rules, side: int, time: Any) -> Any:
 def joins(rules: Rules, left: Any, right: Any) -> bool:
     """Return True if a left and a right row of these times lie in each other's window."""
     own, other = window_of(rules, 0, left), window_of(rules, 1, right)
-    return bool((own == 0 or right < left + own) and (other == 0 or right > left - other))
+    return bool(
+        (own == 0 or right < left + own or (rules.closed and right == left + own))
+        and (other == 0 or right > left - other or (rules.closed and right == left - other))
+    )
 
 
 @inlined
 def past(rules: Rules, side: int, time: Any, clock: Any) -> bool:
     """Return True if a row of this side and time has left its window by a clock."""
     window = window_of(rules, side, time)
+    if window == 0:
+        return False
     if side == 0:
-        return bool(window != 0 and clock >= time + window + rules.lateness)
-    return bool(window != 0 and clock - window - rules.lateness >= time)
+        end = time + window + rules.lateness
+        return bool(clock > end or (clock == end and not rules.closed))
+    start = clock - window - rules.lateness
+    return bool(start > time or (start == time and not rules.closed))
+
+
+@inlined
+def is_late(rules: Rules, side: int, time: Any, clock: Any) -> bool:
+    """Return True if a row of this side and time may have missed partners that expired.
+
+    `clock` is that of the row's own stream, by which the rows of the other side expire.
+    """
+    # A row of time u on the other side, with the window W(u), joins one of time t only if
+    # t < u + W(u). It has expired if u + W(u) + lateness <= clock. Both can be true only if
+    # t + lateness < clock. Where windows do not change, that is also enough: the first u after
+    # t - W is such a time. (Closed windows swap < and <=, with the same result.)
+    if not time + rules.lateness < clock:
+        return False
+    if rules.windows.shape[0] > 0:
+        return _may_miss(rules, side, time, clock)
+    return bool((rules.window_right if side == 0 else rules.window_left) != 0)
+
+
+@inner
+def _may_miss(rules: Rules, side: int, time: Any, clock: Any) -> bool:
+    """Return True if a partner of a row can have expired, where windows change.
+
+    The other side's first time after t - W in each step of the schedule, where W is the window of
+    that step, is the one that expires first among those that join.
+    """
+    steps = rules.windows.shape[0]
+    for i in range(steps):
+        window = rules.windows[i].window[1 - side]
+        if window == 0:
+            continue
+        start, reach = rules.windows[i].start, time - window
+        if i > 0 and start > reach:
+            left, right = (time, start) if side == 0 else (start, time)
+            if joins(rules, left, right) and past(rules, 1 - side, start, clock):
+                return True
+        elif i + 1 == steps or reach + rules.resolution < rules.windows[i + 1].start:
+            return True
+    return False
 
 
 @inlined

@@ -11,18 +11,8 @@ from __future__ import annotations
 import math
 
 from tidegate.kernel.compiling import inlined, inner
-from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
-from tidegate.learning.rates import (
-    CENSUSES,
-    ELAPSED,
-    EXCESS,
-    GAINED,
-    MEAN,
-    NOTED,
-    VARIANCE,
-    span_of,
-    weigh,
-)
+from tidegate.kernel.layout import Core, Rules
+from tidegate.learning.rates import span_of, weigh
 
 #: Censuses after which the level is known, and over how many it is averaged.
 _FIRST, _MOST = 32.0, 64.0
@@ -41,33 +31,33 @@ def has_changed(core: Core, rules: Rules) -> bool:
 
     The usual level is known from the second window on.
     """
-    model = core.model
-    if model[NOTED] == 0.0:
+    model = core.model[0]
+    if model.noted == 0.0:
         return False
-    gained = model[GAINED] / model[NOTED]
-    model[GAINED], model[NOTED] = 0.0, 0.0
-    if model[ELAPSED] < span_of(core, rules):
+    gained = model.gained / model.noted
+    model.gained, model.noted = 0.0, 0.0
+    if model.elapsed < span_of(core, rules):
         return False
-    off = gained - model[MEAN]
-    if model[CENSUSES] >= _FIRST:
-        deviation = max(math.sqrt(model[VARIANCE]), _LEAST)
-        model[EXCESS] = max(model[EXCESS] + min(off / deviation, _CAP) - _SLACK, 0.0)
+    off = gained - model.mean
+    if model.censuses >= _FIRST:
+        deviation = max(math.sqrt(model.variance), _LEAST)
+        model.excess = max(model.excess + min(off / deviation, _CAP) - _SLACK, 0.0)
         off = min(off, _USUAL * deviation)
-    model[CENSUSES] = min(model[CENSUSES] + 1.0, _MOST)
-    share = 1.0 / model[CENSUSES]
-    model[MEAN] += share * off
-    model[VARIANCE] = (1.0 - share) * (model[VARIANCE] + share * off * off)
-    return bool(model[EXCESS] > _ENOUGH)
+    model.censuses = min(model.censuses + 1.0, _MOST)
+    share = 1.0 / model.censuses
+    model.mean += share * off
+    model.variance = (1.0 - share) * (model.variance + share * off * off)
+    return bool(model.excess > _ENOUGH)
 
 
 @inner
 def forget(core: Core, rules: Rules) -> None:
     """Cut the weight of all arrivals so far to a fraction of a window's, and relearn the level."""
-    model = core.model
-    model[EXCESS], model[CENSUSES] = 0.0, 0.0
+    model = core.model[0]
+    model.excess, model.censuses = 0.0, 0.0
     left = _LEFT * span_of(core, rules)
-    if rules.halflife > 0 and core.ints[STARTED] and model[ELAPSED] > left:
-        halvings = math.ceil(math.log2(model[ELAPSED] / left))
-        core.ints[EPOCH] -= halvings
-        model[ELAPSED] = math.ldexp(model[ELAPSED], -halvings)
+    if rules.halflife > 0 and core.scalars[0].started and model.elapsed > left:
+        halvings = math.ceil(math.log2(model.elapsed / left))
+        core.scalars[0].epoch -= halvings
+        model.elapsed = math.ldexp(model.elapsed, -halvings)
         weigh(core, rules)

@@ -17,17 +17,8 @@ import numpy as np
 
 from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner
 from tidegate.kernel.hash_table import find, prefetch_place
-from tidegate.kernel.layout import (
-    CENSUS_SEQ,
-    GHOSTS,
-    REDRAWN,
-    SEQ,
-    STARTED,
-    THINNED,
-    Batch,
-    Core,
-    Rules,
-)
+from tidegate.kernel.hashing import FACTOR, GOLDEN, multiply_shift
+from tidegate.kernel.layout import Batch, Core, Rules
 from tidegate.kernel.windows import joins, past, step_of, window_of
 from tidegate.learning.drift import forget, has_changed
 from tidegate.learning.outlook import (
@@ -44,9 +35,6 @@ from tidegate.learning.outlook import (
     look_ahead,
 )
 from tidegate.learning.rates import (
-    ELAPSED,
-    FITTED,
-    LAST,
     at_level,
     doublings_of,
     level_of,
@@ -149,9 +137,8 @@ def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
 @inlined
 def _leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
     """Choose by a hash of key and sequence number, so that the choice is random but repeatable."""
-    mixed = (np.uint64(hash_) ^ np.uint64(seq)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    thinned = core.ints[THINNED]
+    mixed = multiply_shift(np.uint64(hash_) ^ np.uint64(seq), GOLDEN) * FACTOR
+    thinned = core.scalars[0].thinned
     return bool(thinned == 0 or mixed >> np.uint64(64 - thinned) == np.uint64(0))
 
 
@@ -169,18 +156,18 @@ def _sum_up(core: Core, at: int) -> None:
     ghost = core.ghosts[at]
     returns = core.returns[ghost.side]
     for mark in range(ghost.marks):
-        level, found = core.trails[at, mark]
+        level, found = core.trails[at, mark].level, core.trails[at, mark].found
         returns[GHOSTS_BY, mark, level] += 1.0
         returns[RESULTS, mark, level] += float(ghost.found - found)
         for number in range(TRIALS):
             end = mark + (1 << number)
             if end < ghost.marks:
                 trial = returns[2 + 3 * number : 5 + 3 * number, mark, level]
-                if core.trails[at, end, 0] > level:
+                if core.trails[at, end].level > level:
                     trial[RISEN] += 1.0
                     trial[OF_RISEN] += float(ghost.found - found)
                 else:
-                    trial[OF_OTHERS] += float(core.trails[at, end, 1] - found)
+                    trial[OF_OTHERS] += float(core.trails[at, end].found - found)
 
 
 @inlined
@@ -194,8 +181,8 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
     count = rate_of(core, 2 * entry + ghost.side) if entry >= 0 else 0.0
     level = level_of(count, doublings_of(core, rules, count), core.cells.shape[3])
     for mark in range(ghost.marks, reached + 1):
-        core.trails[at, mark, 0] = int(level + 0.5)
-        core.trails[at, mark, 1] = ghost.found
+        core.trails[at, mark].level = int(level + 0.5)
+        core.trails[at, mark].found = ghost.found
     ghost.marks = reached + 1
 
 
@@ -204,7 +191,7 @@ def _tidy(core: Core, rules: Rules) -> None:
     """Remove ghosts whose window has ended or that the thinning drops, and index the rest."""
     core.heads[:] = -1
     n = 0
-    for i in range(core.ints[GHOSTS]):
+    for i in range(core.scalars[0].ghosts):
         ghost = core.ghosts[i]
         if past(rules, ghost.side, ghost.time, core.clock[0]):
             _sum_up(core, i)
@@ -213,40 +200,39 @@ def _tidy(core: Core, rules: Rules) -> None:
             continue
         core.ghosts[n] = ghost
         for mark in range(ghost.marks):
-            core.trails[n, mark, 0] = core.trails[i, mark, 0]
-            core.trails[n, mark, 1] = core.trails[i, mark, 1]
+            core.trails[n, mark] = core.trails[i, mark]
         _index(core, n)
         n += 1
-    core.ints[GHOSTS] = n
+    core.scalars[0].ghosts = n
 
 
 @entry_point
 def index_ghosts(core: Core) -> None:
     """Build the index of all ghosts."""
     core.heads[:] = -1
-    for i in range(core.ints[GHOSTS]):
+    for i in range(core.scalars[0].ghosts):
         _index(core, i)
 
 
 @inlined
 def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
     """Add the ghost of a newcomer, unless the thinning drops it."""
-    ints = core.ints
+    scalars = core.scalars[0]
     if past(rules, batch.side[i], batch.time[i], core.clock[0]):
         return
-    while ints[GHOSTS] == core.ghosts.shape[0]:
+    while scalars.ghosts == core.ghosts.shape[0]:
         _tidy(core, rules)
-        if 4 * ints[GHOSTS] > 3 * core.ghosts.shape[0]:
-            ints[THINNED] += 1
+        if 4 * scalars.ghosts > 3 * core.ghosts.shape[0]:
+            scalars.thinned += 1
             _tidy(core, rules)
     if not _leaves_ghost(core, batch.hash[i], seq):
         return
-    n = ints[GHOSTS]
+    n = scalars.ghosts
     ghost = core.ghosts[n]
     ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
     ghost.until, ghost.found, ghost.marks = core.clock[0], 0, 0
     _index(core, n)
-    ints[GHOSTS] = n + 1
+    scalars.ghosts = n + 1
 
 
 @inner
@@ -267,8 +253,8 @@ def _fade(core: Core, factor: float) -> None:
 
 @inlined
 def _is_early(core: Core, since: int) -> bool:
-    """Return True if the number of arrivals has grown by an eighth since this was last done."""
-    return bool(core.ints[SEQ] - core.ints[since] >= _APART + core.ints[since] // 8)
+    """Return True if the number of arrivals has grown by an eighth since it was `since`."""
+    return bool(core.scalars[0].seq - since >= _APART + since // 8)
 
 
 @inner
@@ -277,38 +263,38 @@ def refit(core: Core, rules: Rules) -> bool:
 
     Return True if counts were forgotten, so that ranks may have fallen.
     """
-    ints, now = core.ints, float(core.clock[0])
-    if ints[SEQ] - ints[CENSUS_SEQ] < _APART:
+    scalars, now = core.scalars[0], float(core.clock[0])
+    if scalars.seq - scalars.census_seq < _APART:
         return False
-    since, span = now - core.model[LAST], span_of(core, rules)
-    if ints[CENSUS_SEQ] == 0:
+    since, span = now - core.model[0].last, span_of(core, rules)
+    if scalars.census_seq == 0:
         since = 0.0
-    elif since < _CENSUS * span and not _is_early(core, CENSUS_SEQ):
+    elif since < _CENSUS * span and not _is_early(core, scalars.census_seq):
         return False
-    ints[CENSUS_SEQ] = ints[SEQ]
-    core.model[LAST] = now
+    scalars.census_seq = scalars.seq
+    core.model[0].last = now
     _fade(core, math.exp2(-since / (_HALFLIFE * span)))
-    if rules.halflife > 0 and ints[STARTED]:
+    if rules.halflife > 0 and scalars.started:
         before = int((now - since) // float(rules.halflife))
         halved = int(now // float(rules.halflife)) - before
-        core.model[ELAPSED] = math.ldexp(core.model[ELAPSED], -min(halved, 2000))
-    core.model[ELAPSED] += since
-    if 4 * ints[GHOSTS] < core.ghosts.shape[0] and ints[THINNED] > 0:
-        ints[THINNED] -= 1
+        core.model[0].elapsed = math.ldexp(core.model[0].elapsed, -min(halved, 2000))
+    core.model[0].elapsed += since
+    if 4 * scalars.ghosts < core.ghosts.shape[0] and scalars.thinned > 0:
+        scalars.thinned -= 1
     _tidy(core, rules)
-    for i in range(ints[GHOSTS]):
+    for i in range(scalars.ghosts):
         ghost = core.ghosts[i]
         entry = -1
         if knows_keys(core):
-            if i + AHEAD < ints[GHOSTS]:
+            if i + AHEAD < scalars.ghosts:
                 prefetch_place(core.table, core.ghosts[i + AHEAD].hash)
             entry = find(core.table, core.hashes, ghost.hash)
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))
-    late = now - core.model[FITTED] >= _FIT * span
-    if _is_early(core, REDRAWN) or (late and ints[SEQ] - ints[REDRAWN] >= _FITS):
-        ints[REDRAWN], core.model[FITTED] = ints[SEQ], now
+    late = now - core.model[0].fitted >= _FIT * span
+    if _is_early(core, scalars.fit_seq) or (late and scalars.seq - scalars.fit_seq >= _FITS):
+        scalars.fit_seq, core.model[0].fitted = scalars.seq, now
         for side in range(2):
             fit(core, side)
             look_ahead(core, side)

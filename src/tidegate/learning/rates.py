@@ -11,19 +11,11 @@ import math
 from typing import Any
 
 from tidegate.kernel.compiling import inlined
-from tidegate.kernel.layout import EPOCH, STARTED, Core, Rules
+from tidegate.kernel.layout import Core, Rules
 from tidegate.kernel.windows import window_of
 
 #: The count assumed for a key that never came.
 UNSEEN = 0.5
-#: Places in `Core.model`: how long shed rows stayed, the time of the last census, for how long
-#: arrivals have been counted (fading as they do), what a count weighs, the time of the last fit.
-#: The rest is for `drift`: bits gained since the last census, the weight of the arrivals that
-#: gained them, the number of censuses, the usual gain, its variance, the sum of recent excesses
-#: above it.
-STAY, LAST, ELAPSED, WEIGHT, FITTED = 0, 1, 2, 3, 4
-GAINED, NOTED, CENSUSES, MEAN, VARIANCE, EXCESS = 5, 6, 7, 8, 9, 10
-MODEL = 11
 #: The part of a window after which an arrival weighs half in the recent count.
 RECENT = 0.125
 #: Converts a recent count to the arrivals that a steady rate has in a window, in doublings.
@@ -45,28 +37,28 @@ _DOUBT = 0.5
 @inlined
 def weigh(core: Core, rules: Rules) -> None:
     """Update the weight of one count at the current clock: it halves with each half-life."""
-    if rules.halflife > 0 and core.ints[STARTED]:
-        age = int(core.clock[0] // rules.halflife) - core.ints[EPOCH]
-        core.model[WEIGHT] = math.ldexp(1.0, -int(min(max(age, 0), 1000)))
+    if rules.halflife > 0 and core.scalars[0].started:
+        age = int(core.clock[0] // rules.halflife) - core.scalars[0].epoch
+        core.model[0].weight = math.ldexp(1.0, -int(min(max(age, 0), 1000)))
 
 
 @inlined
 def rate_of(core: Core, group: int) -> float:
     """Return the rate of the group's key on the other stream, with old arrivals faded."""
-    return float(core.groups[group ^ 1].rate * core.model[WEIGHT])
+    return float(core.groups[group ^ 1].rate * core.model[0].weight)
 
 
 @inlined
 def span_of(core: Core, rules: Rules) -> float:
     """Return the longer window, or all the time so far if windows never end."""
     span = max(float(rules.window_left), float(rules.window_right))
-    return span if span > 0.0 else max(core.model[ELAPSED], 1.0)
+    return span if span > 0.0 else max(core.model[0].elapsed, 1.0)
 
 
 @inlined
 def note(core: Core, rules: Rules, group: int, time: Any) -> None:
     """Note an arrival of a group's key, and by how many bits its recent count was better."""
-    recent, model = core.recent[group], core.model
+    recent, model = core.recent[group], core.model[0]
     if time >= recent.time:
         span = RECENT * span_of(core, rules)
         faded = 0.0
@@ -74,20 +66,20 @@ def note(core: Core, rules: Rules, group: int, time: Any) -> None:
             faded = recent.count * math.exp2((float(recent.time) - float(time)) / span)
         recent.count, recent.time = 1.0 + faded, time
         # The usual count includes this arrival already.
-        usual = max(float(core.groups[group].rate * model[WEIGHT]) - 1.0, 0.0) + UNSEEN
-        usual *= span / (math.log(2.0) * (model[ELAPSED] + span))
+        usual = max(float(core.groups[group].rate * model.weight) - 1.0, 0.0) + UNSEEN
+        usual *= span / (math.log(2.0) * (model.elapsed + span))
         bits = math.log2(0.5 + 0.5 * (faded + _DOUBT) / (usual + _DOUBT))
         # A frequent key must not dominate the measure.
         weight = 1.0 / (1.0 + faded)
-        model[GAINED] += weight * bits
-        model[NOTED] += weight
+        model.gained += weight * bits
+        model.noted += weight
 
 
 @inlined
 def expected(core: Core, rules: Rules, count: float) -> float:
     """Return how many partners to expect in a window, by a count alone."""
     span = span_of(core, rules)
-    return float((count + UNSEEN) * span / (core.model[ELAPSED] + RECENT * span))
+    return float((count + UNSEEN) * span / (core.model[0].elapsed + RECENT * span))
 
 
 @inlined

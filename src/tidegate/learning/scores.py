@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 from tidegate.kernel.compiling import Array, inlined
-from tidegate.kernel.layout import EARNED, FAINTEST, LEARNED, MARK, Core, Rules
+from tidegate.kernel.layout import FAINTEST, Core, Rules
 from tidegate.kernel.windows import life_of, step_of, window_of
-from tidegate.learning.rates import STAY, doublings_of, level_of, rate_of, stage_of, trend_of
+from tidegate.learning.rates import doublings_of, level_of, rate_of, stage_of, trend_of
 
 # Formulas, named as in the papers; see `policies/`.
 FORMULAS = 10
@@ -71,7 +71,7 @@ def score(
         life = life_of(core, rules, group, time) if ends else 1.0
         return float(weight * max(rate_of(core, group), FAINTEST) * life)
     if formula == HEEB:
-        stay = params[0] if params[0] > 0 else max(core.model[STAY], TRACE)
+        stay = params[0] if params[0] > 0 else max(core.model[0].stay, TRACE)
         part = 1.0
         if window_of(rules, group & 1, time) != 0:
             part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
@@ -128,7 +128,7 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
     since = float(now - held.last)
     if formula == IJOIN:
         held.gain = held.gain * math.exp(-params[0] * since) + 1.0
-        core.quality[group & 1 if rules.pools == 2 else 0, EARNED] += held.rank
+        core.quality[group & 1 if rules.pools == 2 else 0].earned += held.rank
     elif formula == DGL:
         if not since > 0.0:
             return
@@ -145,13 +145,13 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         return
     if formula != GREEDY_DUAL:
         held.last = now
-    if held.seq < core.ints[MARK] and not core.is_learned[slot]:
+    if held.seq < core.scalars[0].mark and not core.is_learned[slot]:
         core.is_learned[slot] = True
-        core.learned[core.ints[LEARNED]] = slot
-        core.ints[LEARNED] += 1
+        core.learned[core.scalars[0].learned] = slot
+        core.scalars[0].learned += 1
 
 
 @inlined
 def learn_stay(core: Core, time: Any) -> None:
     """Update the mean time that rows stay after one was shed."""
-    core.model[STAY] += (float(core.clock[0] - time) - core.model[STAY]) * _STEP
+    core.model[0].stay += (float(core.clock[0] - time) - core.model[0].stay) * _STEP

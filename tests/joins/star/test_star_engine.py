@@ -398,7 +398,7 @@ def test_rows_are_late_after_their_partners_have_expired(lateness: int) -> None:
     ]
     case = Case(spec, relation, feeds, [], [], {1})
     job = job_of(case)
-    engine = job.engine(1)
+    engine = job.engine_at(0, 1)
     late = []
     for at in range(len(feeds)):
         list(engine.feed(batches(case, job, at)))

@@ -21,7 +21,7 @@ from tidegate.errors import TidegateError
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.queue import QueueEngine
-from tidegate.joins.window.rules import EXACT_LIMIT, LEARNED, TUPLE_OVERHEAD
+from tidegate.joins.window.rules import EXACT_LIMIT, LEARNED, TUPLE_OVERHEAD, _length
 from tidegate.joins.window.spec import SHED_WHEN, WindowJoin, window_join
 from tidegate.kernel import layout
 from tidegate.learning import scores
@@ -39,6 +39,7 @@ from tidegate.policies import (
     Policy,
     Prob,
     Rand,
+    UntilExpiry,
 )
 from tidegate.settings.schedules import Step
 
@@ -54,6 +55,9 @@ INTEGERS = pa.schema(
 REALS = INTEGERS.set(1, pa.field("t", pa.float64()))
 GIVEN = pa.table({"k": [0, 1, 2, 3], "left": [5.0, 1.0, 2.0, 2.0], "right": [1.0, 4.0, 3.0, 3.0]})
 
+#: All times that a partner may have had, among them one between any two that rows do have.
+TIMES = {"whole number": range(-20, 30), "real number": [t / 8 for t in range(-120, 160)]}
+
 Cell = tuple[int, int, Any, int]  # side, key, time, uid
 
 
@@ -65,6 +69,7 @@ class Case:
     feeds: list[list[Cell]]
     clocks: list[tuple[Any, Any]] = field(default_factory=list)  # one pair per feed, or none at all
     restarts: set[int] = field(default_factory=set)
+    closed: bool = False  # whether windows have their end
 
 
 def raw(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
@@ -188,6 +193,8 @@ def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
         split=spec.split,
         shed_when=spec.shed_when,
         lateness=spec.lateness,
+        closed=case.closed,
+        times=TIMES[spec.unit.kind],
     )
 
 
@@ -214,14 +221,21 @@ def passed_on(engine: WindowEngine, log: list[bytes]) -> WindowEngine:
         log[:] = engine.snapshot()
     else:
         log.append(engine.changes())
-    new = WindowEngine(engine.spec, keep_shed=True)
+    new = engine_of(engine.spec, engine._rules.closed)
     new.restore(log)
     return new
 
 
+def engine_of(spec: WindowJoin, closed: bool) -> WindowEngine:
+    engine = WindowEngine(spec, keep_shed=True)
+    engine._rules = engine._rules._replace(closed=closed)
+    engine._tables.allow(engine._rules)
+    return engine
+
+
 def run_case(case: Case) -> Counter[tuple[int, int]]:
     """Run engine and twin, compare them after every feed, and return all pairs."""
-    engine = WindowEngine(case.spec, keep_shed=True)
+    engine = engine_of(case.spec, case.closed)
     slow = twin(case, engine)
     log: list[bytes] = []
     total: Counter[tuple[int, int]] = Counter()
@@ -240,6 +254,9 @@ def run_case(case: Case) -> Counter[tuple[int, int]]:
         assert counters["results"] == sum(fast_pairs.values())
         assert counters["held"] == len(slow.held)
         assert counters["waiting"] == len(slow.open)
+        assert slow.missed <= counters["late"] == slow.late
+        assert counters["late"] <= counters["out_of_order"]
+        slow.late = slow.missed = 0
         if i in case.restarts:
             engine = passed_on(engine, log)
     last = pairs_of(engine.finish())
@@ -312,9 +329,9 @@ def values_of(setting: Any) -> list[Any]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
+def cases(draw: st.DrawFn, *, order: str = "any", closed: bool = False) -> Case:
     """Draw a case: rows in any order, all in order of time, or each stream in order."""
-    real = draw(st.booleans())
+    real = closed or draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
     time = st.integers(-4, 12).map(lambda t: t / 4 if real else t)
@@ -324,6 +341,8 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
     windows = draw(changing(window, time)), draw(changing(window, time))
     lengths = [values_of(w) for w in windows]
     policy = policies if None in lengths[0] + lengths[1] else policies | ending
+    if closed:
+        policy = st.sampled_from([Fifo(), UntilExpiry(), Prob(), Life(), Heeb(), IJoin(tau=2)])
     if any(None in each and len(set(each)) > 1 for each in lengths):
         policy = policy.filter(lambda p: p.ranks != "life")
     splits: list[str | float] = ["shared", "fixed", 0.3]
@@ -359,7 +378,7 @@ def cases(draw: st.DrawFn, *, order: str = "any") -> Case:
     if order == "any" and draw(st.booleans()):
         clocks = [draw(st.tuples(st.none() | time, st.none() | time)) for _ in feeds]
     restarts = draw(st.sets(st.integers(0, len(feeds) - 1)))
-    return Case(spec, feeds, clocks, restarts)
+    return Case(spec, feeds, clocks, restarts, closed)
 
 
 @given(cases())
@@ -388,6 +407,36 @@ def test_every_policy_equals_its_twin(policy: Policy, importance: str | None) ->
             importance=importance,
         )
         assert run_case(Case(spec, feeds, restarts={1}))
+
+
+@given(cases(closed=True))
+@settings(max_examples=100)
+def test_closed_windows_have_their_end(case: Case) -> None:
+    run_case(case)
+
+
+def test_a_row_exactly_a_closed_window_away_joins() -> None:
+    spec = window_join(REALS, REALS, on="k", time="t", within=(1.5, 0.5))
+    cells = [(0, 1, 1.0, 0), (1, 1, 2.5, 1), (1, 1, 2.75, 2), (1, 1, 0.5, 3), (1, 1, 0.25, 4)]
+    assert run_case(Case(spec, [cells])) == Counter()
+    assert run_case(Case(spec, [cells], closed=True)) == Counter([(0, 1), (0, 3)])
+
+
+def test_a_closed_window_of_length_zero_is_not_endless() -> None:
+    assert _length(None, closed=True) == 0
+    assert 0 < _length(0.0, closed=True) < 1e-300
+    assert _length(2.0, closed=True) == 2.0
+
+
+def test_a_row_is_late_if_its_partners_may_have_expired() -> None:
+    """A new policy needs no entry here: the twin follows from its class attributes."""
+    spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=(5, None), lateness=3)
+    for time, out_of_order, late in ((20, 0, 0), (19, 1, 0), (17, 1, 0), (16, 1, 1)):
+        engine = WindowEngine(spec)
+        for feed in ([(1, 1, 20, 0)], [(1, 1, time, 1)]):
+            list(engine.feed([[prepared(spec, feed, side)] for side in range(2)]))
+        counters = engine.take_counters()
+        assert (counters["out_of_order"], counters["late"]) == (out_of_order, late)
 
 
 @given(cases(order="whole"))
@@ -592,7 +641,7 @@ def test_auto_forgets_as_its_twin_does() -> None:
     engine = WindowEngine(spec)
     found = pairs_of(engine.feed([[prepared(spec, cells, side)] for side in range(2)]))
     assert found + pairs_of(engine.finish()) == whole
-    assert engine._tables.core.ints[layout.EPOCH] < 0
+    assert engine._tables.core.scalars[0].epoch < 0
 
 
 def test_an_age_curve_is_learned() -> None:
@@ -638,7 +687,7 @@ def test_a_long_window_before_short_ones() -> None:
     # Per side: five rows of the long window, nine of the short one; the last tick is still open.
     assert counters["held"] == 2 * (5 + 9)
     assert counters["shed"] == 0
-    assert engine._tables.core.late.shape[1] < 1000
+    assert engine._tables.core.due_heap.shape[1] < 1000
 
 
 def test_a_quiet_shard_keeps_to_a_smaller_memory() -> None:

@@ -26,7 +26,8 @@ from tidegate.joins.window.arrays import Tables
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.kernel import layout
 from tidegate.kernel.hashing import fold
-from tidegate.learning.rates import ELAPSED, UNSEEN, WEIGHT
+from tidegate.kernel.records import plain
+from tidegate.learning.rates import UNSEEN
 from tidegate.policies import Age
 from tidegate.pool import sampling
 from tidegate.pool.sampling import Side
@@ -54,8 +55,6 @@ _EVIDENCE, _BEYOND = 200.0, 0.01
 _PROMISED, _SHOWN = 0.95, 1.2
 
 _METHODS = {"uniform": sampled.UNIFORM, "cluster": sampled.CLUSTER, "pps": sampled.PPS}
-#: Columns and arrays of the sampler that a record stores.
-_PLAIN = ("ints", "plan", "sums")
 _INCLUSION = ("random_word", "passed", "next", "most")
 _MONITOR = ("hash", "random_word", "time", "most", "found", "size", "side")
 
@@ -107,17 +106,17 @@ class SampledEngine(WindowEngine):
         self._tables = Tables(dtype, self._rules)
         self._logged = ["time", "seq"] + (["size"] if spec.window.in_bytes else [])
         self._sampler = sampled.SamplerState(
-            ints=np.zeros(sampled.OWN_INTS, np.int64),
-            plan=np.zeros(sampled.PLAN),
-            sums=np.zeros(sampled.SUMS),
-            flows=np.zeros(sampled.FLOWS),
+            scalars=np.zeros(1, sampled.SCALARS),
+            plan=np.zeros(1, sampled.PLAN),
+            sums=np.zeros(1, sampled.SUMS),
+            flows=np.zeros(1, sampled.FLOWS),
             inclusions=np.zeros(0, sampled.INCLUSION),
             touched=np.zeros(0, np.int32),
             is_touched=np.zeros(0, np.bool_),
             monitors=np.zeros(_MONITORS, sampled.monitor_type(dtype)),
             ages=np.zeros((_MONITORS, sampled.STEPS), np.int32),
             heads=np.full(2 * _MONITORS, -1, np.int32),
-            tallies=np.zeros((2, sampled.TALLIES)),
+            tallies=np.zeros(2, sampled.TALLY),
         )
         self._begin()
 
@@ -137,7 +136,7 @@ class SampledEngine(WindowEngine):
         core, total = self._tables.core, len(order)
         if not close and batch.time[-1] >= core.clock[0]:
             total = int(np.searchsorted(batch.time, batch.time[-1]))
-        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
+        self._tables.begin_batch()
         out = self._sample(total)
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -180,7 +179,7 @@ class SampledEngine(WindowEngine):
         number = at - np.maximum.accumulate(np.where(same, 0, at))
         core = self._tables.core
         late = batch.time < core.stream_clock[batch.side]
-        number[late] = core.ints[layout.SEQ] + at[late] + len(order)
+        number[late] = core.scalars[0].seq + at[late] + len(order)
         random_word = np.full(len(order), self.spec.seed % 2**64, np.uint64)
         for words in (batch.side, batch.hash, row_hash, number):
             fold(random_word, words.astype(np.uint64))
@@ -230,9 +229,9 @@ class SampledEngine(WindowEngine):
 
     def take_counters(self) -> dict[str, int | float]:
         """Return the counters, with those of predicted and monitored results."""
-        names = ("foreseen", "missed", "monitored", "beyond", "variance")
-        flows = dict(zip(names, self._sampler.flows.tolist(), strict=True))
-        self._sampler.flows[:] = 0.0
+        taken = self._sampler.flows
+        flows = {name: float(taken[name][0]) for name in sampled.FLOWS.fields or ()}
+        taken[:] = np.zeros_like(taken)
         return super().take_counters() | flows
 
     # ---- another memory -----------------------------------------------------------------------
@@ -245,25 +244,25 @@ class SampledEngine(WindowEngine):
         """
         self._allow(number, memory)
         core, budget = self._tables.core, float(self._rules.budgets[0, 0])
-        if core.ints[layout.USED] > budget:
+        if core.pools[0].used > budget:
             self._widen()
             out = self._output(0, pairs=0)
-            core.ints[layout.SHED] = 0
+            core.scalars[0].noted = 0
             self._thin(budget, out)
             self._note_shed(out)
             self._sweep(tight=self._overweight)
-        if core.model[ELAPSED] > 0.0 or self._is_given:
+        if core.model[0].elapsed > 0.0 or self._is_given:
             self._plan(self.sides())
         else:
-            self._sampler.plan[sampled.RESERVE] = budget / 2
+            self._sampler.plan[0].reserve = budget / 2
 
     def _brake(self, out: layout.Output) -> None:
         """Thin the held rows after an overflow, and lower later probabilities by that share."""
-        sampler, seen = self._sampler, int(self._tables.core.ints[layout.SEQ])
+        sampler, seen = self._sampler, int(self._tables.core.scalars[0].seq)
         share = self._thin(_FULL * float(self._rules.budgets[0, 0]), out)
-        sampler.plan[sampled.BRAKE] *= share
+        sampler.plan[0].brake *= share
         soon = seen + max(_FIRST, seen // 8)
-        sampler.ints[sampled.REPLAN_AT] = min(int(sampler.ints[sampled.REPLAN_AT]), soon)
+        sampler.scalars[0].replan_at = min(int(sampler.scalars[0].replan_at), soon)
 
     def _thin(self, memory: float, out: layout.Output) -> float:
         """Shed rows at random until the rest fits the plan and the memory; return the share kept.
@@ -290,11 +289,11 @@ class SampledEngine(WindowEngine):
     @property
     def fraction(self) -> float:
         """The present sampling fraction; under PPS-CLUSTER the expected share of results."""
-        plan = self._sampler.plan
-        if plan[sampled.METHOD] != sampled.PPS:
-            return float(plan[sampled.SHARE])
+        plan = self._sampler.plan[0]
+        if plan.method != sampled.PPS:
+            return float(plan.share)
         sides = self.sides()
-        shares = [np.minimum(plan[sampled.CONSTANT] * side.sizes, 1.0) for side in sides]
+        shares = [np.minimum(plan.constant * side.sizes, 1.0) for side in sides]
         total = sum(float(side.tuples @ side.matches) for side in sides)
         kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
         return float(sum(kept)) / total if total else 1.0
@@ -302,22 +301,22 @@ class SampledEngine(WindowEngine):
     @property
     def method(self) -> str:
         """The present method."""
-        number = int(self._sampler.plan[sampled.METHOD])
+        number = int(self._sampler.plan[0].method)
         return next(name for name, code in _METHODS.items() if code == number)
 
     def _begin(self) -> None:
         """Make the first plan, from a given model if there is one."""
-        spec, plan = self.sampled, self._sampler.plan
+        spec, plan = self.sampled, self._sampler.plan[0]
         budget = float(self._rules.budgets[0, 0])
-        plan[sampled.BY_AGE] = float(spec.by_age)
-        plan[sampled.MEAN : sampled.MEAN + 2] = 1.0
-        plan[sampled.BRAKE] = 1.0
-        plan[sampled.AGAIN : sampled.AGAIN + 2] = math.inf
-        plan[sampled.SHARE] = 1.0 if spec.fraction is None else spec.fraction
+        plan.by_age = float(spec.by_age)
+        plan.mean[:] = 1.0
+        plan.brake = 1.0
+        plan.again[:] = math.inf
+        plan.share = 1.0 if spec.fraction is None else spec.fraction
         self._draw_by(sampled.UNIFORM if spec.method == "uniform" else sampled.CLUSTER)
         if spec.fraction is None:
-            plan[sampled.RESERVE] = budget / 2
-        self._sampler.ints[sampled.REPLAN_AT] = min(_FIRST, max(int(budget) // 8, 1))
+            plan.reserve = budget / 2
+        self._sampler.scalars[0].replan_at = min(_FIRST, max(int(budget) // 8, 1))
         if self._is_given:
             self._plan(self.sides())
 
@@ -330,49 +329,48 @@ class SampledEngine(WindowEngine):
         """Add the findings of monitored rows, and make a new plan."""
         core, sampler = self._tables.core, self._sampler
         sampled.tidy(core, self._rules, sampler)
-        now, seen = float(core.clock[0]), int(core.ints[layout.SEQ])
-        since = (
-            max(now - sampler.plan[sampled.PLANNED], 0.0) if sampler.plan[sampled.PLANNED] else 0.0
-        )
-        sampler.tallies[:, : sampled.JUDGED] *= 2.0 ** -(since / (_HALFLIFE * self.horizon))
-        sampler.tallies[:, sampled.JUDGED :] *= 2.0 ** -(since / (_JUDGED * self.horizon))
-        sampler.plan[sampled.PLANNED] = now
-        if 4 * sampler.ints[sampled.MONITORS] < _MONITORS and sampler.ints[sampled.THINNED]:
-            sampler.ints[sampled.THINNED] -= 1
-        sampler.ints[sampled.REPLAN_AT] = seen + 1
-        if core.model[ELAPSED] <= 0.0:
+        now, seen = float(core.clock[0]), int(core.scalars[0].seq)
+        since = max(now - sampler.plan[0].planned, 0.0) if sampler.plan[0].planned else 0.0
+        for name in sampled.TALLY.names or ():
+            halflife = _HALFLIFE if name in ("by_step", "watched") else _JUDGED
+            sampler.tallies[name] *= 2.0 ** -(since / (halflife * self.horizon))
+        sampler.plan[0].planned = now
+        if 4 * sampler.scalars[0].monitors < _MONITORS and sampler.scalars[0].thinned:
+            sampler.scalars[0].thinned -= 1
+        sampler.scalars[0].replan_at = seen + 1
+        if core.model[0].elapsed <= 0.0:
             return
         self._release(since)
         self._plan(self.sides())
-        arrived = sampler.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
-        sampler.plan[sampled.AGAIN : sampled.AGAIN + 2] = np.maximum(2.0 * arrived, arrived + 1.0)
-        rate = float(sampler.sums[: sampled.SIZES].sum()) / core.model[ELAPSED]
-        apart = max(_APART, int(core.ints[layout.STAT_ONLY]), rate * self.horizon / 16)
-        sampler.ints[sampled.REPLAN_AT] = seen + int(min(max(seen, _FIRST), apart))
+        arrived = sampler.sums[0].arrived
+        sampler.plan[0].again[:] = np.maximum(2.0 * arrived, arrived + 1.0)
+        rate = float(sampler.sums[0].arrived.sum()) / core.model[0].elapsed
+        apart = max(_APART, int(core.scalars[0].stat_only), rate * self.horizon / 16)
+        sampler.scalars[0].replan_at = seen + int(min(max(seen, _FIRST), apart))
 
     def _release(self, since: float) -> None:
         """Raise probabilities again after an overflow, within about a window, as memory allows."""
-        plan, held = self._sampler.plan, float(self._tables.core.ints[layout.USED])
+        plan, held = self._sampler.plan[0], float(self._tables.core.pools[0].used)
         more = max(self._room(float(self._rules.budgets[0, 0])) / max(held, 1.0), 1.0)
         part = more ** min(since / self.horizon, 1.0)
-        plan[sampled.BRAKE] = min(_rounded(plan[sampled.BRAKE] * part), 1.0)
+        plan.brake = min(_rounded(plan.brake * part), 1.0)
 
     def _plan(self, sides: list[Side]) -> None:
         """Choose the method and the probabilities (sections 4.2.2 and 4.3.1)."""
-        spec, plan = self.sampled, self._sampler.plan
+        spec, plan = self.sampled, self._sampler.plan[0]
         for at, side in enumerate(sides):
-            plan[sampled.MEAN + at] = _rounded(side.mean)
-            plan[sampled.FLOOR + at] = _rounded(sampling.FLOOR * side.mean)
+            plan.mean[at] = _rounded(side.mean)
+            plan.floor[at] = _rounded(sampling.FLOOR * side.mean)
         budget = float(self._rules.budgets[0, 0])
         memory = self._aim(budget)
         if spec.fraction is None:
-            plan[sampled.RESERVE] = _rounded((budget - memory) / 2)
+            plan.reserve = _rounded((budget - memory) / 2)
         method = self._method(sides, memory)
         self._draw_by(method)
         if method == sampled.PPS:
-            plan[sampled.CONSTANT] = _rounded(self._constant(sides, memory))
+            plan.constant = _rounded(self._constant(sides, memory))
         elif spec.fraction is None:
-            plan[sampled.SHARE] = _rounded(self._share(sides, memory, method))
+            plan.share = _rounded(self._share(sides, memory, method))
 
     def _aim(self, budget: float) -> float:
         """Return the memory to fill on average; infinite if a fraction is given."""
@@ -416,9 +414,9 @@ class SampledEngine(WindowEngine):
 
     def _draw_by(self, method: int) -> None:
         """Use a method from now on."""
-        plan = self._sampler.plan
-        plan[sampled.REACH] = self.sampled.reach if self._is_sure() else _ENDLESS
-        plan[sampled.METHOD] = self._possible(method)
+        plan = self._sampler.plan[0]
+        plan.reach = self.sampled.reach if self._is_sure() else _ENDLESS
+        plan.method = self._possible(method)
 
     def _constant(self, sides: list[Side], memory: float) -> float:
         if self.sampled.fraction is None:
@@ -431,8 +429,8 @@ class SampledEngine(WindowEngine):
         Section 4.3.2: UNIFORM if the model is accurate and clusters differ in what they add to the
         result. Otherwise clusters, by size if sizes differ and can be predicted.
         """
-        spec, tallies = self.sampled, self._sampler.tallies.sum(axis=0)
-        found = tallies[sampled.FOUND]
+        spec, tallies = self.sampled, self._sampler.tallies
+        found = tallies["found"].sum()
         if found < _EVIDENCE:
             return "pps"
         pairs = self._share(sides, memory, sampled.UNIFORM)
@@ -443,7 +441,7 @@ class SampledEngine(WindowEngine):
         drawn = sampling.variance(sides, [pairs * part for part in one], None)
         alike = sampling.variance(sides, [equal * part for part in one], spec.alike)
         sized = sampling.variance(sides, by_size, spec.alike)
-        if tallies[sampled.OVER] <= _BEYOND * found and drawn < min(alike, sized):
+        if tallies["over"].sum() <= _BEYOND * found and drawn < min(alike, sized):
             return "uniform"
         if sized > _PROMISED * alike or self._shown > _SHOWN:
             return "cluster"
@@ -453,10 +451,10 @@ class SampledEngine(WindowEngine):
     def _shown(self) -> float:
         """The variance of PPS-CLUSTER over that of EQ-CLUSTER, measured on monitored rows."""
         tallies, alike = self._sampler.tallies, np.array(self.sampled.alike)
-        of_results = tallies[:, [sampled.FOUND, sampled.FOUND_BY_SIZE]]
-        of_squares = tallies[:, [sampled.SQUARES, sampled.SQUARES_BY_SIZE]]
+        of_results = _stacked(tallies, "found", "found_by_size")
+        of_squares = _stacked(tallies, "squares", "squares_by_size")
         equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
-        judged = tallies[:, [sampled.JUDGED, sampled.SIZES_FORESEEN]]
+        judged = _stacked(tallies, "judged", "sizes_foreseen")
         tuples, sizes = np.array(self.windows) @ judged
         return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
 
@@ -473,12 +471,13 @@ class SampledEngine(WindowEngine):
     @property
     def clock(self) -> float | None:
         """The largest time seen so far."""
-        return float(self._tables.core.clock[0]) if self._sampler.ints[sampled.SEEN] else None
+        return float(self._tables.core.clock[0]) if self._sampler.scalars[0].seen else None
 
     @property
     def mean_size(self) -> float:
         """The mean size of a row."""
-        arrived, sizes = self._sampler.sums.reshape(2, 2).sum(axis=1)
+        sums = self._sampler.sums[0]
+        arrived, sizes = sums.arrived.sum(), sums.sizes.sum()
         return float(sizes / arrived) if sizes > 0 else 1.0
 
     def _rates(self, *, given: bool = False) -> list[float] | None:
@@ -491,8 +490,8 @@ class SampledEngine(WindowEngine):
             return [rate / spec.second / self._shards for rate in policy.both_rates]
         if given:
             return None
-        arrived = self._sampler.sums[sampled.ARRIVED : sampled.ARRIVED + 2]
-        learned: list[float] = (arrived / self._tables.core.model[ELAPSED]).tolist()
+        arrived = self._sampler.sums[0].arrived
+        learned: list[float] = (arrived / self._tables.core.model[0].elapsed).tolist()
         return learned
 
     def sides(self) -> list[Side]:
@@ -519,8 +518,8 @@ class SampledEngine(WindowEngine):
             own, other = (given.left, given.right) if side == 0 else (given.right, given.left)
             return own / self._shards, other * window
         core = self._tables.core
-        elapsed, used = float(core.model[ELAPSED]), int(core.ints[layout.ENTRIES])
-        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * core.model[WEIGHT]
+        elapsed, used = float(core.model[0].elapsed), int(core.scalars[0].entries)
+        counts = core.groups["rate"][: 2 * used].reshape(-1, 2) * core.model[0].weight
         own, other = counts[:, side] / elapsed, counts[:, 1 - side]
         unknown = max(rate - float(own.sum()), 0.0)
         own, other = np.append(own, unknown), np.append(other, 0.0)
@@ -535,22 +534,22 @@ class SampledEngine(WindowEngine):
         assert isinstance(policy, Age)
         if policy.curve is not None:
             return np.asarray(policy.both_curves[side], np.float64)
-        sampler, number = self._sampler, int(self._sampler.ints[sampled.MONITORS])
+        sampler, number = self._sampler, int(self._sampler.scalars[0].monitors)
         mine = sampler.monitors["side"][:number] == side
-        found = sampler.tallies[side, : sampled.STEPS] + sampler.ages[:number][mine].sum(axis=0)
+        found = sampler.tallies[side].by_step + sampler.ages[:number][mine].sum(axis=0)
         curve: NDArray[np.float64] = (found + 1.0 / sampled.STEPS) / (self._watched(side) + 1.0)
         return curve
 
     def _watched(self, side: int) -> NDArray[np.float64]:
         """Return the number of monitored rows that have passed each step of age."""
-        sampler, number = self._sampler, int(self._sampler.ints[sampled.MONITORS])
+        sampler, number = self._sampler, int(self._sampler.scalars[0].monitors)
         mine = sampler.monitors["side"][:number] == side
         window = self.windows[side]
         times = sampler.monitors["time"][:number][mine]
         lived = float(self._tables.core.clock[0]) - times.astype(np.float64)
         steps = np.arange(sampled.STEPS)
         by_step = np.clip((lived / window * sampled.STEPS)[:, np.newaxis] - steps, 0.0, 1.0)
-        watched: NDArray[np.float64] = by_step.sum(axis=0) + sampler.tallies[side, sampled.WATCHED]
+        watched: NDArray[np.float64] = by_step.sum(axis=0) + sampler.tallies[side].watched
         return watched
 
     def _is_sure(self) -> bool:
@@ -566,40 +565,45 @@ class SampledEngine(WindowEngine):
     # ---- state --------------------------------------------------------------------------------
 
     def _head(self) -> dict[str, Any]:
-        own = {name: getattr(self._sampler, name).tolist() for name in _PLAIN}
+        own = {name: plain(array)[0].tolist() for name, array in self._numbers().items()}
         return super()._head() | {"sampler": own}
+
+    def _numbers(self) -> dict[str, NDArray[Any]]:
+        """Return the numbers that a record keeps, by the name that it has for them."""
+        sampler = self._sampler
+        return {"ints": sampler.scalars, "plan": sampler.plan, "sums": sampler.sums}
 
     def _model(self, *, changed: bool) -> Parts:
         """Return the inclusions that are new or changed, or all; and the monitored rows."""
         sampler, slots = self._sampler, self._tables.core.slots
         if changed:
-            touched = sampler.touched[: sampler.ints[sampled.TOUCHED]].astype(np.int64)
+            touched = sampler.touched[: sampler.scalars[0].touched].astype(np.int64)
             wanted = np.concatenate([self._tables.unmarked(), touched[slots["seq"][touched] >= 0]])
         else:
             wanted = np.flatnonzero(slots["seq"][: len(sampler.inclusions)] >= 0)
         inclusions = {name: slots[name][wanted] for name in ("seq", "rank")}
         inclusions |= {name: sampler.inclusions[name][wanted] for name in _INCLUSION}
-        number = int(sampler.ints[sampled.MONITORS])
+        number = int(sampler.scalars[0].monitors)
         ages = sampler.ages[:number].ravel()
         places = np.flatnonzero(ages)
         return {
             "inclusions": batch_of(inclusions),
             "monitors": batch_of({name: sampler.monitors[name][:number] for name in _MONITOR}),
             "ages": batch_of({"place": places, "found": ages[places]}),
-            "tallies": batch_of({"value": sampler.tallies.ravel()}),
+            "tallies": batch_of({"value": plain(sampler.tallies).ravel()}),
         }
 
     def _mark(self) -> None:
         super()._mark()
-        self._sampler.ints[sampled.TOUCHED] = 0
+        self._sampler.scalars[0].touched = 0
         self._sampler.is_touched[:] = False
 
     def _load(self, log: Replay) -> None:
         super()._load(log)
         self._widen()
         sampler, core = self._sampler, self._tables.core
-        for name in _PLAIN:
-            getattr(sampler, name)[:] = log.head["sampler"][name]
+        for name, array in self._numbers().items():
+            plain(array)[0] = log.head["sampler"][name]
         slots = np.flatnonzero(core.slots["seq"] >= 0)
         slots = slots[np.argsort(core.slots["seq"][slots])]
         known = {name: core.slots[name][slots] for name in ("seq", "rank")}
@@ -613,10 +617,15 @@ class SampledEngine(WindowEngine):
             sampler.monitors[name][: monitors.num_rows] = monitors.column(name).to_numpy()
         places, found = (column.to_numpy() for column in log.last("ages").columns)
         sampler.ages.reshape(-1)[places] = found
-        sampler.tallies.reshape(-1)[:] = log.last("tallies").column(0).to_numpy()
+        plain(sampler.tallies).reshape(-1)[:] = log.last("tallies").column(0).to_numpy()
         sampled.index_monitors(sampler)
 
 
 def _rounded(number: float) -> float:
     """Round to nine digits, as the order in which keys are summed depends on batches."""
     return float(f"{number:.9g}")
+
+
+def _stacked(rows: NDArray[Any], *names: str) -> NDArray[np.float64]:
+    """Return fields of a structured array as the columns of a matrix."""
+    return np.stack([rows[name] for name in names], axis=1)

@@ -17,25 +17,12 @@ from tidegate.joins.window.held_rows import drop, evict, link, overdue, schedule
 from tidegate.joins.window.keys import observe
 from tidegate.joins.window.ticks import next_tick
 from tidegate.kernel.compiling import Array, entry_point, inlined
+from tidegate.kernel.hashing import splitmix64
 from tidegate.kernel.layout import (
-    ADMITTED,
-    AT,
-    BUDGET,
     DONE,
-    EXPIRED,
-    FREE,
-    FRESH,
-    MARK,
     OUTPUT_FULL,
     PROBE_TOO_LARGE,
-    REJECTED,
-    SEQ,
-    STAGE,
-    STAT_ONLY,
-    TICK_FROM,
-    TICK_TO,
     TOO_MANY_KEYS,
-    USED,
     Batch,
     Core,
     Output,
@@ -43,7 +30,7 @@ from tidegate.kernel.layout import (
 )
 from tidegate.kernel.records import record_type
 from tidegate.kernel.windows import expired, joins, past, step_of
-from tidegate.learning.rates import ELAPSED, LAST, expected, rate_of, span_of, weigh
+from tidegate.learning.rates import expected, rate_of, span_of, weigh
 
 #: Reasons to stop besides those of `layout`: a new plan is due; or the sample must be thinned, as
 #: one more row is held than fits.
@@ -52,38 +39,71 @@ REPLAN, OVERFULL = 4, 5
 #: What is sampled: pairs, or clusters with one probability, or clusters by their size.
 UNIFORM, CLUSTER, PPS = 0, 1, 2
 
-# Places in `SamplerState.plan`.
-METHOD, SHARE, CONSTANT, REACH, RESERVE, BY_AGE = 0, 1, 2, 3, 4, 5
-MEAN, FLOOR = 6, 8  # by side
-PLANNED = 10  # when the plan was made
-BRAKE = 11  # factor of all probabilities, below 1 once more came than was planned for
-AGAIN = 12  # by side: the arrivals at which to plan again
-PLAN = 14
-
-# Places in `SamplerState.sums`, by side, fading as counts of keys do: arrivals, and the sizes of
-# those that are not larger than the budget.
-ARRIVED, SIZES = 0, 2
-SUMS = 4
-
-# Places in `SamplerState.ints`: the sequence number at which to plan, how many inclusions changed,
-# how many monitors there are, how far they are thinned, whether a tick has come.
-REPLAN_AT, TOUCHED, MONITORS, THINNED, SEEN = 0, 1, 2, 3, 4
-OWN_INTS = 5
-
-# Places in `SamplerState.flows`: results foreseen for all rows, and for rows larger than the
-# budget; results of monitored rows, and those among them that UNIFORM would not have foreseen; the
-# variance that the model foresees for a count by the sample.
-FORESEEN, MISSED, MONITORED, BEYOND, VARIANCE = 0, 1, 2, 3, 4
-FLOWS = 5
-
-#: Number of steps of age for monitors. Places in a tally of monitors whose window has ended:
-#: results by step, and the number of monitors. The rest judges the model: the number of monitors,
-#: their results, results beyond the foreseen most, squares of the results, foreseen sizes, and the
-#: results and their squares divided by these.
+#: Number of steps of age for monitors.
 STEPS = 32
-WATCHED, JUDGED, FOUND, OVER = STEPS, STEPS + 1, STEPS + 2, STEPS + 3
-SQUARES, SIZES_FORESEEN, FOUND_BY_SIZE, SQUARES_BY_SIZE = range(STEPS + 4, STEPS + 8)
-TALLIES = STEPS + 8
+
+#: The numbers of a sampler, in `SamplerState.scalars`.
+SCALARS = record_type(
+    [
+        ("replan_at", "i8"),  # the sequence number at which to plan again
+        ("touched", "i8"),  # length of `SamplerState.touched`
+        ("monitors", "i8"),  # length of `SamplerState.monitors`
+        ("thinned", "i8"),  # one row in 2 ** thinned is monitored
+        ("seen", "i8"),  # whether a tick has come
+    ]
+)
+
+#: How rows are sampled, in `SamplerState.plan`.
+PLAN = record_type(
+    [
+        ("method", "f8"),  # UNIFORM, CLUSTER or PPS
+        ("share", "f8"),  # the probability of all pairs or clusters, unless by size
+        ("constant", "f8"),  # of PPS: the probability of a cluster over its foreseen size
+        ("reach", "f8"),  # deviations above the foreseen matches up to which UNIFORM samples
+        ("reserve", "f8"),  # free memory below which probabilities fall
+        ("by_age", "f8"),  # whether matches are foreseen by age, not by key
+        ("mean", "f8", (2,)),  # by side: the mean number of matches
+        ("floor", "f8", (2,)),  # by side: the least size that is foreseen for PPS
+        ("planned", "f8"),  # when the plan was made
+        ("brake", "f8"),  # factor of all probabilities, below 1 once more came than planned for
+        ("again", "f8", (2,)),  # by side: the arrivals at which to plan again
+    ]
+)
+
+#: What has arrived, in `SamplerState.sums`; it fades as the counts of keys do.
+SUMS = record_type(
+    [
+        ("arrived", "f8", (2,)),  # by side: number of rows
+        ("sizes", "f8", (2,)),  # by side: sizes of the rows that are not larger than the budget
+    ]
+)
+
+#: What was foreseen and seen since counters were last taken, in `SamplerState.flows`.
+FLOWS = record_type(
+    [
+        ("foreseen", "f8"),  # results foreseen for all rows
+        ("missed", "f8"),  # results foreseen for rows that are larger than the budget
+        ("monitored", "f8"),  # results of monitored rows
+        ("beyond", "f8"),  # those among them that UNIFORM would not have foreseen
+        ("variance", "f8"),  # the variance that the model foresees for a count by the sample
+    ]
+)
+
+#: Sums over monitors whose window has ended, by side, in `SamplerState.tallies`.
+TALLY = record_type(
+    [
+        ("by_step", "f8", (STEPS,)),  # results by step of age
+        ("watched", "f8"),  # number of monitors
+        # To judge the model by, fading faster:
+        ("judged", "f8"),  # number of monitors
+        ("found", "f8"),  # results
+        ("over", "f8"),  # results beyond the foreseen most
+        ("squares", "f8"),  # squares of the results
+        ("sizes_foreseen", "f8"),  # foreseen sizes
+        ("found_by_size", "f8"),  # results divided by the foreseen size
+        ("squares_by_size", "f8"),  # squares of the results divided by the foreseen size
+    ]
+)
 
 #: The number of the first hash that thinning uses.
 THINNING = 0x2545F491
@@ -109,17 +129,17 @@ def monitor_type(time: np.dtype[Any]) -> np.dtype[Any]:
 class SamplerState(NamedTuple):
     """State of a sampled join in addition to `Core`."""
 
-    ints: Array
-    plan: Array
-    sums: Array
-    flows: Array
+    scalars: Array  # [1], see `SCALARS`
+    plan: Array  # [1], see `PLAN`
+    sums: Array  # [1], see `SUMS`
+    flows: Array  # [1], see `FLOWS`
     inclusions: Array  # by slot
     touched: Array  # slots whose inclusion has changed since the mark
     is_touched: Array  # by slot: whether it is in `touched`
     monitors: Array
     ages: Array  # by monitor: its results by age
     heads: Array  # by hash: the first monitor of a chain
-    tallies: Array  # by side
+    tallies: Array  # by side, see `TALLY`
 
 
 class Sample(NamedTuple):
@@ -131,18 +151,9 @@ class Sample(NamedTuple):
 
 
 @inlined
-def mixed(random_word: Any, number: Any) -> Any:
-    """Return hash `number` of a random word (SplitMix64)."""
-    z = np.uint64(random_word) + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@inlined
 def drawn(random_word: Any, number: Any) -> float:
     """Return random number `number` in (0, 1) of a random word."""
-    return (float(mixed(random_word, number) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return (float(splitmix64(random_word, number) >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @inlined
@@ -157,8 +168,8 @@ def _skip(u: float, p: float, left: int) -> int:
 @inlined
 def _foreseen(core: Core, rules: Rules, sampler: SamplerState, group: int) -> float:
     """Return how many partners a row will find, by the model."""
-    if sampler.plan[BY_AGE] != 0.0:
-        return float(sampler.plan[MEAN + (group & 1)])
+    if sampler.plan[0].by_age != 0.0:
+        return float(sampler.plan[0].mean[(group & 1)])
     window = float(rules.window_left if group & 1 == 0 else rules.window_right)
     if rules.learn:
         return expected(core, rules, rate_of(core, group)) * window / span_of(core, rules)
@@ -171,10 +182,10 @@ def _foreseen(core: Core, rules: Rules, sampler: SamplerState, group: int) -> fl
 @inlined
 def _is_watched(sampler: SamplerState, random_word: Any) -> bool:
     """Choose monitored rows by a hash that is independent of the one that samples rows."""
-    thinned = sampler.ints[THINNED]
+    thinned = sampler.scalars[0].thinned
     return bool(
         thinned == 0
-        or mixed(random_word, 0x5DEECE66D) >> np.uint64(64 - min(thinned, 63)) == np.uint64(0)
+        or splitmix64(random_word, 0x5DEECE66D) >> np.uint64(64 - min(thinned, 63)) == np.uint64(0)
     )
 
 
@@ -184,19 +195,19 @@ def _sum_up(sampler: SamplerState, at: int) -> None:
     seen = sampler.monitors[at]
     tally = sampler.tallies[seen.side]
     for step in range(STEPS):
-        tally[step] += sampler.ages[at, step]
+        tally.by_step[step] += sampler.ages[at, step]
     beyond = float(max(seen.found - seen.most, 0))
-    tally[WATCHED] += 1.0
-    tally[JUDGED] += 1.0
-    tally[FOUND] += float(seen.found)
-    tally[OVER] += beyond
+    tally.watched += 1.0
+    tally.judged += 1.0
+    tally.found += float(seen.found)
+    tally.over += beyond
     square = float(seen.found) ** 2
-    tally[SQUARES] += square
-    tally[SIZES_FORESEEN] += seen.size
-    tally[FOUND_BY_SIZE] += float(seen.found) / seen.size
-    tally[SQUARES_BY_SIZE] += square / seen.size
-    sampler.flows[MONITORED] += float(seen.found)
-    sampler.flows[BEYOND] += beyond
+    tally.squares += square
+    tally.sizes_foreseen += seen.size
+    tally.found_by_size += float(seen.found) / seen.size
+    tally.squares_by_size += square / seen.size
+    sampler.flows[0].monitored += float(seen.found)
+    sampler.flows[0].beyond += beyond
 
 
 @inlined
@@ -210,7 +221,7 @@ def _index(sampler: SamplerState, at: int) -> None:
 def index_monitors(sampler: SamplerState) -> None:
     """Build the index of all monitors."""
     sampler.heads[:] = -1
-    for i in range(sampler.ints[MONITORS]):
+    for i in range(sampler.scalars[0].monitors):
         _index(sampler, i)
 
 
@@ -219,7 +230,7 @@ def tidy(core: Core, rules: Rules, sampler: SamplerState) -> None:
     """Remove monitors whose window has ended or that the thinning drops, and index the rest."""
     sampler.heads[:] = -1
     n = 0
-    for i in range(sampler.ints[MONITORS]):
+    for i in range(sampler.scalars[0].monitors):
         seen = sampler.monitors[i]
         if past(rules, seen.side, seen.time, core.clock[0]):
             _sum_up(sampler, i)
@@ -231,7 +242,7 @@ def tidy(core: Core, rules: Rules, sampler: SamplerState) -> None:
             sampler.ages[n, step] = sampler.ages[i, step]
         _index(sampler, n)
         n += 1
-    sampler.ints[MONITORS] = n
+    sampler.scalars[0].monitors = n
 
 
 @inlined
@@ -246,15 +257,15 @@ def _watch(
     foreseen: float,
 ) -> None:
     """Monitor a newcomer, unless the thinning drops it."""
-    ints = sampler.ints
-    while ints[MONITORS] == sampler.monitors.shape[0]:
+    scalars = sampler.scalars[0]
+    while scalars.monitors == sampler.monitors.shape[0]:
         tidy(core, rules, sampler)
-        if 4 * ints[MONITORS] > 3 * sampler.monitors.shape[0]:
-            ints[THINNED] += 1
+        if 4 * scalars.monitors > 3 * sampler.monitors.shape[0]:
+            scalars.thinned += 1
             tidy(core, rules, sampler)
     if not _is_watched(sampler, random_word):
         return
-    n = ints[MONITORS]
+    n = scalars.monitors
     seen = sampler.monitors[n]
     seen.hash, seen.random_word, seen.time, seen.side = (
         batch.hash[i],
@@ -263,11 +274,11 @@ def _watch(
         batch.side[i],
     )
     seen.most, seen.found = most, 0
-    seen.size = max(foreseen, sampler.plan[FLOOR + batch.side[i]], 1e-12)
+    seen.size = max(foreseen, sampler.plan[0].floor[batch.side[i]], 1e-12)
     for step in range(STEPS):
         sampler.ages[n, step] = 0
     _index(sampler, n)
-    ints[MONITORS] = n + 1
+    scalars.monitors = n + 1
 
 
 @inlined
@@ -301,17 +312,17 @@ def _decide(sampler: SamplerState, slot: int, p: float) -> bool:
 @inlined
 def _touch(core: Core, sampler: SamplerState, slot: int) -> None:
     """Note that the inclusion of a logged row has changed."""
-    if core.slots[slot].seq < core.ints[MARK] and not sampler.is_touched[slot]:
+    if core.slots[slot].seq < core.scalars[0].mark and not sampler.is_touched[slot]:
         sampler.is_touched[slot] = True
-        sampler.touched[sampler.ints[TOUCHED]] = slot
-        sampler.ints[TOUCHED] += 1
+        sampler.touched[sampler.scalars[0].touched] = slot
+        sampler.scalars[0].touched += 1
 
 
 @inlined
 def _fate(ticket: Any) -> Any:
     """Return the random word by which a held row stays in a thinning, a new one each time."""
     times = ticket.passed if ticket.most == 0 else 0
-    return mixed(ticket.random_word, THINNING + times)
+    return splitmix64(ticket.random_word, THINNING + times)
 
 
 @entry_point
@@ -358,7 +369,7 @@ def thin(
         else:
             if drawn(random_word, 0) >= share:
                 ticket.next += _skip(drawn(random_word, 1), held.rank, ticket.most - ticket.next)
-            ticket.random_word = mixed(random_word, 2)
+            ticket.random_word = splitmix64(random_word, 2)
         _touch(core, sampler, slot)
 
 
@@ -367,7 +378,7 @@ def _probe(
     core: Core, rules: Rules, sampler: SamplerState, batch: Batch, out: Sample, i: int, n: int
 ) -> int:
     """Write the sampled pairs of newcomer i with held rows; return the new length of `out`."""
-    ints, pairs = core.ints, out.pairs
+    scalars, pairs = core.scalars[0], out.pairs
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
     slot = core.groups[2 * batch.entry[i] + 1 - side].head
     while slot >= 0:
@@ -380,7 +391,7 @@ def _probe(
             if ticket.most > 0:
                 ticket.passed += 1
                 chosen = ticket.passed == ticket.next
-                unit = mixed(ticket.random_word, -ticket.passed)
+                unit = splitmix64(ticket.random_word, -ticket.passed)
                 _touch(core, sampler, slot)
             if chosen:
                 pairs.left[n], pairs.right[n] = (row, held.row) if side == 0 else (held.row, row)
@@ -388,7 +399,7 @@ def _probe(
                 n += 1
                 if ticket.most > 0 and not _decide(sampler, slot, held.rank):
                     drop(core, rules, slot)
-                    ints[EXPIRED] += 1
+                    scalars.expired += 1
         slot = after
     return n
 
@@ -408,66 +419,66 @@ def _admit(
     The caller then thins all held rows at random. If the newcomer always left, the sample would
     lack rows of busy times, and large rows.
     """
-    ints, plan = core.ints, sampler.plan
+    scalars, plan = core.scalars[0], sampler.plan[0]
     side = batch.side[i]
-    seq = ints[SEQ]
-    ints[SEQ] = seq + 1
+    seq = scalars.seq
+    scalars.seq = seq + 1
     time, size = batch.time[i], batch.size[i]
-    sampler.sums[ARRIVED + side] += 1.0
-    could_fit = size <= ints[BUDGET]
+    sampler.sums[0].arrived[side] += 1.0
+    could_fit = size <= core.pools[0].budget
     if could_fit:
-        sampler.sums[SIZES + side] += float(size)
+        sampler.sums[0].sizes[side] += float(size)
     if expired(core, rules, side, time):
         return False
     group = 2 * batch.entry[i] + side
     foreseen = _foreseen(core, rules, sampler, group)
-    sampler.flows[FORESEEN] += foreseen
-    most = int(min(math.ceil(foreseen + plan[REACH] * math.sqrt(foreseen)), 2.0**40))
+    sampler.flows[0].foreseen += foreseen
+    most = int(min(math.ceil(foreseen + plan.reach * math.sqrt(foreseen)), 2.0**40))
     _watch(core, rules, sampler, batch, i, random_word, most, foreseen)
-    p = plan[SHARE]
-    if plan[METHOD] == PPS:
-        all_fit = math.isinf(plan[CONSTANT])
-        p = 1.0 if all_fit else min(plan[CONSTANT] * max(foreseen, plan[FLOOR + side]), 1.0)
-    p *= plan[BRAKE]
-    while size > ints[BUDGET] - ints[USED]:
+    p = plan.share
+    if plan.method == PPS:
+        all_fit = math.isinf(plan.constant)
+        p = 1.0 if all_fit else min(plan.constant * max(foreseen, plan.floor[side]), 1.0)
+    p *= plan.brake
+    while size > core.pools[0].budget - core.pools[0].used:
         slot = overdue(core, rules, 0)
         if slot < 0:
             break
         drop(core, rules, slot)
-        ints[EXPIRED] += 1
-    free = ints[BUDGET] - ints[USED]
+        scalars.expired += 1
+    free = core.pools[0].budget - core.pools[0].used
     fits = size <= free
     if not could_fit:
-        sampler.flows[MISSED] += foreseen
-    elif fits and float(free) < plan[RESERVE]:
-        p *= float(free) / plan[RESERVE]
+        sampler.flows[0].missed += foreseen
+    elif fits and float(free) < plan.reserve:
+        p *= float(free) / plan.reserve
     if could_fit and foreseen > 0.0:
-        alike = 0.0 if plan[METHOD] == UNIFORM else foreseen
-        sampler.flows[VARIANCE] += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
+        alike = 0.0 if plan.method == UNIFORM else foreseen
+        sampler.flows[0].variance += (1.0 / p - 1.0) * foreseen * (1.0 + alike)
     u = drawn(random_word, 0)
     is_kept = u < p
-    if plan[METHOD] == UNIFORM:
+    if plan.method == UNIFORM:
         is_kept = _skip(u, p, most) <= most
     if not is_kept:
         return False
     if not could_fit:
-        ints[REJECTED] += 1
+        scalars.rejected += 1
         shed(core, out.pairs, batch.row[i], side, False)
         return False
-    ints[FREE] -= 1
-    slot = core.free[ints[FREE]]
+    scalars.free -= 1
+    slot = core.free[scalars.free]
     held, ticket = core.slots[slot], sampler.inclusions[slot]
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
     held.group, held.rank, held.gain, held.last = group, p, 0.0, core.clock[0]
     ticket.random_word, ticket.passed, ticket.next, ticket.most = random_word, 0, 0, 0
-    if plan[METHOD] == UNIFORM:
+    if plan.method == UNIFORM:
         ticket.most = most
         ticket.next = _skip(u, p, most)
     sampler.is_touched[slot] = False
     link(core, rules, slot, 0)
-    ints[ADMITTED] += 1
-    core.fresh[ints[FRESH]] = slot
-    ints[FRESH] += 1
+    scalars.admitted += 1
+    core.fresh[scalars.fresh] = slot
+    scalars.fresh += 1
     schedule(core, rules, side, slot)
     return not fits
 
@@ -475,19 +486,20 @@ def _admit(
 @inlined
 def _pass_time(core: Core, rules: Rules, sampler: SamplerState) -> None:
     """Count the time over which arrivals are counted; both fade with every half-life."""
-    now, before = float(core.clock[0]), core.model[LAST]
-    if sampler.ints[SEEN] != 0 and now > before:
+    now, before = float(core.clock[0]), core.model[0].last
+    if sampler.scalars[0].seen != 0 and now > before:
         if rules.halflife > 0:
             halved = int(now // float(rules.halflife)) - int(before // float(rules.halflife))
             if halved > 0:
                 factor = math.ldexp(1.0, -min(halved, 2000))
-                core.model[ELAPSED] *= factor
-                for at in range(sampler.sums.shape[0]):
-                    sampler.sums[at] *= factor
-        core.model[ELAPSED] += now - before
-    if sampler.ints[SEEN] == 0 or now > before:
-        sampler.ints[SEEN] = 1
-        core.model[LAST] = now
+                core.model[0].elapsed *= factor
+                for side in range(2):
+                    sampler.sums[0].arrived[side] *= factor
+                    sampler.sums[0].sizes[side] *= factor
+        core.model[0].elapsed += now - before
+    if sampler.scalars[0].seen == 0 or now > before:
+        sampler.scalars[0].seen = 1
+        core.model[0].last = now
 
 
 @inlined
@@ -497,9 +509,9 @@ def _is_due(core: Core, sampler: SamplerState) -> bool:
     A stream that begins long after the other, or comes back, is then planned with soon.
     """
     for side in range(2):
-        if sampler.sums[ARRIVED + side] >= sampler.plan[AGAIN + side]:
+        if sampler.sums[0].arrived[side] >= sampler.plan[0].again[side]:
             return True
-    return bool(core.ints[SEQ] >= sampler.ints[REPLAN_AT])
+    return bool(core.scalars[0].seq >= sampler.scalars[0].replan_at)
 
 
 # Stages of a tick.
@@ -521,32 +533,32 @@ def run(
 
     `out` has `n` pairs already. All ticks before `total` are complete.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     room = out.share.shape[0]
     while True:
-        if ints[STAGE] == BEGIN:
+        if scalars.stage == BEGIN:
             if not next_tick(core, rules, batch, total):
                 return n, DONE
             weigh(core, rules)
             _pass_time(core, rules, sampler)
-            ints[STAGE] = COUNT
+            scalars.stage = COUNT
             if _is_due(core, sampler):
                 return n, REPLAN
-        if ints[STAGE] == COUNT:
+        if scalars.stage == COUNT:
             if rules.learn:
-                observe(core, rules, batch, ints[TICK_FROM], ints[TICK_TO])
-            ints[STAGE] = TAKE
-        for i in range(ints[AT], ints[TICK_TO]):
-            ints[AT] = i
+                observe(core, rules, batch, scalars.tick_from, scalars.tick_to)
+            scalars.stage = TAKE
+        for i in range(scalars.at, scalars.tick_to):
+            scalars.at = i
             most = np.int64(core.groups[2 * batch.entry[i] + 1 - batch.side[i]].count)
             if n + most > room:
                 return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
             n = _probe(core, rules, sampler, batch, out, i, n)
             _meet(core, rules, sampler, batch, i)
             if _admit(core, rules, sampler, batch, out, i, random_word[i]):
-                ints[AT] = i + 1
+                scalars.at = i + 1
                 return n, OVERFULL
-        ints[AT] = ints[TICK_TO]
-        ints[STAGE] = BEGIN
-        if rules.learn and ints[STAT_ONLY] > rules.cap:
+        scalars.at = scalars.tick_to
+        scalars.stage = BEGIN
+        if rules.learn and scalars.stat_only > rules.cap:
             return n, TOO_MANY_KEYS

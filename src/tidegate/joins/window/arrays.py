@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tidegate.joins.window import held_rows as tuples
 from tidegate.joins.window import keys as key_table
 from tidegate.kernel import layout, sorting
-from tidegate.learning import outlook, rates, scores
+from tidegate.learning import outlook, scores
 from tidegate.learning.ghosts import index_ghosts
 
 #: Number of ages at which a ghost notes its results so far.
@@ -42,7 +42,9 @@ class Tables:
         none, short = np.empty(0, np.int64), np.empty(0, np.int32)
         ranked, timed = layout.ranked_type(np.dtype(np.float64)), layout.ranked_type(time)
         self.core = layout.Core(
-            ints=np.zeros(layout.INTS, np.int64),
+            scalars=np.zeros(1, layout.SCALARS),
+            pools=np.zeros(2, layout.POOL),
+            sides=np.zeros(2, layout.SIDE),
             clock=np.full(1, lowest, time),
             stream_clock=np.full(2, lowest, time),
             floor=np.zeros(2),
@@ -61,26 +63,26 @@ class Tables:
             tally=np.empty(sorting.CELLS + sorting.PARTS, np.int64),
             due=np.empty((2, 0), layout.DUE),
             ends=np.full(2, lowest, time),
-            late=np.empty((2, 128), timed),
+            due_heap=np.empty((2, 128), timed),
             gone=none,
             fresh=none,
-            model=np.zeros(rates.MODEL),
+            model=np.zeros(1, layout.MODEL),
             worth=_curves(curves)[:, :, np.newaxis, np.newaxis],
             cells=np.zeros((2, 2, 1, 1, 1)),
             returns=np.zeros((2, outlook.COUNTS, 1, 1)),
             factors=np.zeros((3, 3, 1)),
             ghosts=np.empty(0, layout.ghost_type(time)),
-            trails=np.empty((0, 1, 2), np.int64),
+            trails=np.empty((0, 1), layout.TRAIL),
             heads=short,
             recent=np.empty(0, layout.recent_type(time)),
             learned=none,
             is_learned=np.zeros(0, np.bool_),
             priority=np.empty(0),
-            quality=np.zeros((rules.pools, layout.TIMES + 1)),
+            quality=np.zeros(rules.pools, layout.QUALITY),
             ring=np.empty(0, layout.ring_type(time)),
             sketch=np.zeros((2, layout.SKETCH_ROWS, rules.columns)),
         )
-        self.core.model[rates.WEIGHT] = 1.0
+        self.core.model[0].weight = 1.0
         self.core.edge["rank"] = -np.inf
         self._sketched = self.core.sketch.copy()  # its values at the mark
         self._grow_slots(1024)
@@ -96,7 +98,7 @@ class Tables:
 
     def held_on(self, side: int) -> int:
         """Return the number of held rows of one side."""
-        return int(self.core.ints[layout.HELD + side])
+        return int(self.core.sides[side].held)
 
     @property
     def nbytes(self) -> int:
@@ -113,19 +115,23 @@ class Tables:
             self._grow_slots(most + most // 8 + 2)
         if len(rules.windows):
             late = newcomers  # any row may expire before earlier ones
-        late += int(self.core.ints[[layout.LATE_DUE, layout.LATE_DUE + 1]].max())
+        late += int(self.core.sides["due_heap"].max())
         late = min(late, most + most // 4 + 128)  # dead nodes are removed when there is no room
-        if self.core.late.shape[1] < late:
-            self.core = self.core._replace(late=_wider(self.core.late, 2 * late))
+        if self.core.due_heap.shape[1] < late:
+            self.core = self.core._replace(due_heap=_wider(self.core.due_heap, 2 * late))
         if len(self.core.fresh) < newcomers:
             self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
         if self._rings:
             self._grow_ring(newcomers)
 
+    def begin_batch(self) -> None:
+        """Put the cursor at the start of a batch."""
+        scalars = self.core.scalars[0]
+        scalars.tick_to = scalars.stage = scalars.fresh = scalars.noted = 0
+
     def set_budget(self) -> None:
         """Set the budget of each pool to the one in force after the changes so far."""
-        ints, budgets = self.core.ints, self._rules.budgets
-        ints[layout.BUDGET : layout.BUDGET + 2] = budgets[ints[layout.CHANGE]]
+        self.core.pools["budget"] = self._rules.budgets[self.core.scalars[0].change]
 
     def allow(self, rules: layout.Rules) -> None:
         """Switch to rules with another budget."""
@@ -139,10 +145,10 @@ class Tables:
         slots[:old] = core.slots
         slots["seq"][old:] = -1
         free = np.empty(size, np.int32)
-        n = core.ints[layout.FREE]
+        n = core.scalars[0].free
         free[size - old : size - old + n] = core.free[:n]
         free[: size - old] = np.arange(size - 1, old - 1, -1)
-        core.ints[layout.FREE] = n + size - old
+        core.scalars[0].free = n + size - old
         self.core = core._replace(
             slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
         )
@@ -161,7 +167,7 @@ class Tables:
             joiners = _wider(core.joiners, queue)
             for pool in range(self._rules.pools):
                 # The line is indexed from the end.
-                length = core.ints[layout.LINE_TO + pool]
+                length = core.pools[pool].line_to
                 line = core.joiners[pool, ::-1][:length]
                 joiners[pool, ::-1][:length] = line
             self.core = self.core._replace(
@@ -220,8 +226,8 @@ class Tables:
 
     def _unused(self) -> int:
         """Return how many more keys can get an entry."""
-        ints = self.core.ints
-        return len(self.core.hashes) - int(ints[layout.ENTRIES] - ints[layout.FREE_ENTRIES])
+        scalars = self.core.scalars[0]
+        return len(self.core.hashes) - int(scalars.entries - scalars.free_entries)
 
     def _crowded(self) -> bool:
         return 4 * self._unused() < len(self.core.hashes)
@@ -254,7 +260,7 @@ class Tables:
         """
         rate, count = self.core.groups["rate"], self.core.groups["count"]
         learn = self._rules.learn and not self._rings
-        used = int(self.core.ints[layout.ENTRIES]) if learn else 0
+        used = int(self.core.scalars[0].entries) if learn else 0
         entries = np.flatnonzero(self._changed[:used]) if changed else np.arange(used)
         entries = entries[(rate[2 * entries] > 0) | (rate[2 * entries + 1] > 0)]
         if self._sketches:
@@ -273,7 +279,7 @@ class Tables:
         Call this before rows are loaded.
         """
         core = self.core
-        core.groups["listed"][2 * core.idle[: core.ints[layout.IDLE]].astype(np.int64)] = 0
+        core.groups["listed"][2 * core.idle[: core.scalars[0].idle].astype(np.int64)] = 0
         if replace:
             core.groups["rate"][:] = 0.0
         keys, left, right, *recent = (c.to_numpy() for c in batch.columns)
@@ -287,14 +293,14 @@ class Tables:
 
     def _list_counted(self) -> None:
         """List all keys that have rates as counted ones; call before rows are loaded."""
-        used = int(self.core.ints[layout.ENTRIES])
+        used = int(self.core.scalars[0].entries)
         rate = self.core.groups["rate"]
         self._list_idle(np.flatnonzero((rate[0 : 2 * used : 2] > 0) | (rate[1 : 2 * used : 2] > 0)))
 
     def forget(self) -> None:
         """Keep only the more frequent half of the keys that are counted and hold no row."""
         core = self.core
-        highest = np.empty(int(core.ints[layout.IDLE]))
+        highest = np.empty(int(core.scalars[0].idle))
         n = key_table.idle_rates(core, highest)
         count = n - self._rules.cap // 2
         rate = np.partition(highest[:n], count - 1)[count - 1]
@@ -307,8 +313,8 @@ class Tables:
 
     def _grow_ring(self, newcomers: int) -> None:
         """Grow the ring for newcomers, up to the number of arrivals that may count."""
-        ints, old = self.core.ints, self.core.ring
-        first, stop = int(ints[layout.RING_FROM]), int(ints[layout.RING_TO])
+        scalars, old = self.core.scalars[0], self.core.ring
+        first, stop = int(scalars.ring_from), int(scalars.ring_to)
         wanted = min(stop - first + newcomers, self._rules.cap)
         if len(old) >= max(wanted, 1):
             return
@@ -323,9 +329,9 @@ class Tables:
         core = self.core
         parts = {}
         if self._rings:
-            ints = core.ints
-            first = max(ints[layout.RING_FROM], ints[layout.RING_MARK] if changed else 0)
-            numbers = np.arange(first, ints[layout.RING_TO])
+            scalars = core.scalars[0]
+            first = max(scalars.ring_from, scalars.ring_mark if changed else 0)
+            numbers = np.arange(first, scalars.ring_to)
             came = core.ring[numbers % max(len(core.ring), 1)]
             keys, side = core.hashes[came["group"] >> 1], (came["group"] & 1).astype(np.int8)
             columns = [pa.array(column) for column in (came["time"], keys, side)]
@@ -345,10 +351,10 @@ class Tables:
 
     def load_ring(self, batches: Sequence[pa.RecordBatch], first: int, stop: int) -> None:
         """Count the last of these arrivals, numbered `first` to `stop`, before rows are loaded."""
-        ints = self.core.ints
-        ints[layout.RING_FROM] = ints[layout.RING_TO] = first
+        scalars = self.core.scalars[0]
+        scalars.ring_from = scalars.ring_to = first
         self._grow_ring(stop - first)
-        ints[layout.RING_TO] = stop
+        scalars.ring_to = stop
         table = pa.Table.from_batches(batches)
         time, key, side = (
             column.to_numpy() for column in table.slice(len(table) - (stop - first)).columns
@@ -363,7 +369,7 @@ class Tables:
         core = self.core
         core.idle[: len(entries)] = entries
         core.groups["listed"][2 * entries] = 1
-        core.ints[[layout.IDLE, layout.STAT_ONLY]] = len(entries)
+        core.scalars[0].idle = core.scalars[0].stat_only = len(entries)
 
     # ---- rows ---------------------------------------------------------------------------------
 
@@ -375,15 +381,15 @@ class Tables:
 
     def fresh(self) -> NDArray[np.int64]:
         """Return the slots that were filled in the last batch, in order, some of them twice."""
-        filled: NDArray[np.int64] = self.core.fresh[: self.core.ints[layout.FRESH]]
+        filled: NDArray[np.int64] = self.core.fresh[: self.core.scalars[0].fresh]
         return filled
 
     def learned(self) -> pa.RecordBatch:
         """Return what was learned since the mark about rows that were held at the mark."""
         core = self.core
-        slots = core.learned[: core.ints[layout.LEARNED]]
+        slots = core.learned[: core.scalars[0].learned]
         seq = core.slots["seq"][slots]
-        slots = slots[(seq >= 0) & (seq < core.ints[layout.MARK])]
+        slots = slots[(seq >= 0) & (seq < core.scalars[0].mark)]
         names = ["seq", "gain", "last"]
         return pa.record_batch([pa.array(core.slots[name][slots]) for name in names], names)
 
@@ -392,8 +398,8 @@ class Tables:
         if not self._keeps:
             return {}
         core = self.core
-        some = changed and not core.ints[layout.DETERMINED]
-        slots = np.flatnonzero(core.slots["seq"] >= (core.ints[layout.MARK] if some else 0))
+        some = changed and not core.scalars[0].determined
+        slots = np.flatnonzero(core.slots["seq"] >= (core.scalars[0].mark if some else 0))
         columns = [pa.array(core.slots["seq"][slots]), pa.array(core.priority[slots])]
         return {"priorities": pa.record_batch(columns, ["seq", "priority"])}
 
@@ -422,7 +428,7 @@ class Tables:
             returns=np.zeros((2, outlook.COUNTS, _MARKS, levels)),
             factors=np.zeros((3, 3, max(shape))),
             ghosts=np.empty(most, self.core.ghosts.dtype),
-            trails=np.zeros((most if levels > 1 else 0, _MARKS, 2), np.int64),
+            trails=np.zeros((most if levels > 1 else 0, _MARKS), layout.TRAIL),
             heads=np.full(1 << most.bit_length(), -1, np.int32),
         )
         if levels > 1:
@@ -439,13 +445,13 @@ class Tables:
     def model(self) -> dict[str, pa.RecordBatch]:
         """Return the ghosts and what was learned from them."""
         core = self.core
-        ghosts = core.ghosts[: core.ints[layout.GHOSTS]]
+        ghosts = core.ghosts[: core.scalars[0].ghosts]
         own = ("hash", "seq", "time", "until", "side", "found", "marks")
         trails = core.trails[: len(ghosts)]
         trails = trails[_passed(ghosts[: len(trails)])]
         return {
-            "ghosts": pa.record_batch([pa.array(ghosts[name]) for name in own], own),
-            "trails": pa.record_batch(list(map(pa.array, trails.T)), ["level", "found"]),
+            "ghosts": _columns_of(ghosts, own),
+            "trails": _columns_of(trails, ("level", "found")),
         } | {name: _sparse(getattr(core, name)) for name in _LEARNED}
 
     def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
@@ -457,12 +463,13 @@ class Tables:
             getattr(core, name).reshape(-1)[places] = values
         ghosts = parts["ghosts"]
         n = ghosts.num_rows
-        core.ints[layout.GHOSTS] = n
+        core.scalars[0].ghosts = n
         for name in ghosts.schema.names:
             core.ghosts[name][:n] = ghosts.column(name).to_numpy()
-        trails = np.stack([column.to_numpy() for column in parts["trails"].columns], axis=1)
         kept = core.trails[:n]
-        kept[_passed(core.ghosts[: len(kept)])] = trails
+        passed = _passed(core.ghosts[: len(kept)])
+        for name in kept.dtype.names or ():
+            kept[name][passed] = parts["trails"].column(name).to_numpy()
         index_ghosts(core)
 
     def every(self) -> NDArray[np.int64]:
@@ -471,7 +478,7 @@ class Tables:
 
     def unmarked(self) -> NDArray[np.int64]:
         """Return the slots that were filled after the last mark and still are."""
-        return np.flatnonzero(self.core.slots["seq"] >= self.core.ints[layout.MARK])
+        return np.flatnonzero(self.core.slots["seq"] >= self.core.scalars[0].mark)
 
     def keep_rows(
         self, slots: NDArray[np.int64], spans: Sequence[tuple[int, int]]
@@ -507,10 +514,10 @@ class Tables:
 
     def mark(self) -> None:
         """Set the mark: later changes are new."""
-        ints = self.core.ints
-        ints[layout.MARK] = ints[layout.SEQ]
-        ints[layout.RING_MARK] = ints[layout.RING_TO]
-        ints[[layout.GONE, layout.REWRITTEN, layout.LEARNED, layout.DETERMINED]] = 0
+        scalars = self.core.scalars[0]
+        scalars.mark = scalars.seq
+        scalars.ring_mark = scalars.ring_to
+        scalars.gone = scalars.rewritten = scalars.learned = scalars.determined = 0
         self._sketched[:] = self.core.sketch
         self.core.is_learned[:] = False
         self._changed[:] = False
@@ -522,9 +529,22 @@ def windows_of(rules: layout.Rules, side: int, times: NDArray[Any]) -> NDArray[A
     """Return the window of each of a side's rows, as `kernel.windows.window_of` does."""
     if not len(rules.windows):
         return np.full(len(times), rules.window_left if side == 0 else rules.window_right)
-    step = np.searchsorted(rules.windows[:, 0], times, "right") - 1
-    lengths: NDArray[Any] = rules.windows[np.maximum(step, 0), 1 + side]
+    step = np.searchsorted(rules.windows["start"], times, "right") - 1
+    lengths: NDArray[Any] = rules.windows["window"][np.maximum(step, 0), side]
     return lengths
+
+
+def past(rules: layout.Rules, side: int, times: NDArray[Any], clock: Any) -> NDArray[np.bool_]:
+    """Return whether each of a side's rows has left its window, as `kernel.windows.past` does."""
+    window = windows_of(rules, side, times)
+    if side == 0:
+        end = times + window + rules.lateness
+        ended = clock > end if rules.closed else clock >= end
+    else:
+        start = clock - window - rules.lateness
+        ended = start > times if rules.closed else start >= times
+    found: NDArray[np.bool_] = (window != 0) & ended
+    return found
 
 
 def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -536,6 +556,11 @@ def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:
     """Return, by ghost and mark, whether the ghost has passed the mark."""
     return np.arange(_MARKS) < ghosts["marks"][:, np.newaxis]
+
+
+def _columns_of(rows: NDArray[Any], names: Sequence[str]) -> pa.RecordBatch:
+    """Return fields of a structured array as columns."""
+    return pa.record_batch([pa.array(rows[name].copy()) for name in names], list(names))
 
 
 def _sparse(array: NDArray[np.float64]) -> pa.RecordBatch:

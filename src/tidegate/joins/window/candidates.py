@@ -32,7 +32,7 @@ class Candidates:
         if not self._moves:
             return {}
         edges = [[float(edge["rank"]), int(edge["seq"])] for edge in core.edge]
-        return {"edge": edges, "uses": core.ints[layout.USES :][:2].tolist()}
+        return {"edge": edges, "uses": core.pools["uses"].tolist()}
 
     def record(self, core: layout.Core, *, changed: bool) -> dict[str, pa.RecordBatch]:
         """Return the rank of each candidate, or of those whose rank differs from the logged one."""
@@ -76,7 +76,7 @@ class Candidates:
         pool = self._sides(core, live) if self._pools == 2 else np.zeros(len(live), np.int64)
         for p in range(self._pools):
             self._fill(core, p, live[pool == p], *head["edge"][p])
-        core.ints[layout.USES : layout.USES + 2] = head["uses"]
+        core.pools["uses"] = head["uses"]
         self.record(core, changed=False)
 
     def _fill(
@@ -87,9 +87,9 @@ class Candidates:
         close, rest = np.sort(live[near], order=("rank", "seq")), live[~near]
         core.joiners[pool, ::-1][: len(close)] = close
         core.far[pool, : len(rest)] = rest
-        for at in (layout.NEAR_FROM, layout.NEAR_TO, layout.JOINERS, layout.LINE_FROM):
-            core.ints[at + pool] = 0
-        core.ints[layout.LINE_TO + pool], core.ints[layout.FAR + pool] = len(close), len(rest)
+        own = core.pools[pool]
+        own.near_from = own.near_to = own.joiners = own.line_from = 0
+        own.line_to, own.far = len(close), len(rest)
         core.edge[pool]["rank"], core.edge[pool]["seq"] = rank, seq
 
     def _sides(self, core: layout.Core, live: NDArray[np.void]) -> NDArray[np.int64]:
@@ -101,12 +101,11 @@ class Candidates:
         """Return all candidates that are still alive."""
         parts = []
         for pool in range(self._pools):
-            start, stop = core.ints[layout.NEAR_FROM + pool], core.ints[layout.NEAR_TO + pool]
-            parts.append(core.near[pool, start:stop])
-            parts.append(core.joiners[pool, : core.ints[layout.JOINERS + pool]])
-            start, stop = core.ints[layout.LINE_FROM + pool], core.ints[layout.LINE_TO + pool]
-            parts.append(core.joiners[pool, ::-1][start:stop])
-            parts.append(core.far[pool, : core.ints[layout.FAR + pool]])
+            own = core.pools[pool]
+            parts.append(core.near[pool, own.near_from : own.near_to])
+            parts.append(core.joiners[pool, : own.joiners])
+            parts.append(core.joiners[pool, ::-1][own.line_from : own.line_to])
+            parts.append(core.far[pool, : own.far])
         queued: NDArray[np.void] = np.concatenate(parts)
         if self._of_tuples:
             alive = core.slots["seq"][queued["item"]] == queued["seq"]

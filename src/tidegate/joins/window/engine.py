@@ -17,12 +17,13 @@ from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
 from tidegate.joins.window import loop as window
 from tidegate.joins.window import victims
-from tidegate.joins.window.arrays import Tables, windows_of
+from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.kernel import layout
 from tidegate.kernel.order import tick_order
+from tidegate.kernel.records import plain
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 from tidegate.settings.schedules import Step
@@ -42,31 +43,24 @@ _HELD = {
     "last": None,
 }
 _DEFAULTS = {"size": 1, "rank": 0.0, "gain": 0.0, "last": 0}
-#: Scalars of the loop that a record stores.
+#: The numbers of the loop that a record keeps, and their fields in `layout.SCALARS`.
 _SCALARS = {
-    "seq": layout.SEQ,
-    "epoch": layout.EPOCH,
-    "started": layout.STARTED,
-    "refit": layout.CENSUS_SEQ,
-    "fit": layout.REDRAWN,
-    "thinned": layout.THINNED,
-    "change": layout.CHANGE,
-    "ring_from": layout.RING_FROM,
-    "ring_to": layout.RING_TO,
+    "seq": "seq",
+    "epoch": "epoch",
+    "started": "started",
+    "refit": "census_seq",
+    "fit": "fit_seq",
+    "thinned": "thinned",
+    "change": "change",
+    "ring_from": "ring_from",
+    "ring_to": "ring_to",
 }
-#: Arrays of the loop that a record stores.
-_ARRAYS = ("stream_clock", "floor", "model", "quality")
 #: The largest number of ghosts, and the classes that `Auto` learns besides ages.
 _GHOSTS = 1024
 _FEATURES = {"levels": 12, "trends": 10}
 
-_COUNTED = {
-    "out_of_order": layout.OUT_OF_ORDER,
-    "admitted": layout.ADMITTED,
-    "rejected": layout.REJECTED,
-    "shed": layout.EVICTED,
-    "expired": layout.EXPIRED,
-}
+#: The counters of the loop, which are fields of `layout.SCALARS`.
+_COUNTED = ("out_of_order", "late", "admitted", "rejected", "shed", "expired")
 
 
 class WindowEngine(LoggedEngine):
@@ -131,10 +125,10 @@ class WindowEngine(LoggedEngine):
     def _advance(self, *times: Any) -> None:
         """Advance the clocks of the streams, and shed rows if a budget falls by then."""
         core, out = self._tables.core, self._output(0, pairs=0)
-        core.ints[layout.SHED] = 0
-        evicted = core.ints[layout.EVICTED]
+        core.scalars[0].noted = 0
+        before = core.scalars[0].shed
         window.advance(core, self._rules, out, *times)
-        if core.ints[layout.EVICTED] > evicted:
+        if core.scalars[0].shed > before:
             self._note_shed(out)
             self._sweep(tight=self._overweight)
 
@@ -158,7 +152,7 @@ class WindowEngine(LoggedEngine):
         self._rules = final._replace(budgets=both, changes=first)
         self._tables.allow(self._rules)
         self._advance(*stream_clock)
-        self._tables.core.ints[layout.CHANGE] = 0
+        self._tables.core.scalars[0].change = 0
         self._rules = final
         self._tables.allow(final)
 
@@ -167,7 +161,7 @@ class WindowEngine(LoggedEngine):
         new = self._rules_for(memory)
         budgets = new.budgets if memory else np.zeros_like(new.budgets)
         self._rules = self._rules._replace(budgets=budgets, changes=new.changes, cap=new.cap)
-        self._tables.core.ints[layout.CHANGE] = 0
+        self._tables.core.scalars[0].change = 0
         self._tables.allow(self._rules)
         self.budget_update = number, memory
 
@@ -191,7 +185,7 @@ class WindowEngine(LoggedEngine):
         batch, order, left = self._batch(given, waiting, first)
         core = self._tables.core
         opened = _opened(batch)
-        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH, layout.SHED]] = 0
+        self._tables.begin_batch()
         out = self._output(len(order))
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -366,7 +360,7 @@ class WindowEngine(LoggedEngine):
     # ---- what was shed, and counters ----------------------------------------------------------
 
     def _note_shed(self, out: layout.Output) -> None:
-        n = int(self._tables.core.ints[layout.SHED])
+        n = int(self._tables.core.scalars[0].noted)
         for s in range(2):
             mine = np.flatnonzero(out.shed_side[:n] == s)
             if len(mine) == 0:
@@ -415,15 +409,15 @@ class WindowEngine(LoggedEngine):
 
     def take_counters(self) -> dict[str, int | float]:
         """Return the counters: events since the last call, and the present state."""
-        ints = self._tables.core.ints
-        for name, at in _COUNTED.items():
-            self._flows[name] += int(ints[at])
-            ints[at] = 0
+        scalars = self._tables.core.scalars[0]
+        for name in _COUNTED:
+            self._flows[name] += int(scalars[name])
+            scalars[name] = 0
         taken: dict[str, int | float] = {**self._flows, "importance": self._importance}
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         left, right = self._tables.held_on(0), self._tables.held_on(1)
-        allowed = self._shares[int(ints[layout.CHANGE])]
+        allowed = self._shares[int(scalars.change)]
         if allowed is not None:
             taken["allowed"] = allowed
         return taken | {
@@ -442,21 +436,22 @@ class WindowEngine(LoggedEngine):
     @property
     def _overweight(self) -> bool:
         """True if payload that is no longer held takes more than its reserve."""
-        budgets = self._tables.core.ints[layout.BUDGET :][: self._rules.pools]
+        budgets = self._tables.core.pools["budget"][: self._rules.pools]
         return self.spec.in_bytes and self._bytes() > sum(budgets.tolist())
 
     # ---- state --------------------------------------------------------------------------------
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
-        scalars = {name: int(core.ints[at]) for name, at in _SCALARS.items()}
-        arrays = {name: getattr(core, name).tolist() for name in _ARRAYS}
+        scalars = {name: int(core.scalars[0][field]) for name, field in _SCALARS.items()}
+        arrays = {"stream_clock": core.stream_clock.tolist(), "floor": core.floor.tolist()}
+        arrays |= {"model": plain(core.model)[0].tolist(), "quality": plain(core.quality).tolist()}
         own = {"clock": core.clock[0].item(), "budget_update": self.budget_update}
         return {**own, **arrays, **scalars, **self._candidates.head(core)}
 
     def _parts(self, *, changed: bool) -> Parts:
         tables, core = self._tables, self._tables.core
-        some = changed and not core.ints[layout.REWRITTEN]
+        some = changed and not core.scalars[0].rewritten
         return {
             "rates" if some else "all_rates": tables.rates(changed=some),
             **({"learned": tables.learned()} if changed else {}),
@@ -472,7 +467,7 @@ class WindowEngine(LoggedEngine):
 
     def _gone(self) -> NDArray[np.int64]:
         core = self._tables.core
-        return core.gone[: core.ints[layout.GONE]]
+        return core.gone[: core.scalars[0].gone]
 
     def _held_rows(
         self, stream: int, most: tuple[int, int] | None, *, changed: bool
@@ -503,10 +498,10 @@ class WindowEngine(LoggedEngine):
             tables.load_rates(batch, replace=False)
         core = tables.core
         core.clock[0] = head["clock"]
-        for name in _ARRAYS:
-            getattr(core, name)[:] = head[name]
-        for name, at in _SCALARS.items():
-            core.ints[at] = head[name]
+        core.stream_clock[:], core.floor[:] = head["stream_clock"], head["floor"]
+        plain(core.model)[0], plain(core.quality)[:] = head["model"], head["quality"]
+        for name, field in _SCALARS.items():
+            core.scalars[0][field] = head[name]
         tables.set_budget()
         if head["budget_update"] is not None:
             self._allow(*head["budget_update"])
@@ -540,12 +535,7 @@ class WindowEngine(LoggedEngine):
             if name not in stored
         }
         live = log.survivors(columns["seq"])
-        other, lateness = self._tables.core.stream_clock[1 - side], self._rules.lateness
-        lengths = windows_of(self._rules, side, columns["time"])
-        if side == 0:
-            live &= ~((lengths != 0) & (other >= columns["time"] + lengths + lateness))
-        else:
-            live &= ~((lengths != 0) & (other - lengths - lateness >= columns["time"]))
+        live &= ~past(self._rules, side, columns["time"], self._tables.core.stream_clock[1 - side])
         rows = np.flatnonzero(live)
         return {name: column[rows] for name, column in columns.items()} | {
             "row": rows,

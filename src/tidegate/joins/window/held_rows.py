@@ -10,34 +10,7 @@ from tidegate.joins.window.keys import list_idle, only_counted
 from tidegate.joins.window.victims import enqueue, of_tuples, victim, worth
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
 from tidegate.kernel.heap import before, drop_top, heapify, push
-from tidegate.kernel.layout import (
-    ADMITTED,
-    BUDGET,
-    BY_LIFE,
-    BY_SCORE,
-    BY_TUPLE,
-    CHANGE,
-    DUE_FROM,
-    DUE_TO,
-    EVICTED,
-    EXPIRED,
-    FREE,
-    FRESH,
-    GONE,
-    HELD,
-    LATE_DUE,
-    MARK,
-    NOTHING,
-    REJECTED,
-    SEQ,
-    SHED,
-    STAT_ONLY,
-    USED,
-    Batch,
-    Core,
-    Output,
-    Rules,
-)
+from tidegate.kernel.layout import BY_LIFE, BY_SCORE, BY_TUPLE, NOTHING, Batch, Core, Output, Rules
 from tidegate.kernel.windows import end_of, expired, past, window_of
 from tidegate.learning.scores import first_gain, learn_stay, score
 
@@ -45,7 +18,7 @@ from tidegate.learning.scores import first_gain, learn_stay, score
 @inlined
 def unlink(core: Core, rules: Rules, slot: int) -> None:
     """Remove a row from memory."""
-    ints = core.ints
+    scalars = core.scalars[0]
     held = core.slots[slot]
     group = held.group
     side = group & 1
@@ -63,35 +36,35 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
     core.groups[group].count -= 1
     if rules.learn and only_counted(core, group >> 1):
         list_idle(core, group >> 1)
-    ints[USED + (side if rules.pools == 2 else 0)] -= held.size
-    ints[HELD + side] -= 1
+    core.pools[side if rules.pools == 2 else 0].used -= held.size
+    core.sides[side].held -= 1
     core.slots[slot].seq = -1
-    core.free[ints[FREE]] = slot
-    ints[FREE] += 1
+    core.free[scalars.free] = slot
+    scalars.free += 1
 
 
 @inlined
 def oldest(core: Core, rules: Rules, side: int) -> int:
     """Return the slot of the side's row that expires next, or -1."""
-    ints = core.ints
-    due, late = core.due[side], core.late[side]
-    at, stop = ints[DUE_FROM + side], ints[DUE_TO + side]
+    own = core.sides[side]
+    due, heap = core.due[side], core.due_heap[side]
+    at, stop = own.due_from, own.due_to
     while at < stop and core.slots[due[at].item].seq != due[at].seq:
         at += 1
         if at + AHEAD < stop:
             prefetch(core.slots, due[at + AHEAD].item)
             prefetch(core.groups, core.slots[due[at + AHEAD // 2].item].group)
-    ints[DUE_FROM + side] = at
-    while ints[LATE_DUE + side] > 0 and core.slots[late[0].item].seq != late[0].seq:
-        drop_top(late, ints[LATE_DUE + side])
-        ints[LATE_DUE + side] -= 1
+    own.due_from = at
+    while own.due_heap > 0 and core.slots[heap[0].item].seq != heap[0].seq:
+        drop_top(heap, own.due_heap)
+        own.due_heap -= 1
     first = due[at].item if at < stop else -1
-    if ints[LATE_DUE + side] > 0:
-        slot = late[0].item
+    if own.due_heap > 0:
+        slot = heap[0].item
         if first < 0:
             return int(slot)
         end = end_of(rules, side, core.slots[first].time)
-        if before(late[0].rank, late[0].seq, end, due[at].seq):
+        if before(heap[0].rank, heap[0].seq, end, due[at].seq):
             return int(slot)
     return int(first)
 
@@ -114,12 +87,12 @@ def overdue(core: Core, rules: Rules, pool: int) -> int:
 @inlined
 def expire(core: Core, rules: Rules) -> None:
     """Drop rows that have left their window."""
-    ints = core.ints
+    scalars = core.scalars[0]
     for side in range(2):
         slot = oldest(core, rules, side)
         while slot >= 0 and expired(core, rules, side, core.slots[slot].time):
             unlink(core, rules, slot)
-            ints[EXPIRED] += 1
+            scalars.expired += 1
             slot = oldest(core, rules, side)
 
 
@@ -130,35 +103,35 @@ def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
     It is out of that order if its time is before that of earlier arrivals, or if its window is
     shorter.
     """
-    ints = core.ints
+    own = core.sides[side]
     seq, end = core.slots[slot].seq, end_of(rules, side, core.slots[slot].time)
-    due, late = core.due[side], core.late[side]
-    stop = ints[DUE_TO + side]
-    if ints[DUE_FROM + side] == stop or end >= core.ends[side]:
+    due, heap = core.due[side], core.due_heap[side]
+    stop = own.due_to
+    if own.due_from == stop or end >= core.ends[side]:
         if stop == due.shape[0]:
             stop = 0
-            for i in range(ints[DUE_FROM + side], due.shape[0]):
+            for i in range(own.due_from, due.shape[0]):
                 if i + AHEAD < due.shape[0]:
                     prefetch(core.slots, due[i + AHEAD].item)
                 if core.slots[due[i].item].seq == due[i].seq:
                     due[stop] = due[i]
                     stop += 1
-            ints[DUE_FROM + side] = 0
+            own.due_from = 0
         due[stop].seq = seq
         due[stop].item = slot
-        ints[DUE_TO + side] = stop + 1
+        own.due_to = stop + 1
         core.ends[side] = end
         return
-    n = ints[LATE_DUE + side]
-    if n == late.shape[0]:
+    n = own.due_heap
+    if n == heap.shape[0]:
         n = 0
-        for i in range(late.shape[0]):
-            if core.slots[late[i].item].seq == late[i].seq:
-                late[n] = late[i]
+        for i in range(heap.shape[0]):
+            if core.slots[heap[i].item].seq == heap[i].seq:
+                heap[n] = heap[i]
                 n += 1
-        heapify(late, n)
-    push(late, n, end, seq, slot)
-    ints[LATE_DUE + side] = n + 1
+        heapify(heap, n)
+    push(heap, n, end, seq, slot)
+    own.due_heap = n + 1
 
 
 @inlined
@@ -168,7 +141,7 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     Where the remaining life counts, a group's list is in order of expiry instead, so that its head
     is the lowest: an out-of-order row goes before rows that expire later.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     group, time = core.slots[slot].group, core.slots[slot].time
     side = group & 1
     before, after = core.groups[group].tail, -1
@@ -188,10 +161,10 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     else:
         core.groups[group].tail = slot
     if rules.learn and only_counted(core, group >> 1):
-        ints[STAT_ONLY] -= 1
+        scalars.stat_only -= 1
     core.groups[group].count += 1
-    ints[USED + pool] += core.slots[slot].size
-    ints[HELD + side] += 1
+    core.pools[pool].used += core.slots[slot].size
+    core.sides[side].held += 1
     if of_tuples(rules):
         enqueue(core, rules, pool, slot)
     elif rules.kind != NOTHING and core.groups[group].count == 1:
@@ -202,28 +175,28 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
 @inlined
 def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
     """Note a row that was shed or rejected, if the caller asked for them."""
-    n = core.ints[SHED]
+    n = core.scalars[0].noted
     if n < out.shed_row.shape[0]:
         out.shed_row[n], out.shed_side[n] = row, side
         out.shed_time[n], out.shed_held[n] = core.clock[0], held
-        core.ints[SHED] = n + 1
+        core.scalars[0].noted = n + 1
 
 
 @inlined
 def drop(core: Core, rules: Rules, slot: int) -> None:
     """Remove a row from memory, and log its departure, which the clocks do not imply."""
-    ints = core.ints
+    scalars = core.scalars[0]
     seq = core.slots[slot].seq
-    if seq < ints[MARK]:
-        core.gone[ints[GONE]] = seq
-        ints[GONE] += 1
+    if seq < scalars.mark:
+        core.gone[scalars.gone] = seq
+        scalars.gone += 1
     unlink(core, rules, slot)
 
 
 @inlined
 def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
     """Shed a held row."""
-    core.ints[EVICTED] += 1
+    core.scalars[0].shed += 1
     if rules.kind == BY_SCORE:
         learn_stay(core, core.slots[slot].time)
     shed(core, out, core.slots[slot].row, core.slots[slot].group & 1, True)
@@ -247,16 +220,16 @@ def make_room(
     Overdue rows go first, in order of expiry. Of equal ranks the earlier arrival leaves, so the
     newcomer loses to higher ranks only.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     side = group & 1
     is_overdue = past(rules, side, time, core.clock[0])
-    while ints[USED + pool] + size > ints[BUDGET + pool]:
+    while core.pools[pool].used + size > core.pools[pool].budget:
         slot = overdue(core, rules, pool)
         if slot >= 0 and not (
             is_overdue and end_of(rules, side, time) < end_of(rules, side, core.slots[slot].time)
         ):
             drop(core, rules, slot)
-            ints[EXPIRED] += 1
+            scalars.expired += 1
             continue
         if is_overdue:
             return False
@@ -282,19 +255,19 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
 
     Rows that do not fit any more are shed at once.
     """
-    ints = core.ints
-    while ints[CHANGE] < rules.changes.shape[0]:
-        start = rules.changes[ints[CHANGE]]
+    scalars = core.scalars[0]
+    while scalars.change < rules.changes.shape[0]:
+        start = rules.changes[scalars.change]
         if start > core.clock[0] or (start == core.clock[0] and not now):
             return
-        ints[CHANGE] += 1
+        scalars.change += 1
         for pool in range(rules.pools):
-            ints[BUDGET + pool] = rules.budgets[ints[CHANGE], pool]
-            while ints[USED + pool] > ints[BUDGET + pool]:
+            core.pools[pool].budget = rules.budgets[scalars.change, pool]
+            while core.pools[pool].used > core.pools[pool].budget:
                 slot = overdue(core, rules, pool)
                 if slot >= 0:
                     drop(core, rules, slot)
-                    ints[EXPIRED] += 1
+                    scalars.expired += 1
                     continue
                 slot, lowest = victim(core, rules, pool)
                 core.floor[pool] = max(core.floor[pool], lowest)
@@ -304,10 +277,10 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
 @inlined
 def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     """Admit newcomer i, or reject it."""
-    ints = core.ints
+    scalars = core.scalars[0]
     side = batch.side[i]
-    seq = ints[SEQ]
-    ints[SEQ] = seq + 1
+    seq = scalars.seq
+    scalars.seq = seq + 1
     time, size = batch.time[i], batch.size[i]
     if expired(core, rules, side, time):
         return
@@ -315,22 +288,22 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     group = 2 * batch.entry[i] + side
     rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
     gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
-    if size > ints[BUDGET + pool] or not make_room(
+    if size > core.pools[pool].budget or not make_room(
         core, rules, out, pool, size, time, group, rank, gain
     ):
         if not past(rules, side, time, core.clock[0]):
-            ints[REJECTED] += 1
+            scalars.rejected += 1
             shed(core, out, batch.row[i], side, False)
         return
-    ints[FREE] -= 1
-    slot = core.free[ints[FREE]]
+    scalars.free -= 1
+    slot = core.free[scalars.free]
     held = core.slots[slot]
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
     held.group, held.rank, held.gain, held.last = group, rank, gain, core.clock[0]
     link(core, rules, slot, pool)
-    ints[ADMITTED] += 1
-    core.fresh[ints[FRESH]] = slot
-    ints[FRESH] += 1
+    scalars.admitted += 1
+    core.fresh[scalars.fresh] = slot
+    scalars.fresh += 1
     if window_of(rules, side, time) != 0:
         schedule(core, rules, side, slot)
 
@@ -349,10 +322,10 @@ def reload(
     group: Array,
 ) -> None:
     """Hold rows given in order of their sequence numbers, in addition to the held ones."""
-    ints = core.ints
+    scalars = core.scalars[0]
     for i in range(time.shape[0]):
-        ints[FREE] -= 1
-        slot = core.free[ints[FREE]]
+        scalars.free -= 1
+        slot = core.free[scalars.free]
         held = core.slots[slot]
         held.time, held.seq, held.row, held.size = time[i], seq[i], row[i], size[i]
         held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
@@ -406,9 +379,10 @@ def number_rows(core: Core, slots: Array, starts: Array, bits: Array, ahead: Arr
 @entry_point
 def reschedule(core: Core, rules: Rules, side: int, slots: Array) -> None:
     """Set the list of rows in order of expiry to held rows of one side, given in that order."""
-    core.ints[LATE_DUE + side] = 0
-    core.ints[DUE_FROM + side] = 0
-    core.ints[DUE_TO + side] = slots.shape[0]
+    own = core.sides[side]
+    own.due_heap = 0
+    own.due_from = 0
+    own.due_to = slots.shape[0]
     for i in range(slots.shape[0]):
         core.due[side, i].seq = core.slots[slots[i]].seq
         core.due[side, i].item = slots[i]

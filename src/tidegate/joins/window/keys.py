@@ -16,24 +16,7 @@ from tidegate.kernel.hash_table import (
     prefetch_place,
     set_entry,
 )
-from tidegate.kernel.layout import (
-    BY_SCORE,
-    ENTRIES,
-    EPOCH,
-    FREE_ENTRIES,
-    IDLE,
-    IN_WINDOW,
-    NEVER,
-    REWRITTEN,
-    RING_FROM,
-    RING_TO,
-    SKETCHED,
-    STARTED,
-    STAT_ONLY,
-    Batch,
-    Core,
-    Rules,
-)
+from tidegate.kernel.layout import BY_SCORE, IN_WINDOW, NEVER, SKETCHED, Batch, Core, Rules
 from tidegate.kernel.sketch import add_to, found_in
 from tidegate.learning.rates import note, weigh
 
@@ -41,7 +24,7 @@ from tidegate.learning.rates import note, weigh
 @entry_point
 def intern(core: Core, hashes: Array, entries: Array) -> int:
     """Find or create the entry of each hash; stop if there is no room, and return where."""
-    ints = core.ints
+    scalars = core.scalars[0]
     table = core.table
     n = hashes.shape[0]
     for i in range(n):
@@ -53,12 +36,12 @@ def intern(core: Core, hashes: Array, entries: Array) -> int:
         at = place_of(table, core.hashes, h)
         entry = entry_at(table, at)
         if entry < 0:
-            if ints[FREE_ENTRIES] > 0:
-                ints[FREE_ENTRIES] -= 1
-                entry = core.free_entries[ints[FREE_ENTRIES]]
-            elif ints[ENTRIES] < core.hashes.shape[0]:
-                entry = ints[ENTRIES]
-                ints[ENTRIES] += 1
+            if scalars.free_entries > 0:
+                scalars.free_entries -= 1
+                entry = core.free_entries[scalars.free_entries]
+            elif scalars.entries < core.hashes.shape[0]:
+                entry = scalars.entries
+                scalars.entries += 1
             else:
                 return i
             set_entry(table, at, h, entry)
@@ -77,11 +60,11 @@ def only_counted(core: Core, entry: int) -> bool:
 @inlined
 def list_idle(core: Core, entry: int) -> None:
     """Note that a key has become one that is only counted."""
-    core.ints[STAT_ONLY] += 1
+    core.scalars[0].stat_only += 1
     if core.groups[2 * entry].listed == 0:
         core.groups[2 * entry].listed = 1
-        core.idle[core.ints[IDLE]] = entry
-        core.ints[IDLE] += 1
+        core.idle[core.scalars[0].idle] = entry
+        core.scalars[0].idle += 1
 
 
 @inlined
@@ -97,12 +80,12 @@ def _reset_rates(core: Core, entry: int) -> None:
 @entry_point
 def sweep_entries(core: Core, keep_rates: bool) -> None:
     """Free the entries of keys that hold no row (and are not counted), and index the rest."""
-    ints = core.ints
+    scalars = core.scalars[0]
     table = core.table
     table[:] = 0
     free = 0
-    for entry in range(ints[ENTRIES]):
-        if entry + AHEAD < ints[ENTRIES]:
+    for entry in range(scalars.entries):
+        if entry + AHEAD < scalars.entries:
             prefetch_place(table, core.hashes[entry + AHEAD])
         empty = core.groups[2 * entry].count == 0 and core.groups[2 * entry + 1].count == 0
         if empty and not (keep_rates and only_counted(core, entry)):
@@ -111,15 +94,15 @@ def sweep_entries(core: Core, keep_rates: bool) -> None:
             free += 1
             continue
         add(table, core.hashes[entry], entry)
-    ints[FREE_ENTRIES] = free
+    scalars.free_entries = free
 
 
 @entry_point
 def idle_rates(core: Core, highest: Array) -> int:
     """Compact the list of keys that are only counted; return their number, and fill in rates."""
     n = 0
-    for i in range(core.ints[IDLE]):
-        if i + AHEAD < core.ints[IDLE]:
+    for i in range(core.scalars[0].idle):
+        if i + AHEAD < core.scalars[0].idle:
             prefetch(core.groups, 2 * core.idle[i + AHEAD])
         entry = core.idle[i]
         if only_counted(core, entry):
@@ -128,7 +111,7 @@ def idle_rates(core: Core, highest: Array) -> int:
             n += 1
         else:
             core.groups[2 * entry].listed = 0
-    core.ints[IDLE] = n
+    core.scalars[0].idle = n
     return n
 
 
@@ -136,7 +119,7 @@ def idle_rates(core: Core, highest: Array) -> int:
 def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
     """Forget the listed keys up to the given (rate, hash)."""
     n = 0
-    for i in range(core.ints[IDLE]):
+    for i in range(core.scalars[0].idle):
         entry = core.idle[i]
         if highest[i] > rate or (highest[i] == rate and core.hashes[entry] > tie):
             core.idle[n] = entry
@@ -144,9 +127,9 @@ def forget(core: Core, highest: Array, rate: float, tie: int) -> None:
             continue
         _reset_rates(core, entry)
         core.groups[2 * entry].listed = 0
-    core.ints[IDLE] = n
-    core.ints[STAT_ONLY] = n
-    core.ints[REWRITTEN] = 1
+    core.scalars[0].idle = n
+    core.scalars[0].stat_only = n
+    core.scalars[0].rewritten = 1
 
 
 @inlined
@@ -164,30 +147,30 @@ def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int
 
     If more than `rules.cap` arrivals would count, stop counting the oldest.
     """
-    ints = core.ints
-    first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
-    while ints[RING_FROM] < ints[RING_TO] and first.time + rules.span <= core.clock[0]:
+    scalars = core.scalars[0]
+    first = core.ring[scalars.ring_from % core.ring.shape[0]]
+    while scalars.ring_from < scalars.ring_to and first.time + rules.span <= core.clock[0]:
         _leave_ring(core)
-        first = core.ring[ints[RING_FROM] % core.ring.shape[0]]
+        first = core.ring[scalars.ring_from % core.ring.shape[0]]
     for i in range(start, stop):
-        if ints[RING_TO] - ints[RING_FROM] == rules.cap:
+        if scalars.ring_to - scalars.ring_from == rules.cap:
             _leave_ring(core)
-        at = core.ring[ints[RING_TO] % core.ring.shape[0]]
+        at = core.ring[scalars.ring_to % core.ring.shape[0]]
         at.time, at.group = core.clock[0], 2 * batch.entry[i] + batch.side[i]
-        ints[RING_TO] += 1
+        scalars.ring_to += 1
         count(core, batch.entry[i], batch.side[i], 1.0)
 
 
 @inlined
 def _leave_ring(core: Core) -> None:
     """Stop counting the oldest arrival."""
-    ints = core.ints
-    group = core.ring[ints[RING_FROM] % core.ring.shape[0]].group
-    ints[RING_FROM] += 1
+    scalars = core.scalars[0]
+    group = core.ring[scalars.ring_from % core.ring.shape[0]].group
+    scalars.ring_from += 1
     before = only_counted(core, group >> 1)
     core.groups[group].rate -= 1.0
     if before and not only_counted(core, group >> 1):
-        ints[STAT_ONLY] -= 1
+        scalars.stat_only -= 1
 
 
 @inlined
@@ -212,31 +195,31 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
     Weights grow instead of counts shrinking, so that ranks only rise between rescalings. The queue
     of victims relies on that.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     if rules.counting == IN_WINDOW:
         observe_window(core, rules, batch, start, stop)
         return
     weight = 1.0
     if rules.halflife > 0:
         epoch = np.int64(core.clock[0] // rules.halflife)
-        if ints[STARTED] == 0:
-            ints[STARTED] = 1
-            ints[EPOCH] = epoch
-        age = epoch - ints[EPOCH]
+        if scalars.started == 0:
+            scalars.started = 1
+            scalars.epoch = epoch
+        age = epoch - scalars.epoch
         if age > 512:
             shrink = math.ldexp(1.0, -int(min(age, 2000)))
-            ints[STAT_ONLY] = 0
-            for entry in range(ints[ENTRIES]):
+            scalars.stat_only = 0
+            for entry in range(scalars.entries):
                 core.groups[2 * entry].rate *= shrink
                 core.groups[2 * entry + 1].rate *= shrink
                 if only_counted(core, entry):
-                    ints[STAT_ONLY] += 1
+                    scalars.stat_only += 1
             for side in range(2):
                 for row in range(core.sketch.shape[1]):
                     for at in range(core.sketch.shape[2]):
                         core.sketch[side, row, at] *= shrink
-            ints[EPOCH] = epoch
-            ints[REWRITTEN] = 1
+            scalars.epoch = epoch
+            scalars.rewritten = 1
             age = 0
             weigh(core, rules)
             requeue(core, rules)

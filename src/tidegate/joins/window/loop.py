@@ -19,24 +19,16 @@ from tidegate.kernel.compiling import entry_point, inlined
 from tidegate.kernel.layout import (
     AFTER_PROBE,
     ARRIVALS,
-    AT,
     BEFORE_ARRIVAL,
     BY_KEY,
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
-    CHANGE,
     DONE,
-    NEWCOMERS,
     NOTHING,
     OUTPUT_FULL,
     PROBE_TOO_LARGE,
     RESULTS,
-    SEQ,
-    STAGE,
-    STAT_ONLY,
-    TICK_FROM,
-    TICK_TO,
     TOO_MANY_KEYS,
     Batch,
     Core,
@@ -112,14 +104,14 @@ def _probe_tick(
     core: Core, rules: Rules, batch: Batch, out: Output, n: int, opened: int, open_end: int
 ) -> tuple[int, int]:
     """Probe with every newcomer of the current tick, from the cursor on."""
-    ints = core.ints
-    start, stop = ints[TICK_FROM], ints[TICK_TO]
+    scalars = core.scalars[0]
+    start, stop = scalars.tick_from, scalars.tick_to
     room = out.left.shape[0]
-    base = ints[NEWCOMERS]
+    base = scalars.newcomers
     # True unless a floating-point time is so large that adding the window does not change it.
     same = joins(rules, batch.time[start], batch.time[start])
-    for i in range(ints[AT], stop):
-        ints[AT] = i
+    for i in range(scalars.at, stop):
+        scalars.at = i
         if rules.shed_when == AFTER_PROBE and batch.probed[i]:
             continue
         side = batch.side[i]
@@ -177,17 +169,17 @@ def _has_ghosts(core: Core, rules: Rules) -> bool:
 
 @inlined
 def _may_resize(core: Core, rules: Rules) -> bool:
-    return bool(core.ints[CHANGE] < rules.changes.shape[0])
+    return bool(core.scalars[0].change < rules.changes.shape[0])
 
 
 @inlined
 def _admit_tick(core: Core, rules: Rules, batch: Batch, out: Output) -> None:
-    start, stop = core.ints[TICK_FROM], core.ints[TICK_TO]
+    start, stop = core.scalars[0].tick_from, core.scalars[0].tick_to
     if _has_ghosts(core, rules):
         for i in range(start, stop):
             credit_ghosts(core, rules, batch, i)
         for i in range(start, stop):
-            add_ghost(core, rules, batch, i, core.ints[SEQ] + (i - start))
+            add_ghost(core, rules, batch, i, core.scalars[0].seq + (i - start))
     if rules.learn == ARRIVALS:
         observe(core, rules, batch, start, stop)
     if _may_resize(core, rules):
@@ -213,10 +205,10 @@ def _run(
     that was open before (both `len(batch)` if there was none). The last tick is left open unless
     `close`.
     """
-    ints = core.ints
+    scalars = core.scalars[0]
     total = batch.time.shape[0]
     while True:
-        stage = ints[STAGE]
+        stage = scalars.stage
         if stage == BEGIN:
             if not next_tick(core, rules, batch, total):
                 return n, DONE
@@ -226,9 +218,9 @@ def _run(
                 resize(core, rules, out, False)
             if _has_ghosts(core, rules) and refit(core, rules):
                 requeue(core, rules)
-            ints[NEWCOMERS] = ints[SEQ]
-            ints[STAGE] = FIRST
-        waits = ints[TICK_TO] == total and not close and batch.time[total - 1] >= core.clock[0]
+            scalars.newcomers = scalars.seq
+            scalars.stage = FIRST
+        waits = scalars.tick_to == total and not close and batch.time[total - 1] >= core.clock[0]
         if stage in (FIRST, SECOND):
             if (stage == FIRST) == (rules.shed_when == AFTER_PROBE):
                 n, why = _probe_tick(core, rules, batch, out, n, opened, open_end)
@@ -236,10 +228,10 @@ def _run(
                     return n, why
             elif not waits:
                 _admit_tick(core, rules, batch, out)
-            ints[STAGE] = END if waits or stage == SECOND else SECOND
+            scalars.stage = END if waits or stage == SECOND else SECOND
         if stage == END:
-            ints[STAGE] = BEGIN
-            if rules.learn and not waits and ints[STAT_ONLY] > rules.cap:
+            scalars.stage = BEGIN
+            if rules.learn and not waits and scalars.stat_only > rules.cap:
                 return n, TOO_MANY_KEYS
 
 

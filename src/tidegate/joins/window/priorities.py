@@ -9,7 +9,7 @@ a row is mature is checked at every drop.
 from __future__ import annotations
 
 from tidegate.kernel.compiling import inlined, inner
-from tidegate.kernel.layout import DROPS, EARNED, MEAN, PEAK, TIMES, Core, Rules
+from tidegate.kernel.layout import Core, Rules
 from tidegate.learning.scores import SPARED, priority
 
 #: Share by which a drop moves the mean of what is earned.
@@ -41,16 +41,16 @@ def as_determined(core: Core, rules: Rules, slot: int) -> float:
 def is_due(core: Core, rules: Rules, pool: int) -> bool:
     """Count a drop; return True if priorities must be recomputed before it."""
     quality, every = core.quality[pool], rules.params[5]
-    quality[MEAN] += (quality[EARNED] - quality[MEAN]) * _STEP
-    quality[EARNED] = 0.0
-    due = quality[TIMES] == 0.0
+    quality.mean += (quality.earned - quality.mean) * _STEP
+    quality.earned = 0.0
+    due = quality.times == 0.0
     if every > 0.0:
-        due = due or quality[DROPS] >= every
+        due = due or quality.drops >= every
     else:
-        due = due or quality[MEAN] < (1.0 + every) * quality[PEAK]
-    quality[PEAK] = quality[MEAN] if due else max(quality[PEAK], quality[MEAN])
+        due = due or quality.mean < (1.0 + every) * quality.peak
+    quality.peak = quality.mean if due else max(quality.peak, quality.mean)
     if due:
-        quality[DROPS] = 0.0
-        quality[TIMES] += 1.0
-    quality[DROPS] += 1.0
+        quality.drops = 0.0
+        quality.times += 1.0
+    quality.drops += 1.0
     return bool(due)

@@ -115,13 +115,13 @@ class QueueEngine(LoggedEngine):
         while why != kernel.DONE:
             why = kernel.run(queue, self._rules, number(clock or 0), clock is not None, close)
             if why == kernel.TOO_MANY_KEYS:
-                queue.ints[kernel.IDLE] = self._statistics.forget(queue.queued)
+                queue.scalars[0].idle = self._statistics.forget(queue.queued)
             elif why == kernel.OVERFLOW:
-                served = int(queue.ints[kernel.SERVED])
+                served = int(queue.scalars[0].taken)
                 yield from self._join.take(called[queue.taken[handed:served]])
                 handed = served
                 kernel.drop(queue, self._least(queue, called))
-        taken = queue.taken[handed : queue.ints[kernel.SERVED]]
+        taken = queue.taken[handed : queue.scalars[0].taken]
         if close:
             taken = np.concatenate([taken, np.flatnonzero(queue.state == kernel.WAITING)])
         self._settle(queue, items, close=close)
@@ -161,7 +161,7 @@ class QueueEngine(LoggedEngine):
         never = layout.NEVER if dtype.kind == "i" else -np.inf
         free = (never, 0) if self._free is None else self._free
         queue = kernel.Queue(
-            ints=np.zeros(kernel.INTS, np.int64),
+            scalars=np.zeros(1, kernel.SCALARS),
             clock=np.full(1, self._clock or 0, dtype),
             target=np.zeros(1, dtype),
             free=np.full(1, free[0], dtype),
@@ -180,9 +180,9 @@ class QueueEngine(LoggedEngine):
             changed=statistics.changed,
             queued=np.zeros(len(statistics.known), np.int64),
         )
-        queue.ints[kernel.TICKS] = self._clock is not None
-        queue.ints[kernel.STARTED] = statistics.first is not None
-        queue.ints[kernel.EPOCH] = statistics.first or 0
+        queue.scalars[0].ticking = self._clock is not None
+        queue.scalars[0].started = statistics.first is not None
+        queue.scalars[0].epoch = statistics.first or 0
         kernel.begin(queue, self._rules, len(self._queue))
         return queue
 
@@ -196,8 +196,8 @@ class QueueEngine(LoggedEngine):
 
     def _settle(self, queue: kernel.Queue, items: NDArray[Any], *, close: bool) -> None:
         """Copy the outcome of the loop into the state."""
-        ints = queue.ints
-        entered, before = int(ints[kernel.ENTERED]), len(self._queue)
+        scalars = queue.scalars[0]
+        entered, before = int(scalars.entered), len(self._queue)
         items["since"] = queue.since
         items["seq"][before:entered] = self._next + np.arange(entered - before)
         self._next += entered - before
@@ -205,7 +205,7 @@ class QueueEngine(LoggedEngine):
         left = np.flatnonzero(~waits[:entered] | close)
         numbers = items["seq"][left]
         self._left.append(numbers[numbers < self._logged])
-        dropped = queue.dropped[: ints[kernel.SHED]]
+        dropped = queue.dropped[: scalars.dropped]
         self._shed += len(dropped)
         if self._keep_shed:
             for side in range(2):
@@ -214,13 +214,13 @@ class QueueEngine(LoggedEngine):
                 self._join.note_dropped(side, gone, queue.when[mine], "queue full")
         self._queue = items[:0] if close else items[waits]
         self._tick = items[entered:]
-        if ints[kernel.TICKS]:
+        if scalars.ticking:
             self._clock = queue.clock[0].item()
         if queue.free[0] > layout.NEVER:
             self._free = queue.free[0].item(), int(queue.part[0])
-        self._statistics.rewritten |= bool(ints[kernel.SMALLER])
-        if ints[kernel.STARTED]:
-            self._statistics.first = int(ints[kernel.EPOCH])
+        self._statistics.rewritten |= bool(scalars.rescaled)
+        if scalars.started:
+            self._statistics.first = int(scalars.epoch)
         self._statistics.tidy()
 
     def _join_clocks(self, clocks: Clocks | None) -> Clocks | None:

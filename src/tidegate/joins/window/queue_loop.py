@@ -13,6 +13,7 @@ import numpy as np
 
 from tidegate.kernel.compiling import Array, entry_point, inlined
 from tidegate.kernel.heap import drop_top, heapify, push, put, sift_down
+from tidegate.kernel.records import record_type
 
 # States of a row.
 COMING, WAITING, TAKEN, DROPPED = range(4)
@@ -21,31 +22,34 @@ DONE, OVERFLOW, TOO_MANY_KEYS = range(3)
 # What comes next: another tick, or a step at the end of this one.
 _NEXT, _CLOSE, _SURPLUS, _FORGET, _MOVE = range(5)
 
-# Places in `Queue.ints`.
-STAGE = 0  # what comes next
-AT, ENTERED, FRONT = (
-    1,
-    2,
-    3,
-)  # the first that is of no tick yet; that has not entered; that may wait
-WAITS = 4  # how many wait
-HEAP, SERVED, SHED = 5, 6, 7  # lengths of `heap`, `taken` and `dropped`
-IDLE = 8  # keys that are counted and do not wait
-STARTED, EPOCH, SMALLER = (
-    9,
-    10,
-    11,
-)  # since which epoch arrivals count, and whether that has changed
-TICKS = 12  # whether there was a time yet
-INTS = 13
 #: Half-lives after which counts are rescaled, before they overflow a float.
 _EPOCHS = 512
+
+
+#: The numbers of a queue, in `Queue.scalars`.
+SCALARS = record_type(
+    [
+        ("stage", "i8"),  # what comes next
+        ("at", "i8"),  # the first row that belongs to no tick yet
+        ("entered", "i8"),  # the first row that has not entered the queue
+        ("front", "i8"),  # no row before this one waits
+        ("waits", "i8"),  # number of waiting rows
+        ("heap", "i8"),  # length of `Queue.heap`
+        ("taken", "i8"),  # length of `Queue.taken`
+        ("dropped", "i8"),  # length of `Queue.dropped`
+        ("idle", "i8"),  # number of keys that are counted and have no waiting row
+        ("started", "i8"),  # whether an arrival has been counted
+        ("epoch", "i8"),  # the epoch whose arrivals weigh 1
+        ("rescaled", "i8"),  # whether counts were rescaled
+        ("ticking", "i8"),  # whether there was a tick yet
+    ]
+)
 
 
 class Queue(NamedTuple):
     """Waiting rows, in order, followed by the newcomers of a feed in tick order."""
 
-    ints: Array
+    scalars: Array  # [1], see `SCALARS`
     clock: Array  # [1], of the time's type, as are the next three
     target: Array  # [1]: the time to which the clock moves next
     free: Array  # [1]: when the join is done with the row it took last
@@ -89,60 +93,60 @@ def _promise(queue: Queue, i: int) -> float:
 @inlined
 def _see(queue: Queue, rules: Rules, i: int) -> None:
     """Count an arrival; one that comes a half-life later weighs twice as much."""
-    ints, entry = queue.ints, queue.entry[i]
+    scalars, entry = queue.scalars[0], queue.entry[i]
     epoch = np.int64(0)
     if rules.halflife > 0:
         epoch = np.int64(queue.clock[0] // rules.halflife)
-    if ints[STARTED] == 0:
-        ints[STARTED], ints[EPOCH] = 1, epoch
-    age = epoch - ints[EPOCH]
+    if scalars.started == 0:
+        scalars.started, scalars.epoch = 1, epoch
+    age = epoch - scalars.epoch
     if age > _EPOCHS:
         shrink = math.ldexp(1.0, -int(min(age, 2000)))
         for at in range(queue.counts.shape[0]):
             queue.counts[at, 0] *= shrink
             queue.counts[at, 1] *= shrink
-        ints[EPOCH], ints[SMALLER] = epoch, 1
+        scalars.epoch, scalars.rescaled = epoch, 1
         age = np.int64(0)
     queue.counts[entry, queue.side[i]] += math.ldexp(1.0, int(age))
     queue.changed[entry] = True
     if not queue.known[entry]:
         queue.known[entry] = True
         if queue.queued[entry] == 0:
-            ints[IDLE] += 1
+            scalars.idle += 1
 
 
 @inlined
 def _enter(queue: Queue, rules: Rules, i: int) -> None:
     """Add a row to the queue."""
-    ints, entry = queue.ints, queue.entry[i]
+    scalars, entry = queue.scalars[0], queue.entry[i]
     queue.since[i], queue.state[i] = queue.clock[0], WAITING
-    ints[WAITS] += 1
+    scalars.waits += 1
     if entry >= 0:
         if queue.queued[entry] == 0 and queue.known[entry]:
-            ints[IDLE] -= 1
+            scalars.idle -= 1
         queue.queued[entry] += 1
     if not rules.integrated:
-        push(queue.heap, ints[HEAP], _promise(queue, i), i, i)
-        ints[HEAP] += 1
+        push(queue.heap, scalars.heap, _promise(queue, i), i, i)
+        scalars.heap += 1
 
 
 @inlined
 def _leave(queue: Queue, i: int, state: int) -> None:
     """Remove a row from the queue."""
-    ints, entry = queue.ints, queue.entry[i]
+    scalars, entry = queue.scalars[0], queue.entry[i]
     queue.state[i] = state
-    ints[WAITS] -= 1
+    scalars.waits -= 1
     if entry >= 0:
         queue.queued[entry] -= 1
         if queue.queued[entry] == 0 and queue.known[entry]:
-            ints[IDLE] += 1
+            scalars.idle += 1
 
 
 @inlined
 def _drop(queue: Queue, i: int) -> None:
-    at = queue.ints[SHED]
+    at = queue.scalars[0].dropped
     queue.dropped[at], queue.when[at] = i, queue.clock[0]
-    queue.ints[SHED] = at + 1
+    queue.scalars[0].dropped = at + 1
     _leave(queue, i, DROPPED)
 
 
@@ -151,12 +155,12 @@ def _look_up(queue: Queue, rules: Rules) -> None:
     """Rebuild the heap with current counts."""
     n = 0
     if not rules.integrated:
-        for i in range(queue.ints[FRONT], queue.ints[ENTERED]):
+        for i in range(queue.scalars[0].front, queue.scalars[0].entered):
             if queue.state[i] == WAITING:
                 put(queue.heap, n, _promise(queue, i), i, i)
                 n += 1
         heapify(queue.heap, n)
-    queue.ints[HEAP] = n
+    queue.scalars[0].heap = n
 
 
 @inlined
@@ -165,12 +169,12 @@ def _take_until(queue: Queue, rules: Rules, end: Any, inclusive: bool) -> None:
 
     Parts of a unit are counted separately, so that nothing is ever rounded.
     """
-    ints = queue.ints
-    while ints[WAITS] > 0:
-        i = ints[FRONT]
+    scalars = queue.scalars[0]
+    while scalars.waits > 0:
+        i = scalars.front
         while queue.state[i] != WAITING:
             i += 1
-        ints[FRONT] = i
+        scalars.front = i
         start, part = queue.since[i], np.int64(0)
         if queue.free[0] > start or (queue.free[0] == start and queue.part[0] > 0):
             start, part = queue.free[0], queue.part[0]
@@ -183,8 +187,8 @@ def _take_until(queue: Queue, rules: Rules, end: Any, inclusive: bool) -> None:
             queue.free[0] = rules.last
         else:
             queue.free[0] = start + rules.step + over
-        queue.taken[ints[SERVED]] = i
-        ints[SERVED] += 1
+        queue.taken[scalars.taken] = i
+        scalars.taken += 1
         _leave(queue, i, TAKEN)
 
 
@@ -194,19 +198,19 @@ def _drop_least(queue: Queue, count: int) -> None:
 
     Counts only rise, so the lowest node whose count is current is the lowest of all.
     """
-    heap, ints = queue.heap, queue.ints
+    heap, scalars = queue.heap, queue.scalars[0]
     while count > 0:
         i = heap[0].item
         if queue.state[i] == WAITING:
             now = _promise(queue, i)
             if now > heap[0].rank:
                 put(heap, 0, now, i, i)
-                sift_down(heap, 0, ints[HEAP])
+                sift_down(heap, 0, scalars.heap)
                 continue
             _drop(queue, i)
             count -= 1
-        drop_top(heap, ints[HEAP])
-        ints[HEAP] -= 1
+        drop_top(heap, scalars.heap)
+        scalars.heap -= 1
 
 
 @entry_point
@@ -218,8 +222,9 @@ def begin(queue: Queue, rules: Rules, waiting: int) -> None:
             queue.queued[queue.entry[i]] += 1
     for entry in range(queue.known.shape[0]):
         if queue.known[entry] and queue.queued[entry] == 0:
-            queue.ints[IDLE] += 1
-    queue.ints[AT], queue.ints[ENTERED], queue.ints[WAITS] = waiting, waiting, waiting
+            queue.scalars[0].idle += 1
+    scalars = queue.scalars[0]
+    scalars.at = scalars.entered = scalars.waits = waiting
     _look_up(queue, rules)
 
 
@@ -236,48 +241,48 @@ def run(queue: Queue, rules: Rules, told: Any, tells: bool, close: bool) -> int:
 
     The last tick is left open unless `close` is set or `told` is later.
     """
-    ints, clock = queue.ints, queue.clock
+    scalars, clock = queue.scalars[0], queue.clock
     while True:
-        if ints[STAGE] == _NEXT:
-            more = ints[AT] < queue.time.shape[0]
-            time = queue.time[ints[AT]] if more else told
-            if more and ints[TICKS] and time <= clock[0]:
-                ints[AT] += 1
+        if scalars.stage == _NEXT:
+            more = scalars.at < queue.time.shape[0]
+            time = queue.time[scalars.at] if more else told
+            if more and scalars.ticking and time <= clock[0]:
+                scalars.at += 1
                 continue
-            closes = close and ints[ENTERED] < ints[AT]
-            goes_on = tells and (ints[TICKS] == 0 or time > clock[0])
+            closes = close and scalars.entered < scalars.at
+            goes_on = tells and (scalars.ticking == 0 or time > clock[0])
             if not (more or closes or goes_on):
                 return DONE
             queue.target[0] = time if more or tells else clock[0]
-            ints[STAGE] = _CLOSE
-        if ints[STAGE] == _CLOSE:
-            ints[STAGE] = _MOVE
-            if ints[ENTERED] < ints[AT]:
-                smaller = ints[SMALLER]
-                ints[SMALLER] = 0
+            scalars.stage = _CLOSE
+        if scalars.stage == _CLOSE:
+            scalars.stage = _MOVE
+            if scalars.entered < scalars.at:
+                smaller = scalars.rescaled
+                scalars.rescaled = 0
                 if rules.learned:
-                    for i in range(ints[ENTERED], ints[AT]):
+                    for i in range(scalars.entered, scalars.at):
                         _see(queue, rules, i)
-                for i in range(ints[ENTERED], ints[AT]):
+                for i in range(scalars.entered, scalars.at):
                     _enter(queue, rules, i)
-                ints[ENTERED] = ints[AT]
-                if ints[SMALLER] or ints[HEAP] > 2 * ints[WAITS] + 64:
+                scalars.entered = scalars.at
+                if scalars.rescaled or scalars.heap > 2 * scalars.waits + 64:
                     _look_up(queue, rules)
-                ints[SMALLER] |= smaller
+                scalars.rescaled |= smaller
                 _take_until(queue, rules, clock[0], True)
-                ints[STAGE] = _SURPLUS
-        if ints[STAGE] == _SURPLUS:
-            ints[STAGE] = _FORGET
-            if ints[WAITS] > rules.size:
+                scalars.stage = _SURPLUS
+        if scalars.stage == _SURPLUS:
+            scalars.stage = _FORGET
+            if scalars.waits > rules.size:
                 if rules.integrated:
                     return OVERFLOW
-                _drop_least(queue, ints[WAITS] - rules.size)
-        if ints[STAGE] == _FORGET:
-            ints[STAGE] = _MOVE
-            if rules.learned and ints[IDLE] > rules.most:
+                _drop_least(queue, scalars.waits - rules.size)
+        if scalars.stage == _FORGET:
+            scalars.stage = _MOVE
+            if rules.learned and scalars.idle > rules.most:
                 return TOO_MANY_KEYS
-        if ints[STAGE] == _MOVE:
-            ints[STAGE] = _NEXT
-            if ints[TICKS] == 0 or queue.target[0] > clock[0]:
-                clock[0], ints[TICKS] = queue.target[0], 1
+        if scalars.stage == _MOVE:
+            scalars.stage = _NEXT
+            if scalars.ticking == 0 or queue.target[0] > clock[0]:
+                clock[0], scalars.ticking = queue.target[0], 1
                 _take_until(queue, rules, clock[0], False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ def rules_of(
     if spec.in_bytes:
         budgets = [max(memory - reserved, 2) for memory in budgets]
     kind, formula = _KINDS[policy.ranks], policy.formula
+    closed = spec.unit.kind == "real number" and getattr(spec, "closed", False)
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
     # Counts of a window fall as well as rise, which a queue of keys cannot detect.
     falls = counting == layout.IN_WINDOW and policy.ranks == "key"
@@ -98,9 +100,9 @@ def rules_of(
         pools=1 if spec.split is None or spec.memory is None else 2,
         budgets=np.array([pools_of(memory, spec.split) for memory in budgets], np.int64),
         changes=np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
-        window_left=number(spec.left.window or 0),
-        window_right=number(spec.right.window or 0),
-        windows=_windows(spec),
+        window_left=number(_length(spec.left.window, closed)),
+        window_right=number(_length(spec.right.window, closed)),
+        windows=_windows(spec, closed),
         lateness=number(spec.lateness),
         learn=learn,
         formula=formula,
@@ -113,6 +115,8 @@ def rules_of(
         counting=counting,
         span=number(max(side.window or 0 for side in spec.sides)),
         columns=columns,
+        closed=closed,
+        resolution=number(0 if spec.unit.kind == "real number" else 1),
     )
 
 
@@ -140,17 +144,28 @@ def pools_of(memory: int, split: float | None) -> tuple[int, int]:
     return left, memory - left
 
 
-def _windows(spec: WindowJoin) -> NDArray[Any]:
+def _length(window: int | float | None, closed: bool) -> int | float:
+    """Return the length of a window as the loop takes it, to which 0 is a window that never ends.
+
+    A closed window may have the length 0: rows of one time join.
+    """
+    if window is None:
+        return 0
+    return max(window, sys.float_info.min) if closed else window
+
+
+def _windows(spec: WindowJoin, closed: bool) -> NDArray[Any]:
     """Return a table of window changes: since when, and both windows from then on, 0 if unbounded.
 
     The first row holds before all changes, whatever its time.
     """
     changes = [step.start for side in spec.sides for step in side.windows[1:]]
     starts = [min(changes), *sorted(set(changes))] if changes else []
-    found = np.zeros((len(starts), 3), spec.unit.dtype)
-    found[:, 0] = starts
+    found = np.zeros(len(starts), layout.schedule_type(spec.unit.dtype))
+    found["start"] = starts
     for at, side in enumerate(spec.sides):
-        found[:, 1 + at] = side.windows[0].value or 0
+        found["window"][:, at] = _length(side.windows[0].value, closed)
         for step in side.windows[1:]:
-            found[1:, 1 + at][found[1:, 0] >= step.start] = step.value or 0
+            later = 1 + np.flatnonzero(found["start"][1:] >= step.start)
+            found["window"][later, at] = _length(step.value, closed)
     return found

@@ -118,7 +118,7 @@ class CountingEngine(WindowEngine):
     @property
     def used(self) -> int:
         """The memory in use."""
-        return int(self._tables.core.ints[[layout.USED, layout.USED + 1]].sum())
+        return int(self._tables.core.pools["used"].sum())
 
     def _batch(
         self, given: list[list[pa.RecordBatch]], waiting: list[int], first: list[int]

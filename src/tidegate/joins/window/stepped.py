@@ -42,7 +42,7 @@ class SteppedWindowEngine(WindowEngine):
         left, right = names[: self._left], names[self._left :]
         self._waiting = np.sort(np.concatenate([left[: waiting[0]], right[: waiting[1]]]))
         self._out, self._pairs = self._output(total), 0
-        self._tables.core.ints[layout.SHED] = 0
+        self._tables.core.scalars[0].noted = 0
         return np.concatenate([left[waiting[0] :], right[waiting[1] :]])
 
     def take(self, names: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,8 @@ class SteppedWindowEngine(WindowEngine):
         at = np.sort(np.concatenate([self._waiting, names]))
         batch = layout.Batch._make(column[at] for column in self._all)
         core, opened = self._tables.core, _opened(batch)
-        core.ints[[layout.TICK_TO, layout.STAGE, layout.FRESH]] = 0
+        scalars = core.scalars[0]
+        scalars.tick_to = scalars.stage = scalars.fresh = 0
         why = layout.OUTPUT_FULL
         while why != layout.DONE:
             self._pairs, why = window.run(

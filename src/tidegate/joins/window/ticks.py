@@ -7,7 +7,8 @@ from typing import Any
 from tidegate.joins.window.held_rows import expire
 from tidegate.joins.window.victims import fetch_group
 from tidegate.kernel.compiling import AHEAD, inlined, prefetch
-from tidegate.kernel.layout import AT, OUT_OF_ORDER, TICK_FROM, TICK_TO, Batch, Core, Rules
+from tidegate.kernel.layout import Batch, Core, Rules
+from tidegate.kernel.windows import is_late
 
 
 @inlined
@@ -20,15 +21,15 @@ def advance_clock(core: Core, side: int, time: Any) -> None:
 @inlined
 def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
     """Start the next tick before row `total`, if any: advance clocks, drop expired rows."""
-    ints = core.ints
-    start = ints[TICK_TO]
+    scalars = core.scalars[0]
+    start = scalars.tick_to
     if start >= total:
         return False
     time = batch.time[start]
     stop = start + 1
     while stop < total and batch.time[stop] == time:
         stop += 1
-    ints[TICK_FROM], ints[TICK_TO], ints[AT] = start, stop, start
+    scalars.tick_from, scalars.tick_to, scalars.at = start, stop, start
     for i in range(start + AHEAD, min(stop + AHEAD, total)):
         fetch_group(core, 2 * batch.entry[i])
     for i in range(start + AHEAD // 2, min(stop + AHEAD // 2, total)):
@@ -37,7 +38,10 @@ def next_tick(core: Core, rules: Rules, batch: Batch, total: int) -> bool:
         prefetch(core.slots, core.groups[group ^ 1].head)
         prefetch(core.slots, core.groups[group].tail)
     for i in range(start, stop):
-        ints[OUT_OF_ORDER] += time < core.stream_clock[batch.side[i]]
+        clock = core.stream_clock[batch.side[i]]
+        if time < clock:
+            scalars.out_of_order += 1
+            scalars.late += is_late(rules, batch.side[i], time, clock)
     # Rows of a tick are in order of their sides.
     advance_clock(core, batch.side[start], time)
     advance_clock(core, batch.side[stop - 1], time)

@@ -23,17 +23,8 @@ from tidegate.kernel.layout import (
     BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
-    DETERMINED,
     FAINTEST,
-    FAR,
-    HELD,
-    JOINERS,
-    LINE_FROM,
-    LINE_TO,
-    NEAR_FROM,
-    NEAR_TO,
     SMALL_HEAP,
-    USES,
     Core,
     Rules,
 )
@@ -153,7 +144,7 @@ def fetch_group(core: Core, group: int) -> None:
 @inlined
 def held_in(core: Core, rules: Rules, pool: int) -> int:
     """Return how many rows a pool holds."""
-    left, right = core.ints[HELD], core.ints[HELD + 1]
+    left, right = core.sides[0].held, core.sides[1].held
     if rules.pools == 2:
         return int(right if pool == 1 else left)
     return int(left + right)
@@ -162,21 +153,21 @@ def held_in(core: Core, rules: Rules, pool: int) -> int:
 @inner
 def spread(core: Core, pool: int) -> None:
     """Move all near candidates to `far`."""
-    ints = core.ints
-    n, far = ints[FAR + pool], core.far[pool]
-    for i in range(ints[NEAR_FROM + pool], ints[NEAR_TO + pool]):
+    own = core.pools[pool]
+    n, far = own.far, core.far[pool]
+    for i in range(own.near_from, own.near_to):
         far[n] = core.near[pool, i]
         n += 1
-    for i in range(ints[JOINERS + pool]):
+    for i in range(own.joiners):
         far[n] = core.joiners[pool, i]
         n += 1
-    for i in range(ints[LINE_FROM + pool], ints[LINE_TO + pool]):
+    for i in range(own.line_from, own.line_to):
         far[n] = core.joiners[pool, -1 - i]
         n += 1
-    ints[FAR + pool] = n
-    ints[NEAR_FROM + pool] = ints[NEAR_TO + pool] = 0
-    ints[LINE_FROM + pool] = ints[LINE_TO + pool] = 0
-    ints[JOINERS + pool] = ints[USES + pool] = 0
+    own.far = n
+    own.near_from = own.near_to = 0
+    own.line_from = own.line_to = 0
+    own.joiners = own.uses = 0
     core.edge[pool].rank = -np.inf
 
 
@@ -195,15 +186,15 @@ def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> in
 @inner
 def prune(core: Core, rules: Rules, pool: int) -> None:
     """Remove dead candidates; the order of the others stays, so this can happen at any time."""
-    ints = core.ints
-    start, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
-    ints[NEAR_TO + pool] = _living(core, rules, core.near[pool], start, stop)
-    ints[FAR + pool] = _living(core, rules, core.far[pool], 0, ints[FAR + pool])
-    ints[JOINERS + pool] = _living(core, rules, core.joiners[pool], 0, ints[JOINERS + pool])
-    heapify(core.joiners[pool], ints[JOINERS + pool])
+    own = core.pools[pool]
+    start, stop = own.near_from, own.near_to
+    own.near_to = _living(core, rules, core.near[pool], start, stop)
+    own.far = _living(core, rules, core.far[pool], 0, own.far)
+    own.joiners = _living(core, rules, core.joiners[pool], 0, own.joiners)
+    heapify(core.joiners[pool], own.joiners)
     line = core.joiners[pool, ::-1]
-    start, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
-    ints[LINE_TO + pool] = _living(core, rules, line, start, stop)
+    start, stop = own.line_from, own.line_to
+    own.line_to = _living(core, rules, line, start, stop)
 
 
 @inner
@@ -211,7 +202,7 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
     """Remove dead candidates from `far` and update the ranks of the others."""
     n = 0
     far = core.far[pool]
-    total = core.ints[FAR + pool]
+    total = core.pools[pool].far
     for i in range(total):
         fetch(core, rules, far, i + AHEAD, total)
         if moves(rules):
@@ -221,7 +212,7 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
             rank, seq = rank_of(core, rules, item)
             put(far, n, rank, seq, item, life)
             n += 1
-    core.ints[FAR + pool] = n
+    core.pools[pool].far = n
 
 
 @inner
@@ -231,28 +222,26 @@ def refill(core: Core, rules: Rules, pool: int) -> None:
     Candidates are compared by their last known ranks: a rank that has risen since is updated when
     it reaches the front. Only ranks that can also fall are updated here.
     """
-    ints = core.ints
+    own = core.pools[pool]
     near, far = core.near[pool], core.far[pool]
     if moves(rules):
         renew(core, rules, pool)
-    n = ints[FAR + pool]
+    n = own.far
     k = min(n, max(_FEW if moves(rules) else SMALL_HEAP, n >> 2))
     lowest(far, n, k, near, core.joiners[pool], core.bounds, core.tally)
     core.edge[pool].rank = np.inf
     if k < n:
         core.edge[pool] = near[k - 1]
-    ints[NEAR_FROM + pool], ints[NEAR_TO + pool] = 0, k
-    ints[FAR + pool] = n - k
-    ints[USES + pool] = 0
+    own.near_from, own.near_to = 0, k
+    own.far = n - k
+    own.uses = 0
 
 
 @inner
-def _join(
-    ints: Array, joiners: Array, pool: int, rank: float, seq: int, item: int, life: int
-) -> None:
+def _join(own: Any, joiners: Array, rank: float, seq: int, item: int, life: int) -> None:
     """Add a candidate to the joiners: to the line, if it comes after all there but the last."""
     line = joiners[::-1]
-    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    start, stop, n = own.line_from, own.line_to, own.joiners
     if n + stop == joiners.shape[0]:
         for i in range(start, stop):
             line[i - start] = line[i]
@@ -264,18 +253,18 @@ def _join(
             joiners[n] = line[stop - 1]
             put(line, stop - 1, rank, seq, item, life)
         sift_up(joiners, n)
-        ints[JOINERS + pool] = n + 1
+        own.joiners = n + 1
     else:
         put(line, stop, rank, seq, item, life)
         stop += 1
-    ints[LINE_FROM + pool], ints[LINE_TO + pool] = start, stop
+    own.line_from, own.line_to = start, stop
 
 
 @inner
-def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int) -> None:
+def _line_up(own: Any, joiners: Array, spare: Array, tally: Array) -> None:
     """Merge the heap of joiners into the line."""
     line = joiners[::-1]
-    start, stop, n = ints[LINE_FROM + pool], ints[LINE_TO + pool], ints[JOINERS + pool]
+    start, stop, n = own.line_from, own.line_to, own.joiners
     sort(joiners, spare, 0, n, tally)
     i = total = 0
     for at in range(start, stop):
@@ -290,16 +279,16 @@ def _line_up(ints: Array, joiners: Array, spare: Array, tally: Array, pool: int)
         total += 1
     for at in range(total):
         line[at] = spare[at]
-    ints[JOINERS + pool] = 0
-    ints[LINE_FROM + pool], ints[LINE_TO + pool] = 0, total
+    own.joiners = 0
+    own.line_from, own.line_to = 0, total
 
 
 @inlined
 def _is_long(core: Core, pool: int) -> bool:
     """Return True if the heap is so long that merging it into the line is cheaper."""
-    ints = core.ints
-    length = ints[LINE_TO + pool] - ints[LINE_FROM + pool]
-    return bool(ints[JOINERS + pool] > max(2 * SMALL_HEAP, length >> 2))
+    own = core.pools[pool]
+    length = own.line_to - own.line_from
+    return bool(own.joiners > max(2 * SMALL_HEAP, length >> 2))
 
 
 @inlined
@@ -309,34 +298,34 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     Its place must not depend on how many dead candidates are still in the queue, because these are
     removed at other times after a restart.
     """
-    ints = core.ints
-    near = ints[NEAR_TO + pool] - ints[NEAR_FROM + pool]
-    joined = ints[JOINERS + pool] + ints[LINE_TO + pool] - ints[LINE_FROM + pool]
-    if near + joined + ints[FAR + pool] + 1 >= core.far.shape[1]:
+    own = core.pools[pool]
+    near = own.near_to - own.near_from
+    joined = own.joiners + own.line_to - own.line_from
+    if near + joined + own.far + 1 >= core.far.shape[1]:
         prune(core, rules, pool)
-    if not moves(rules) and ints[USES + pool] > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
+    if not moves(rules) and own.uses > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
     if rules.kind == BY_SCORE and keeps(core):
         determine(core, rules, item)
     rank, seq = rank_of(core, rules, item)
     life = 0 if of_tuples(rules) else core.groups[item].life
     if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-        put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
-        ints[FAR + pool] += 1
+        put(core.far[pool], own.far, rank, seq, item, life)
+        own.far += 1
     else:
-        _join(ints, core.joiners[pool], pool, rank, seq, item, life)
-        ints[USES + pool] += not moves(rules)
+        _join(own, core.joiners[pool], rank, seq, item, life)
+        own.uses += not moves(rules)
 
 
 @inner
 def determine_all(core: Core, rules: Rules, pool: int) -> None:
     """Recompute the priority of all candidates."""
     spread(core, pool)
-    for i in range(core.ints[FAR + pool]):
+    for i in range(core.pools[pool].far):
         if alive(core, rules, core.far[pool, i]):
             determine(core, rules, core.far[pool, i].item)
     renew(core, rules, pool)
-    core.ints[DETERMINED] = 1
+    core.scalars[0].determined = 1
 
 
 @inner
@@ -345,7 +334,7 @@ def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     spread(core, pool)
     prune(core, rules, pool)
     best, best_rank, best_seq = -1, np.inf, 0
-    for i in range(core.ints[FAR + pool]):
+    for i in range(core.pools[pool].far):
         item = core.far[pool, i].item
         rank, seq = rank_of(core, rules, item)
         if best < 0 or before(rank, seq, best_rank, best_seq):
@@ -363,7 +352,7 @@ def _slack(core: Core, pool: int, lowest: float) -> float:
 @inlined
 def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """Return the slot with the lowest (rank, sequence number) of a nonempty pool, and its rank."""
-    ints = core.ints
+    own = core.pools[pool]
     near, joiners = core.near[pool], core.joiners[pool]
     if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
         determine_all(core, rules, pool)
@@ -371,8 +360,8 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
         best, lowest = scan(core, rules, pool)
         return slot_of(core, rules, best), lowest
     if moves(rules):
-        ints[USES + pool] += 1
-        if ints[USES + pool] > held_in(core, rules, pool) >> 1:
+        own.uses += 1
+        if own.uses > held_in(core, rules, pool) >> 1:
             spread(core, pool)
     while True:
         place = _lowest_place(core, pool)
@@ -380,14 +369,14 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
             refill(core, rules, pool)
             continue
         if place == _IN_HEAP and _is_long(core, pool):
-            spare = core.far[pool][ints[FAR + pool] :]
-            _line_up(ints, joiners, spare, core.tally, pool)
+            spare = core.far[pool][own.far :]
+            _line_up(own, joiners, spare, core.tally)
             continue
         first = joiners[0]
         if place == _IN_ORDER:
-            first = near[ints[NEAR_FROM + pool]]
+            first = near[own.near_from]
         elif place == _IN_LINE:
-            first = joiners[-1 - ints[LINE_FROM + pool]]
+            first = joiners[-1 - own.line_from]
         seen, known, item, life = first.rank, first.seq, first.item, first.life
         if not alive(core, rules, first):
             _take_first(core, rules, pool, place)
@@ -400,25 +389,25 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
             return slot_of(core, rules, item), rank
         _take_first(core, rules, pool, place)
         if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-            put(core.far[pool], ints[FAR + pool], rank, seq, item, life)
-            ints[FAR + pool] += 1
+            put(core.far[pool], own.far, rank, seq, item, life)
+            own.far += 1
         else:
-            _join(ints, joiners, pool, rank, seq, item, life)
+            _join(own, joiners, rank, seq, item, life)
 
 
 @inlined
 def _lowest_place(core: Core, pool: int) -> int:
     """Return the part of the queue that has the first near candidate."""
-    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    own, near, joiners = core.pools[pool], core.near[pool], core.joiners[pool]
     place, rank, seq = _NOWHERE, np.inf, np.iinfo(np.int64).max
-    if ints[NEAR_FROM + pool] < ints[NEAR_TO + pool]:
-        first = near[ints[NEAR_FROM + pool]]
+    if own.near_from < own.near_to:
+        first = near[own.near_from]
         place, rank, seq = _IN_ORDER, first.rank, first.seq
-    if ints[LINE_FROM + pool] < ints[LINE_TO + pool]:
-        first = joiners[-1 - ints[LINE_FROM + pool]]
+    if own.line_from < own.line_to:
+        first = joiners[-1 - own.line_from]
         if place == _NOWHERE or before(first.rank, first.seq, rank, seq):
             place, rank, seq = _IN_LINE, first.rank, first.seq
-    if ints[JOINERS + pool] > 0 and (
+    if own.joiners > 0 and (
         place == _NOWHERE or before(joiners[0].rank, joiners[0].seq, rank, seq)
     ):
         place = _IN_HEAP
@@ -428,20 +417,20 @@ def _lowest_place(core: Core, pool: int) -> int:
 @inlined
 def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
     """Remove the first candidate of a part, and prefetch the next ones."""
-    ints, near, joiners = core.ints, core.near[pool], core.joiners[pool]
+    own, near, joiners = core.pools[pool], core.near[pool], core.joiners[pool]
     if place == _IN_ORDER:
-        at, stop = ints[NEAR_FROM + pool], ints[NEAR_TO + pool]
+        at, stop = own.near_from, own.near_to
         fetch_ahead(core, rules, near, at, stop)
-        ints[NEAR_FROM + pool] = at + 1
+        own.near_from = at + 1
     elif place == _IN_LINE:
         line = joiners[::-1]
-        at, stop = ints[LINE_FROM + pool], ints[LINE_TO + pool]
+        at, stop = own.line_from, own.line_to
         fetch_ahead(core, rules, line, at, stop)
-        ints[LINE_FROM + pool] = at + 1
+        own.line_from = at + 1
     else:
-        n = ints[JOINERS + pool] - 1
+        n = own.joiners - 1
         drop_top(joiners, n + 1)
-        ints[JOINERS + pool] = n
+        own.joiners = n
         fetch_behind(core, rules, joiners, 0, n)
         for i in range(1, 5):
             fetch(core, rules, joiners, i, n)
