@@ -53,7 +53,7 @@ def test_signatures_list_every_keyword() -> None:
     """Help and editors show the keywords; those of overloads are the same."""
     from tidegate.api import keywords
 
-    calls = {
+    calls: dict[Any, tuple[Any, ...]] = {
         tg.join: (keywords.SparkJoin, keywords.LocalJoin),
         tg.star_join: (keywords.SparkStarJoin, keywords.LocalStarJoin),
         tg.sample_join: (keywords.SparkSampleJoin, keywords.LocalSampleJoin),
