@@ -80,7 +80,7 @@ _FOUND = [
 
 
 def _constrained(name: str, **settings: Any) -> Case:
-    given = {**_LINKS, "windows": {"A": 20, "B": 30, "C": 40}, **settings}
+    given = {**_LINKS, "within": {"A": 20, "B": 30, "C": 40}, **settings}
     return Case(name, "constrained", given, rows=10, streams=("A", "B", "C"))
 
 
@@ -124,9 +124,9 @@ CASES = (
         lag=0,
     ),
     _constrained("constrained-archived", constraints=_CONSTRAINTS, archive=True),
-    _constrained("constrained-rows", windows={"A": ("Rows", {"n": 12}), "B": 30, "C": 40}),
+    _constrained("constrained-rows", within={"A": ("Rows", {"n": 12}), "B": 30, "C": 40}),
     Case(
-        "aggregates", "aggregates", {**_LINKS, "windows": 20, "lag": 0}, 10, streams=("A", "B", "C")
+        "aggregates", "aggregates", {**_LINKS, "within": 20, "lag": 0}, 10, streams=("A", "B", "C")
     ),
 )
 
