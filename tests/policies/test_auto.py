@@ -13,7 +13,6 @@ import tidegate as tg
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
-from tidegate.learning import rates
 from tidegate.streams import auctions, bursts, uniform, zipf
 
 Tables = tuple[pa.Table, pa.Table]
@@ -92,7 +91,7 @@ def test_auto_forgets_nothing_where_nothing_changes(name: str) -> None:
     job, engine = WindowJob(spec), WindowEngine(spec)
     (left,), (right,) = (table.combine_chunks().to_batches() for table in (opened, came))
     assert list(engine.feed([[job.prepare(0, left)[0]], [job.prepare(1, right)[0]]]))
-    assert engine._tables.core.model[rates.CENSUSES] == 64.0
+    assert engine._tables.core.model[0].censuses == 64.0
 
 
 def _within(result: tg.Result, part: slice) -> int:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from samples import exact_pairs, runs
 
 from tidegate.api import local
-from tidegate.joins.sampled import loop as kernel
 from tidegate.joins.sampled.engine import SampledEngine, SampledJob
 from tidegate.joins.sampled.spec import METHODS, PROBABILITY, sampled_join
 from tidegate.policies import Age, Prob
@@ -96,7 +95,7 @@ def test_a_tuple_without_partners_takes_no_memory() -> None:
         reach=0.0,
         model=Prob({"key": range(4), "left": left, "right": right}),
     )
-    p = SampledEngine(spec)._sampler.plan[kernel.SHARE]
+    p = SampledEngine(spec)._sampler.plan[0].share
     assert p == pytest.approx(0.967, abs=0.001)
     rng = np.random.default_rng(1)
     held = 0.0
@@ -169,7 +168,7 @@ def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
         model=given,
     )
     engine = SampledEngine(spec)
-    engine._sampler.plan[4] = 0.0  # no brake: what the model says, and nothing else
+    engine._sampler.plan[0].reserve = 0.0  # no brake: what the model says, and nothing else
     engine._sampler.scalars[0].replan_at = 2**62
     found = held_over_time(engine, SampledJob(spec), tables, 400)
     assert found == pytest.approx(sampling.target(180, 3.0), rel=0.05)

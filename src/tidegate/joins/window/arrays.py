@@ -468,7 +468,7 @@ class Tables:
             core.ghosts[name][:n] = ghosts.column(name).to_numpy()
         kept = core.trails[:n]
         passed = _passed(core.ghosts[: len(kept)])
-        for name in kept.dtype.names:
+        for name in ("level", "found"):
             kept[name][passed] = parts["trails"].column(name).to_numpy()
         index_ghosts(core)
 
