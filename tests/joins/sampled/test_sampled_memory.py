@@ -168,7 +168,7 @@ def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
         model=given,
     )
     engine = SampledEngine(spec)
-    engine._sampler.plan[4] = 0.0  # no brake: what the model says, and nothing else
+    engine._sampler.plan[0].reserve = 0.0  # no brake: what the model says, and nothing else
     engine._sampler.scalars[0].replan_at = 2**62
     found = held_over_time(engine, SampledJob(spec), tables, 400)
     assert found == pytest.approx(sampling.target(180, 3.0), rel=0.05)
