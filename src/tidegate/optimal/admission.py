@@ -179,7 +179,7 @@ class _Peeling:
         self.kept = [u.copy() for u in until]
         self.later = [np.zeros(len(s)) for s in sides.streams]
         for s in range(2):
-            mine = pairs[s]
+            mine = (pairs.left, pairs.right)[s]
             waits = (self._arrive[s][mine] < pairs.now) & (pairs.now <= until[s][mine])
             np.add.at(self.later[s], mine[waits], pairs.worth[waits])
         self.held: list[set[_Row]] = [set() for _ in memory]
