@@ -359,7 +359,8 @@ def test_killed_joins_of_a_pool_replay_the_same_budget_updates(
     assert any(batch.updates for batch in pooling.batches(home)[1:])
     expected = pooling.replayed(home)
     for name in pooling.NAMES:
-        assert expected[name].total() > 300
+        # How many there are depends on how soon budget updates arrive.
+        assert expected[name].total() > 50
         assert found[name] == expected[name]
 
 
