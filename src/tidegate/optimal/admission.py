@@ -178,12 +178,7 @@ class _Peeling:
         self._arrive = [s.tick for s in sides.streams]
         self.kept = [u.copy() for u in until]
         self.later = [np.zeros(len(s)) for s in sides.streams]
-<<<<<<< HEAD
         for s, mine in enumerate((pairs.left, pairs.right)):
-=======
-        for s in range(2):
-            mine = (pairs.left, pairs.right)[s]
->>>>>>> spark
             waits = (self._arrive[s][mine] < pairs.now) & (pairs.now <= until[s][mine])
             np.add.at(self.later[s], mine[waits], pairs.worth[waits])
         self.held: list[set[_Row]] = [set() for _ in memory]
