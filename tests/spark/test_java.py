@@ -95,6 +95,24 @@ def test_the_wrapper_drops_one_option_and_keeps_the_others(tmp_path: Path) -> No
     assert done.stdout == '<-a b><><$x"><--add-modules=other>'
 
 
+@pytest.mark.parametrize(
+    ("version", "given", "passed"),
+    [
+        ("23", ["-x"], "<-x>"),
+        ("24", ["-x"], "<--sun-misc-unsafe-memory-access=allow><-x>"),
+        ("25", ["--sun-misc-unsafe-memory-access=deny"], "<--sun-misc-unsafe-memory-access=deny>"),
+    ],
+)
+def test_the_wrapper_lets_arrow_reach_its_memory(
+    tmp_path: Path, version: str, given: list[str], passed: str
+) -> None:
+    bare = java.inspect(fake_java(tmp_path / "bare", version, vector=False))
+    assert bare is not None
+    command = [str(java.wrap(bare) / "bin" / "java"), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == passed
+
+
 def test_many_may_write_the_wrapper_at_once(tmp_path: Path) -> None:
     bare = java.Java(home=fake_java(tmp_path / "bare", "21"), version=21, suits=False)
     with ThreadPoolExecutor(8) as pool:

@@ -44,7 +44,7 @@ for argument do
     shift
     [ "$argument" = {vector} ] || set -- "$@" "$argument"
 done
-{trust}exec {java} "$@"
+{trust}{unsafe}exec {java} "$@"
 """
 # Java reads options in these variables before the command line, which would override them.
 _TRUST = """\
@@ -53,6 +53,14 @@ case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $*" in
 *) [ ! -r {store} ] || set -- -Djavax.net.ssl.trustStore={store} "$@" ;;
 esac
 """
+# From Java 24 on, Arrow's memory needs this option. Spark gives it from 4.3 on only.
+_UNSAFE = """\
+case "$*" in
+*{option}*) ;;
+*) set -- {option}=allow "$@" ;;
+esac
+""".format(option="--sun-misc-unsafe-memory-access")
+_RESTRICTED = 24
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,7 @@ def _write_wrapper(java: Java, certificates: list[bytes], folder: Path) -> str:
     script = _WRAPPER.format(
         vector=shlex.quote(_VECTOR),
         trust=trusted,
+        unsafe=_UNSAFE if java.version >= _RESTRICTED else "",
         java=shlex.quote(str(java.home.absolute() / "bin" / "java")),
     )
     name = f"java-{java.version}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
