@@ -99,7 +99,7 @@ def test_lateness_adds_no_pairs() -> None:
 
 
 def test_a_tuple_waits_for_the_other_stream() -> None:
-    """What the left has heard of itself expires the right's tuples, not its own."""
+    """The left stream's clock expires rows of the right, not its own."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
     join.feed([left(t, t) for t in range(10)])
     assert held(join) == list(range(9))

@@ -1,4 +1,4 @@
-"""What all public calls do first: check the names of the settings that they were given."""
+"""Check the names of the settings that a public call was given, before anything else."""
 
 from __future__ import annotations
 

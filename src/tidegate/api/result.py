@@ -1,4 +1,4 @@
-"""What a call on local data returns."""
+"""The result of a call on local data."""
 
 from __future__ import annotations
 

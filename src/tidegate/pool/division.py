@@ -15,7 +15,7 @@ _WORTHWHILE = 0.005
 
 @dataclass(frozen=True)
 class Claim:
-    """What the division of memory needs to know about one join.
+    """The facts about one join that the division of memory needs.
 
     Attributes
     ----------

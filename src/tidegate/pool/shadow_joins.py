@@ -111,7 +111,7 @@ class ShadowableJoin(Protocol):
 
 @dataclass
 class Found:
-    """What the copies have found in some batches, scaled up from the sample.
+    """The results that the copies found in some batches, scaled up from the sample.
 
     Attributes
     ----------

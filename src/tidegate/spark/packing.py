@@ -110,7 +110,7 @@ def decode(data: Any) -> list[pa.RecordBatch]:
 
 @dataclass
 class Note:
-    """What a pack task sends to every shard besides rows: its clock and the dropped rows."""
+    """The message of a pack task to every shard: its clock and its counts of dropped rows."""
 
     clock: int | float | None = None
     dropped: dict[str, int] = field(default_factory=dict)

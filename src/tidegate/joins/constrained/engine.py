@@ -38,7 +38,7 @@ _COUNTED = ("out_of_order", "late", "null_keys", "expired", "eliminated", "viola
 
 
 class JoinFrame(Job):
-    """What a constrained join and its repair have in common, as something to send."""
+    """Base class of the jobs of a constrained join and of its repair."""
 
     def __init__(self, spec: ConstrainedJoin) -> None:
         self.spec = spec
