@@ -11,19 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from joins.constrained import test_constrained_engine as constrained
+from joins.sampled import test_sampled_engine as sampled
+from joins.star import test_star_engine as star
+from joins.window import test_queue as queue
+from joins.window import test_window_engine as window
 
 import tidegate as tg
 from tidegate.joins.constrained.constraints import Constraint
 from tidegate.joins.window.spec import window_join
 from tidegate.settings.slow_cpu import SlowCPU
-
-from ..joins.constrained import (  # type: ignore[import-not-found]
-    test_constrained_engine as constrained,
-)
-from ..joins.sampled import test_sampled_engine as sampled  # type: ignore[import-not-found]
-from ..joins.star import test_star_engine as star  # type: ignore[import-not-found]
-from ..joins.window import test_queue as queue  # type: ignore[import-not-found]
-from ..joins.window import test_window_engine as window
 
 few = settings(max_examples=20)
 

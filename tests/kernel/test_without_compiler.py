@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tidegate
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +51,6 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def test_loops_run_as_plain_python_and_most_of_their_lines(tmp_path: Path) -> None:
-    pytest.importorskip("coverage")
     data, report = f"--data-file={tmp_path / 'data'}", tmp_path / "report.json"
     files = "--include=" + ",".join(str(SOURCES / name) for name in LEAST)
     options = ("-q", "-x", "-p", "no:cacheprovider", "tests/kernel/plain_python.py")
