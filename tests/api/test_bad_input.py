@@ -99,7 +99,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"memory": True}, ['a positive number of rows or a size like "64 MB"', "not True"]),
     ({"memory": 1.5}, ['a positive number of rows or a size like "64 MB"', "not 1.5"]),
     ({"memory": 1, "split": "fixed"}, ["at least 2 rows", "not 1", 'split="shared"']),
-    ({"policy": "porb"}, ['"rand", "fifo", "until-expiry", "prob", "life"', 'did you mean "prob"']),
+    ({"policy": "porb"}, ['"age", "auto", "dgl", "dimpprob", "fifo"', 'did you mean "prob"']),
     ({"policy": "oracle"}, ['"prob"', "not 'oracle'"]),
     ({"policy": 3}, ['"prob"', "tg.Prob()", "not 3"]),
     ({"policy": tg.Prob}, ["must be an instance", "write Prob()"]),

@@ -83,5 +83,5 @@ def test_restarts_nulls_late_rows_and_a_contradiction(spark: SparkSession, tmp_p
     archived = tg.star_join([r, s], files.batch("changes"), **settings).select(columns)
     assert bag(archived.toArrow()) == expected
     assert [count["rebuilt"] for count in counts] == [0, 1, 1]
-    for name in ("null_keys", "null_times", "late", "filtered"):
+    for name in ("null_keys", "null_times", "out_of_order", "filtered"):
         assert total(counts, name) > 20

@@ -141,7 +141,7 @@ def test_constrained_joins_wait(spark: SparkSession, tmp_path: Path, sources: li
     settings: dict[str, Any] = {
         "joins": "A.n <-> B.n",
         "time": "ts",
-        "windows": "60 minutes",
+        "within": "60 minutes",
         "filters": {"A": "n < 100000"},
     }
     left, right, _ = sources
