@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +14,7 @@ from tidegate.joins.constrained.spec import constrained_join
 from tidegate.joins.sampled.spec import sampled_join
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.spec import window_join
+from tidegate.settings.checks import SHORTEST
 
 NUMBERS = [0, 1, 2, 3, 4, 5]
 TIMES: dict[str, tuple[Any, Any]] = {
@@ -79,7 +79,7 @@ def test_real_times_have_closed_windows_of_their_own() -> None:
     schema = pa.schema([("k", pa.int64()), ("t", pa.float64())])
     join: dict[str, Any] = {"on": "k", "time": "t"}
     spec = window_join(schema, schema, **join, within=(2.5, 0), closed=True)
-    assert (spec.left.window, spec.right.window) == (2.5, sys.float_info.min)
+    assert (spec.left.window, spec.right.window) == (2.5, SHORTEST)
     assert spec.closed
     assert spec.settings()["closed"] is True
     plain = window_join(schema, schema, **join, within=2.5)
@@ -170,3 +170,16 @@ def test_memory_in_rows(memory: Any) -> None:
             window_join(schema, schema, **join, memory=wrong)
         with pytest.raises(tg.TidegateError, match="a positive number of rows"):
             star_join({"a": schema, "b": schema}, schema, **join, memory=wrong)
+
+
+@pytest.mark.parametrize("policy", ["auto", "ijoin", "life"])
+def test_a_closed_window_of_length_zero_joins_rows_of_one_time(policy: str) -> None:
+    """`Auto` divides a window into steps of age, also the shortest one."""
+    n = 60
+    table = pa.table({"k": [i % 3 for i in range(n)], "t": [i // 3 / 4 for i in range(n)]})
+    join: dict[str, Any] = {"on": "k", "time": "t", "within": (1.0, 0), "closed": True}
+    exact = tg.join(table, table, **join)
+    assert exact.results == n + 4 * (n - 3) - 3 * (1 + 2 + 3)
+    found = tg.join(table, table, **join, memory=5, policy=policy, batch_rows=7)
+    assert n <= found.results < exact.results
+    assert found.counters["held"] <= 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -19,6 +18,10 @@ from tidegate.errors import TidegateError, shortened
 from tidegate.settings.durations import nanoseconds
 from tidegate.settings.times import LARGEST_TIME, WATERMARK, TimeUnit
 from tidegate.settings.values import is_number, is_whole, quoted, real
+
+#: A closed window of real-number times has at least this length, because the loops take 0 for
+#: an unbounded one. Parts of it, and their squares, are still numbers that can be divided by.
+SHORTEST = 2.0**-300
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
@@ -223,7 +226,7 @@ def duration(
         hint = "; closed=True allows 0" if exact == 0 and name == "within" else ""
         raise TidegateError(f"{name} {least}, not {quoted(value)}{hint}")
     if unit.kind == "real number":
-        return max(float(exact), sys.float_info.min) if closed else float(exact)
+        return max(float(exact), SHORTEST) if closed else float(exact)
     # A difference of whole numbers is below a length exactly when it is below its ceiling.
     length = math.ceil(exact * unit.per_unit)
     if closed:

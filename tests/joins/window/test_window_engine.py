@@ -424,7 +424,7 @@ def test_a_row_exactly_a_closed_window_away_joins() -> None:
 
 def test_a_closed_window_of_length_zero_is_not_endless() -> None:
     assert _length(None, closed=True) == 0
-    assert 0 < _length(0.0, closed=True) < 1e-300
+    assert 0 < _length(0.0, closed=True) < 1e-90
     assert _length(2.0, closed=True) == 2.0
 
 

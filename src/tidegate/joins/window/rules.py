@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from tidegate.joins.window.spec import WindowJoin
 from tidegate.kernel import layout
 from tidegate.learning import scores
 from tidegate.policies import ByFrequency
+from tidegate.settings.checks import SHORTEST
 
 #: Bytes that a held row takes besides its payload: its slot, its places in the queue of victims and
 #: in the list of rows in order of expiry, and its share of the index of keys.
@@ -151,7 +151,7 @@ def _length(window: int | float | None, closed: bool) -> int | float:
     """
     if window is None:
         return 0
-    return max(window, sys.float_info.min) if closed else window
+    return max(window, SHORTEST) if closed else window
 
 
 def _windows(spec: WindowJoin, closed: bool) -> NDArray[Any]:
