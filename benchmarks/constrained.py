@@ -62,7 +62,7 @@ COURSE = ((0, 0.5), (0.2, 0.5), (0.35, 1), (0.5, 0.5), (0.65, 0.5), (0.65, 1), (
 
 @dataclass(frozen=True)
 class Ran:
-    """What a join held after each batch, its time, its results, and the k it used."""
+    """One run of a join: rows held after each batch, time, results, and the k in use."""
 
     held: tuple[int, ...]
     micros: float

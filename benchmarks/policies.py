@@ -121,7 +121,7 @@ QUICK = Scale(ticks=2_000, shares=(0.25,), seeds=1, data=("Zipf(1)", "auctions (
 
 @dataclass(frozen=True)
 class Kept:
-    """What a policy delivered on one pair of streams: recall, Jain's index, rows per second.
+    """The result of a policy on one pair of streams: recall, Jain's index, rows per second.
 
     Also the number of results of the second half of the streams.
     """

@@ -36,7 +36,7 @@ class Figure:
 
     @property
     def met(self) -> str:
-        """What the figure reaches: the aim, the bar, or neither."""
+        """Return which goal the figure reaches: the aim, the bar, or neither."""
         if self._reaches(self.aim):
             return "aim"
         return "bar" if self._reaches(self.bar) else "no"
