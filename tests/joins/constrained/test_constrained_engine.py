@@ -16,7 +16,15 @@ from twins import constrained as naive
 from twins.constrained import Join, Tup, Window
 
 import tidegate as tg
-from tidegate.joins.constrained.constraints import CA, OAC, OAP, RIDS, Constraint, Monitor
+from tidegate.joins.constrained.constraints import (
+    CA,
+    OAC,
+    OAP,
+    RIDS,
+    Constraint,
+    Constraints,
+    Monitor,
+)
 from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
 from tidegate.joins.constrained.spec import ConstrainedJoin, constrained_join
 from tidegate.settings.rows import Rows
@@ -35,7 +43,7 @@ class Case:
     def names(self) -> list[str]:
         return list(self.columns)
 
-    def spec(self, constraints: Sequence[Constraint] = (), **settings: Any) -> ConstrainedJoin:
+    def spec(self, constraints: Constraints = (), **settings: Any) -> ConstrainedJoin:
         schemas = {
             name: pa.schema(
                 [(column, pa.int64()) for column in ("t", "uid", *columns)] + [("ok", pa.bool_())]

@@ -47,6 +47,8 @@ class Aggregates:
 class AggregatedJob(Job):
     """Aggregates of a constrained join as something to send to where it runs."""
 
+    reports = True
+
     def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
         self.join = ConstrainedJob(spec)
         self.asked = asked
@@ -230,10 +232,17 @@ class AggregatedEngine(LoggedEngine):
         """Return the counters of the join, and the number of results in its windows."""
         return self._join.take_counters() | {"waiting": self._rows.num_rows}
 
-    @property
-    def adherence(self) -> dict[str, int | None]:
-        """The k of each constraint that is used now; see `ConstrainedEngine.adherence`."""
-        return self._join.adherence
+    def details(self) -> dict[str, int | float]:
+        """Return gauges by stream and constraint; see `ConstrainedEngine.details`."""
+        return self._join.details()
+
+    def explain(self) -> str:
+        """Return what the join holds, and why; see `ConstrainedEngine.explain`."""
+        return self._join.explain()
+
+    def report(self) -> str:
+        """Return the gauges of the join as JSON; see `ConstrainedEngine.report`."""
+        return self._join.report()
 
     @property
     def held(self) -> int:

@@ -13,6 +13,10 @@ from tidegate.joins.constrained.load import rehash, tidy_timer
 from tidegate.joins.constrained.spec import ConstrainedJoin, Known
 
 _FIRST_ROOM = 64
+#: Distances that an observation window of RIDS must have before its largest one is adopted as k.
+#: With n distances, the next one is larger with a probability of 1 / (n + 1). Other constraints
+#: have a distance, mostly 0, for each row.
+_ENOUGH = 100
 #: Arrays with one place per slot.
 _BY_SLOT = ("slots", "links", "free", "stack", "changed", "recheck", "departed")
 #: The values that a record stores: their names in the record, and where they are in `Core`.
@@ -21,6 +25,9 @@ _STORED = {
         name: ("constraints", name)
         for name in ("k", "used", "seen", "since", "opened", "begun", "low")
     },
+    "observed": ("constraints", "observed", "before", "in_use"),
+    "losses": ("losses", "given", "kept"),
+    "dropped": ("scalars", "dropped"),
     "keep": ("streams", "keep"),
     "cost": ("streams", "cost_keeping", "cost_dropping"),
     "judged": ("streams", "judged"),
@@ -118,6 +125,12 @@ def plan_of(spec: ConstrainedJoin) -> layout.Plan:
         threshold=sample_threshold(spec.monitor.p) if watched else np.uint64(0),
         watch=spec.monitor.window,
         slack=float(spec.monitor.c),
+        keyed=spec.shard_columns is not None,
+        enough=np.array(
+            [min(_ENOUGH, spec.monitor.window) if c.kind == "RIDS" else 0 for c in constraints],
+            np.int64,
+        ),
+        suspends=spec.monitor.on_rise == "suspend",
         archived=spec.archive,
         whole=not spec.eliminate,
         choosable=np.array([spec.choose and _choosable(spec, s) for s in range(n)]),
@@ -284,6 +297,7 @@ class Tables:
             timers=np.zeros(0, layout.TIMER),
             heaps=np.zeros(timers, layout.HEAP),
             records=np.zeros(0, layout.RECORD),
+            losses=np.zeros(layout.LOSS_PARTS, layout.LOSS),
             entries=np.zeros(edges + n, np.int64),
             assign=np.zeros(n, np.int32),
             cursor=np.zeros(max(1, edges), np.int8),
@@ -406,8 +420,10 @@ class Tables:
         return found
 
     def load_values(self, values: dict[str, Any]) -> None:
-        """Set the values that a record stores."""
+        """Set the values that a record stores; records of earlier versions have fewer."""
         for name, (table, *fields) in _STORED.items():
+            if name not in values:
+                continue
             given = np.array(values[name]).reshape(-1, len(fields))
             for i, field in enumerate(fields):
                 column = getattr(self.core, table)[field]

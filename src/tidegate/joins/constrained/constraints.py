@@ -7,8 +7,9 @@ Continuous Queries over Data Streams*.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tidegate.errors import TidegateError
 from tidegate.settings.rows import MOST
@@ -168,6 +169,10 @@ class OAC(Constraint):
     """
 
 
+#: What `constraints` takes: one, several, "auto" for all that the joins allow, or None.
+Constraints: TypeAlias = Constraint | Sequence[Constraint] | Literal["auto"] | None
+
+
 @dataclass(frozen=True)
 class Monitor:
     """Settings for constraints whose k is measured while running (sections 4.3, 5.3, 6.3).
@@ -179,11 +184,16 @@ class Monitor:
         loses no results.
     p
         The share of values whose rows are always kept to the end of their window. They reveal a
-        larger rise of k, and how many results were missed. Where joins share no key, ``missed``
-        hardly counts results that are lost to several constraints together, and is too low.
+        larger rise of k, and how many results were missed. A larger share finds a rise sooner and
+        estimates ``missed`` better, and holds more rows.
     window
-        A smaller k is adopted after this many rows of a stream. When k rises beyond `c`, the
-        constraint is not used until the next such window ends.
+        A smaller k is adopted after this many rows of a stream, and for RIDS also 100 distances
+        (or `window`, if that is smaller). k is the largest distance of the last two such windows.
+    on_rise
+        What a distance above the measured k does. ``"raise"``: up to `c` times k it raises k at
+        once; beyond that, the constraint is not used until the next window ends. ``"suspend"`` is
+        the paper's rule: any distance above k stops the use of the constraint, and k is the
+        largest distance of the last window alone, even if that has none.
 
     Examples
     --------
@@ -202,8 +212,9 @@ class Monitor:
     """
 
     c: float = 1.2
-    p: float = 0.01
+    p: float = 0.0025
     window: int = 1000
+    on_rise: Literal["raise", "suspend"] = "raise"
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -216,4 +227,10 @@ class Monitor:
         if not is_whole(window) or not 1 <= window <= MOST:
             raise TidegateError(
                 f"window of a monitor must be a positive number of rows, not {quoted(window)}"
+            )
+        rules = ("raise", "suspend")
+        if not isinstance(self.on_rise, str) or self.on_rise not in rules:
+            raise TidegateError(
+                'on_rise of a monitor must be "raise" (follow k up to c times, then suspend) or '
+                f'"suspend" (the paper\'s rule), not {quoted(self.on_rise)}'
             )

@@ -21,6 +21,7 @@ from tidegate.joins.constrained.synopses import (
     child_of,
     drop_timer,
     find_group,
+    is_sampled,
     list_children,
     list_one,
     maybe_free_group,
@@ -31,7 +32,7 @@ from tidegate.joins.constrained.synopses import (
     set_aside,
     set_status,
 )
-from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.compiling import inlined
 
 #: Approximate number of running maxima kept for an ordered attribute whose k is given.
 _RECORDS = 64
@@ -138,28 +139,21 @@ def _end_of_cluster(core: Core, plan: Plan, edge: int) -> None:
             if since > rank:
                 add_timer(core, timer, since, core.groups[group].stamp, group)
                 continue
-            if core.groups[group].hash < plan.threshold:
-                _keep_group(core, plan, group)
-            else:
-                core.groups[group].closed = 1
-                core.groups[group].dirty = 1
-                list_children(core, plan, group)
+            _close(core, plan, group)
+            list_children(core, plan, group)
             maybe_free_group(core, group)
             continue
         drop_timer(core, timer)
 
 
-@inner
-def _keep_group(core: Core, plan: Plan, group: int) -> None:
-    """Keep the rows of a sampled key, and mark them as kept by sampling."""
-    core.groups[group].kept = 1
+@inlined
+def _close(core: Core, plan: Plan, group: int) -> None:
+    """Close a key, of which no further parent is expected. A sampled one is only marked."""
+    if is_sampled(core, plan, group):
+        core.groups[group].kept = 1
+    else:
+        core.groups[group].closed = 1
     core.groups[group].dirty = 1
-    edge = core.groups[group].edge
-    child = core.groups[group].child
-    while child != -1:
-        core.slots[child].kept = 1
-        core.slots[child].dirty = 1
-        child = core.links[child, plan.at_child[edge]].next
 
 
 @inlined
@@ -175,17 +169,13 @@ def _passed_parents(core: Core, plan: Plan, edge: int) -> None:
             if top.rank >= core.constraints[c].low:
                 break
             group = core.links[slot, plan.at_child[edge]].group
-            if core.groups[group].hash < plan.threshold:
-                _keep_group(core, plan, group)
-            else:
-                core.groups[group].closed = 1
-                core.groups[group].dirty = 1
-                list_one(core, slot)
+            _close(core, plan, group)
+            list_one(core, slot)
         drop_timer(core, timer)
 
 
 @inlined
-def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
+def cluster(core: Core, plan: Plan, edge: int, key: int, time: int, sampled: bool) -> None:
     """CA: count a row of a key (section 5.2)."""
     c = plan.ca[edge]
     hashed = mixed(key, edge)
@@ -196,6 +186,7 @@ def cluster(core: Core, plan: Plan, edge: int, key: int, time: int) -> None:
     group = need_group(core, hashed, edge)
     count = core.streams[plan.axis[c]].count
     core.groups[group].dirty = 1
+    core.groups[group].sampled |= sampled
     if core.groups[group].clustered == 0:
         core.groups[group].clustered = 1
         remember(core, group, 1)

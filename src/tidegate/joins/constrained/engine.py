@@ -5,6 +5,8 @@ Record batches in, record batches out, around the compiled loop of `joins/constr
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,13 +14,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks, Job
+from tidegate.engine.base import Clocks, Job
+from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import Payload, Widths, cut, gather, room
 from tidegate.engine.prepare import ROW_HASH, TIME
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained import loop as loop
 from tidegate.joins.constrained.arrays import Tables
+from tidegate.joins.constrained.explain import blocks, explain
 from tidegate.joins.constrained.log import ConstrainedState
+from tidegate.joins.constrained.missed import missed_between
 from tidegate.joins.constrained.prepare import BITS, Side, prepare
 from tidegate.joins.constrained.shed_log import ShedLog
 from tidegate.joins.constrained.spec import ConstrainedJoin
@@ -58,6 +63,8 @@ class JoinFrame(Job):
 
 class ConstrainedJob(JoinFrame):
     """The settings of a constrained join, sent to where it runs."""
+
+    reports = True
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> ConstrainedEngine:
         """Return the engine of one shard; it keeps shed rows if the spec says so."""
@@ -279,6 +286,7 @@ class ConstrainedEngine(ConstrainedState):
         share = self.spec.monitor.p
         missed = int(scalars["kept_results"][0]) * (1 - share) / share if share else 0.0
         scalars["kept_results"] = 0
+        low, high = self._missed_since_start()
         taken: dict[str, int | float] = dict(self._flows)
         taken["importance"] = float(self._flows["results"])
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -290,7 +298,60 @@ class ConstrainedEngine(ConstrainedState):
             "waiting": sum(batch.num_rows for batch in self._open),
             "bytes": self._bytes(),
             "missed": missed,
+            "missed_low": low,
+            **({} if high is None else {"missed_high": high}),
         }
+
+    def _missed_since_start(self) -> tuple[float, float | None]:
+        """Return bounds on all results missed so far; None if the sample cannot give an upper one.
+
+        Without a key that all joins share, rows are sampled one by one, and a result that several
+        constraints have cost is hardly ever seen.
+        """
+        spec, core = self.spec, self._tables.core
+        if core.scalars["dropped"][0] == 0:
+            return 0.0, 0.0
+        if not spec.watched or spec.monitor.p == 0:
+            return 0.0, None
+        losses = core.losses
+        low, high = missed_between(
+            losses["kept"].tolist(), losses["given"].tolist(), spec.monitor.p
+        )
+        alone = spec.shard_columns is not None or len(spec.constraints) == 1
+        return low, high if alone else None
+
+    @property
+    def monitored(self) -> tuple[NDArray[Any], layout.Plan]:
+        """What was measured of each constraint, and the plan of the join."""
+        return self._tables.core.constraints, self._tables.plan
+
+    def details(self) -> dict[str, int | float]:
+        """Return gauges by stream and constraint: rows held, k in use, and share of time in use.
+
+        An infinite k is that of a constraint that is not used now. The share of time is that of the
+        rows of the constraint's stream that came while it was used.
+        """
+        found: dict[str, int | float] = {
+            f"held of {name}": sum(parts.values()) for name, parts in self.components().items()
+        }
+        core, plan = self._tables.core, self._tables.plan
+        came = core.streams["count"][plan.axis]
+        shares = core.constraints["in_use"] / np.maximum(came, 1)
+        for (text, k), share in zip(self.adherence.items(), shares.tolist(), strict=True):
+            found[f"k of {text}"] = math.inf if k is None else k
+            found[f"use of {text}"] = share
+        return found
+
+    def explain(self) -> str:
+        """Return which rows are held, by stream, and what would let them be dropped earlier."""
+        kept = self._tables.core.slots["kept"][self._tables.used_slots()].sum()
+        return explain(self.spec, self.components(), self.adherence, int(kept))
+
+    def report(self) -> str:
+        """Return the gauges by stream and constraint as JSON, in which an infinite k is null."""
+        plain = {n: None if math.isinf(value) else value for n, value in self.details().items()}
+        blocked = blocks(self.spec, self.components(), self.adherence)
+        return json.dumps({"gauges": plain, "blocked": blocked})
 
     def components(self) -> dict[str, dict[str, int]]:
         """Return the number of rows of each stream in Yes, No and Unknown."""

@@ -43,6 +43,7 @@ SCALARS = record_type(
         ("slots", "i8"),  # number of slots ever used
         ("groups", "i8"),  # number of groups ever used
         ("held_rows", "i8"),  # number of held rows with a payload
+        ("found", "i8"),  # 1 if a constraint has come into use, so that rows in No may be dropped
         ("paused", "i8"),  # 1 if the results of the topmost row stopped at a full output
         # Lengths of arrays of `Core`:
         ("free", "i8"),
@@ -63,6 +64,7 @@ SCALARS = record_type(
         ("eliminated", "i8"),
         ("violations", "i8"),
         ("kept_results", "i8"),  # results found only because their rows are sampled
+        ("dropped", "i8"),  # rows and keys that a constraint has dropped since the start
     ]
 )
 #: The values of each stream. Some keys are on trial: one part of them always keeps No, and another
@@ -90,6 +92,9 @@ CONSTRAINT = record_type(
         ("since", "i8"),  # the number of rows when the observation window began
         ("opened", "i8"),  # the same in the constraint's own measure, rows or time
         ("begun", "i8"),  # since when no row is dropped that would show its k
+        ("observed", "i8"),  # number of distances in this observation window
+        ("before", "i8"),  # the largest distance of the observation window before
+        ("in_use", "i8"),  # number of rows of its stream that came while it was used
         ("record_start", "i8"),  # where its part of `Core.records` begins
         ("record_first", "i8"),  # the first record in use, relative to `record_start`
         ("record_count", "i8"),  # number of records in use
@@ -106,6 +111,11 @@ SAVING = record_type(
         ("parents", "i8"),  # number of rows of the parent stream at that time
     ]
 )
+#: Results by part of the keys since the start: all, and those found only because their rows are
+#: sampled.
+LOSS = record_type([("given", "i8"), ("kept", "i8")])
+#: Number of parts of the keys in `Core.losses`.
+LOSS_PARTS = 16
 #: The part of `Core.timers` that is the heap of one timer.
 HEAP = record_type([("start", "i8"), ("room", "i8"), ("length", "i8")])
 
@@ -147,6 +157,7 @@ GROUP = record_type(
         ("closed", "i1"),  # no future parent has this key (condition C3 of theorem 5.1)
         ("dirty", "i1"),
         ("kept", "i1"),  # not closed only because it is sampled
+        ("sampled", "i1"),  # its rows are sampled by the key that all joins share
     ]
 )
 #: A row that a constraint dropped.
@@ -216,6 +227,9 @@ class Plan(NamedTuple):
     threshold: np.uint64  # keys with a smaller hash are sampled
     watch: int  # rows in an observation window
     slack: float  # k_e over k_u
+    keyed: bool  # all joins share a key, and rows are sampled by it
+    enough: Array  # by constraint: distances that an observation window must have
+    suspends: bool  # any distance above k_u stops the use of a constraint, as in the paper
     archived: bool  # rows that constraints drop are noted in `Core.shed`
     whole: bool  # every row is held for its window: SWJ
     choosable: Array  # by stream: the memory it takes decides whether its No is kept
@@ -246,6 +260,7 @@ class Core(NamedTuple):
     timers: Array  # the heaps of all timers
     heaps: Array  # by timer: its part of `timers`
     records: Array  # the running maxima of all ordered attributes
+    losses: Array  # by part of the keys
     entries: Array  # by edge or window by value: keys of the measured part that CA remembers
     assign: Array  # by stream: the slot of a result that is being completed
     cursor: Array  # by step: 1 if the step has chosen a child

@@ -57,6 +57,7 @@ def load_group(core: Core, plan: Plan, edge: Array, hashed: Array, ca: Array, bi
         core.groups[group].clustered = bits[i] & 1
         core.groups[group].closed = (bits[i] >> 1) & 1
         core.groups[group].kept = (bits[i] >> 2) & 1
+        core.groups[group].sampled = (bits[i] >> 3) & 1
         remember(core, group, core.groups[group].clustered)
         if core.groups[group].clustered and not core.groups[group].closed:
             timer = plan.ca_timer[edge[i]]
@@ -81,6 +82,7 @@ def load_slots(core: Core, plan: Plan, loaded: Array, links: Array, hashes: Arra
                 continue
             edge, role = plan.link_edge[stream, j], plan.link_role[stream, j]
             group = need_group(core, hashes[i, j], edge)
+            core.groups[group].sampled |= loaded[i].sampled
             core.links[slot, j].base = links[i, j].base
             core.links[slot, j].value = links[i, j].value
             if role == PARENT and status == UNKNOWN:

@@ -39,7 +39,12 @@ class ConstrainedState(LoggedEngine):
     def _parts(self, *, changed: bool) -> Parts:
         core, tables = self._tables.core, self._tables
         groups = tables.groups_to_log(changed=changed)
-        bits = groups["clustered"] | groups["closed"] << 1 | groups["kept"] << 2
+        bits = (
+            groups["clustered"]
+            | groups["closed"] << 1
+            | groups["kept"] << 2
+            | groups["sampled"] << 3
+        )
         own = {name: groups[name] for name in ("edge", "hash", "ca")}
         parts = {"groups": batch_of(own | {"bits": bits})}
         for c in range(len(core.constraints)):

@@ -26,13 +26,24 @@ from tidegate.joins.constrained.layout import (
     Core,
     Plan,
 )
-from tidegate.joins.constrained.monitor import adopt, judge, watch_anew, watch_rids, weigh
+from tidegate.joins.constrained.monitor import (
+    adopt,
+    is_used,
+    judge,
+    observe,
+    watch_anew,
+    watch_rids,
+    weigh,
+)
 from tidegate.joins.constrained.results import evaluate, generate
 from tidegate.joins.constrained.synopses import (
+    SAVED,
+    USELESS,
     add_timer,
     drop_timer,
     eliminate,
     find_group,
+    is_over,
     joinable,
     keep_as_no,
     keeps_no,
@@ -145,9 +156,23 @@ def _settle(core: Core, plan: Plan) -> None:
         scalars.recheck -= 1
         slot = core.recheck[scalars.recheck]
         core.slots[slot].listed = 0
-        if core.slots[slot].status != EMPTY and useless(core, plan, slot):
+        if core.slots[slot].status == EMPTY:
+            continue
+        verdict = useless(core, plan, slot)
+        if verdict == USELESS:
             set_aside(core, plan, slot, CLEARED)
             scalars.eliminated += eliminate(core, plan, slot)
+        elif verdict == SAVED:
+            core.slots[slot].kept = 1
+            core.slots[slot].dirty = 1
+
+
+@inner
+def _forget_no(core: Core, plan: Plan) -> None:
+    """Drop rows that were kept in No only because a constraint had not been found yet."""
+    for slot in range(core.scalars[0].slots):
+        if core.slots[slot].status == NO and not keeps_no(core, plan, slot):
+            remove(core, plan, slot)
 
 
 # ---- arrival ----------------------------------------------------------------------------------
@@ -170,11 +195,15 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         if plan.axis[c] == stream:
             if plan.ordered[c] >= 0 and bits & KEYED:
                 record(core, plan, c, batch.values[i, plan.ordered[c]])
+            core.constraints[c].in_use += is_used(core, plan, c)
             if plan.detected[c] and own.count == 1:
                 watch_anew(core, plan, c)
                 core.constraints[c].begun = core.constraints[c].opened
             elif plan.detected[c] and own.count - core.constraints[c].since >= plan.watch:
                 adopt(core, plan, c)
+    if scalars.found:
+        scalars.found = 0
+        _forget_no(core, plan)
     judge(core, plan, stream)
     weigh(core, plan, stream)
     if not bits & KEYED:
@@ -184,7 +213,7 @@ def _take(core: Core, plan: Plan, batch: Batch, i: int) -> None:
         if plan.link_role[stream, j] == PARENT:
             edge = plan.link_edge[stream, j]
             if plan.ca[edge] >= 0:
-                cluster(core, plan, edge, batch.hashes[i, j], time)
+                cluster(core, plan, edge, batch.hashes[i, j], time, bits & SAMPLED != 0)
     passes = bits & PASSES
     if passes:
         scalars.late += _is_late(core, plan, stream, time)
@@ -224,6 +253,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
         if role == PARENT and core.slots[slot].status == NO:
             continue
         group = need_group(core, mixed(batch.hashes[i, j], edge), edge)
+        core.groups[group].sampled |= core.slots[slot].sampled
         core.links[slot, j].base = 0
         if plan.link_value[stream, j] >= 0:
             core.links[slot, j].value = batch.values[i, plan.link_value[stream, j]]
@@ -235,6 +265,8 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
                 timed = plan.timed[rids]
                 base = core.slots[slot].time if timed else core.streams[plan.child[edge]].count
                 core.links[slot, j].base = base
+                if plan.detected[rids] and joinable(core, plan, group, slot) != -1:
+                    observe(core, plan, rids, 0)
         elif role == CHILD:
             if not plan.whole:
                 core.scalars[0].violations += joinable(core, plan, group, slot) != -1
@@ -242,7 +274,7 @@ def _enter(core: Core, plan: Plan, batch: Batch, i: int, slot: int) -> None:
             if plan.oap_timer[edge] >= 0:
                 value = core.links[slot, j].value
                 add_timer(core, plan.oap_timer[edge], value, core.slots[slot].seq, slot)
-            if core.groups[group].closed == 1:
+            if is_over(core, group):
                 list_one(core, slot)
         link(core, slot, j, group, role)
 

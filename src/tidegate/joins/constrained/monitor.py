@@ -41,15 +41,34 @@ def watch_rids(core: Core, plan: Plan, edge: int, group: int, time: int) -> None
 
 @inlined
 def observe(core: Core, plan: Plan, c: int, distance: int) -> None:
-    """Record a distance. A distance above k stops the use of the constraint at once."""
+    """Record a distance. One above k_u raises k_u at once; one above k_e stops its use.
+
+    The paper stops the use of the constraint in both cases (`Plan.suspends`). That is needed only
+    above k_e: up to there, no row was dropped that would have shown the distance.
+    """
     constraint = core.constraints[c]
     if not plan.detected[c]:
         return
+    constraint.observed += 1
     constraint.seen = max(constraint.seen, distance)
-    if distance > constraint.used:
-        forget_k(core, plan, c)
-        if plan.ordered[c] >= 0:
-            constraint.low = -NEVER
+    if distance <= constraint.used:
+        return
+    if distance <= constraint.k and not plan.suspends:
+        use_k(core, plan, c, distance)
+        return
+    forget_k(core, plan, c)
+    constraint.before = distance
+    if plan.ordered[c] >= 0:
+        constraint.low = -NEVER
+
+
+@inlined
+def use_k(core: Core, plan: Plan, c: int, k: int) -> None:
+    """Use a constraint with k as its k_u."""
+    if core.constraints[c].k == NEVER:
+        core.scalars[0].found = 1
+    core.constraints[c].used = k
+    core.constraints[c].k = math.ceil(k * plan.slack)
 
 
 @inlined
@@ -66,25 +85,56 @@ def forget_k(core: Core, plan: Plan, c: int) -> None:
 def adopt(core: Core, plan: Plan, c: int) -> None:
     """At the end of an observation window, adopt its largest distance as k if that is smaller.
 
-    While a constraint is not used, only distances up to the time since then can be seen. A distance
-    that is nearly as long is therefore not conclusive.
+    The window goes on until it has enough distances. k is the largest distance of this window and
+    of the one before, so that it falls slowly (the paper takes this window alone, and needs no
+    distance at all). While a constraint is not used, only distances up to the time since then can
+    be seen. A distance of more than half that time is therefore not conclusive.
     """
     constraint = core.constraints[c]
-    unseen = constraint.used == NEVER and constraint.seen > constraint.opened - constraint.begun
-    if constraint.seen < constraint.used and not unseen:
-        constraint.used = constraint.seen
-        constraint.k = math.ceil(constraint.seen * plan.slack)
+    largest = constraint.seen
+    longest = constraint.opened - constraint.begun
+    if not plan.suspends:
+        if constraint.observed < plan.enough[c]:
+            return
+        largest = max(largest, constraint.before)
+        longest = (_now(core, plan, c) - constraint.begun) // 2
+    unseen = constraint.used == NEVER and largest > longest
+    if largest < constraint.used and not unseen:
+        use_k(core, plan, c, largest)
+    constraint.before = constraint.seen
     watch_anew(core, plan, c)
+
+
+@inlined
+def _now(core: Core, plan: Plan, c: int) -> int:
+    """Return the present count or time of a constraint's stream."""
+    stream = core.streams[plan.axis[c]]
+    return int(stream.clock if plan.timed[c] else stream.count)
+
+
+@inlined
+def is_used(core: Core, plan: Plan, c: int) -> bool:
+    """Return True if a constraint is used now, on one of its joins at least."""
+    if core.constraints[c].k == NEVER:
+        return False
+    for edge in range(plan.parent.shape[0]):
+        if plan.rids[edge] == c or plan.oac[edge] == c:
+            return True
+        if plan.ca[edge] == c and core.savings[BY_CA, edge].idle == 0:
+            return True
+        if plan.oap[edge] == c and core.savings[BY_OAP, edge].idle == 0:
+            return True
+    return False
 
 
 @inlined
 def watch_anew(core: Core, plan: Plan, c: int) -> None:
     """Begin an observation window."""
     constraint = core.constraints[c]
-    count = core.streams[plan.axis[c]].count
-    constraint.since = count
-    constraint.opened = core.streams[plan.axis[c]].clock if plan.timed[c] else count
+    constraint.since = core.streams[plan.axis[c]].count
+    constraint.opened = _now(core, plan, c)
     constraint.seen = 0
+    constraint.observed = 0
 
 
 @inlined

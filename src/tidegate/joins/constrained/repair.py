@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks, Engine
+from tidegate.engine.base import Clocks, Engine
+from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME
 from tidegate.engine.state_codec import check_version

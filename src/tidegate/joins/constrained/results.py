@@ -5,6 +5,8 @@ Babu, Srivastava, Widom: section 3.2 and appendices B, C and D.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tidegate.joins.constrained.layout import (
     NO,
     RISING,
@@ -81,7 +83,7 @@ def generate(core: Core, plan: Plan, slot: int, out: Array, found: int) -> int:
                 if found == out.shape[0]:
                     scalars.paused = 1
                     return found
-                _write(core, out, found)
+                _write(core, plan, out, found)
                 found += 1
             at -= 1
             forward = False
@@ -147,9 +149,15 @@ def _in_windows(core: Core) -> bool:
 
 
 @inlined
-def _write(core: Core, out: Array, at: int) -> None:
+def _write(core: Core, plan: Plan, out: Array, at: int) -> None:
     kept = 0
     for s in range(core.assign.shape[0]):
         out[at, s] = core.slots[core.assign[s]].row
         kept |= core.slots[core.assign[s]].kept
     core.scalars[0].kept_results += kept
+    # Results of one key belong to the same part.
+    parent = core.assign[plan.parent[0]]
+    key = core.groups[core.links[parent, plan.at_parent[0]].group].hash
+    part = np.int64(key >> np.uint64(60))
+    core.losses[part].given += 1
+    core.losses[part].kept += kept

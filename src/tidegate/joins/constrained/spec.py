@@ -18,6 +18,7 @@ from tidegate.joins.constrained.constraints import (
     OAP,
     RIDS,
     Constraint,
+    Constraints,
     Monitor,
 )
 from tidegate.joins.constrained.graph import Edge, Graph
@@ -27,15 +28,12 @@ from tidegate.settings.checks import (
     check_column,
     check_key,
     check_unique,
-    duration,
     flag,
-    lateness_of,
     nearest,
     result_names,
-    time_unit,
 )
 from tidegate.settings.rows import Rows
-from tidegate.settings.times import TimeUnit
+from tidegate.settings.times import TimeUnit, duration, lateness_of, time_unit
 from tidegate.settings.types import (
     Duration,
     Lateness,
@@ -118,7 +116,7 @@ class ConstrainedJoin:
 
     @property
     def result_age(self) -> int | None:
-        """How much older than the newest row a result's times can be; None for any age."""
+        """The most by which a result is older than the newest row; None for any age."""
         lengths = [stream.window for stream in self.streams if stream.window is not None]
         return max(lengths) if len(lengths) == len(self.streams) else None
 
@@ -181,6 +179,7 @@ class ConstrainedJoin:
             ],
             "constraints": [[c.text, c.k, c.in_time] for c in self.constraints],
             "monitor": [self.monitor.c, self.monitor.p, self.monitor.window, self.watched],
+            **({"on_rise": "suspend"} if self.monitor.on_rise == "suspend" else {}),
             "select": [[self.streams[s].name, column] for s, column in self.selected],
             "lateness": self.lateness,
             "lag": self.lag,
@@ -199,7 +198,7 @@ def constrained_join(
     closed: bool = False,
     filters: Mapping[str, str] | None = None,
     select: str | Sequence[str] | None = None,
-    constraints: Constraint | Sequence[Constraint] | None = None,
+    constraints: Constraints = None,
     monitor: Monitor | None = None,
     lateness: Lateness = None,
     lag: Duration | None = None,
@@ -233,13 +232,14 @@ def constrained_join(
         raise TidegateError(
             "constraints are for a join that eliminates rows; leave out eliminate=False, or them"
         )
-    known = tuple(_known(c, graph, streams, unit) for c in _listed(constraints))
+    listed = all_constraints(graph, streams) if _is_auto(constraints) else _listed(constraints)
+    known = tuple(_known(c, graph, streams, unit) for c in listed)
     for i, one in enumerate(known):
         if any((o.kind, o.stream, o.column, o.edges) == _place(one) for o in known[:i]):
             raise TidegateError(f"{one.text} is given twice; leave one out")
     if monitor is not None and not isinstance(monitor, Monitor):
         raise TidegateError(
-            f"monitor must be a tg.Monitor(c=1.2, p=0.01, ...), not {quoted(monitor)}"
+            f"monitor must be a tg.Monitor(c=1.2, p=0.0025, ...), not {quoted(monitor)}"
         )
     selected = _selected(select, streams)
     chosen = [
@@ -506,6 +506,40 @@ def _apart(graph: Graph, names: list[str]) -> str:
 # ---- constraints ------------------------------------------------------------------------------
 
 
+def _is_auto(constraints: Any) -> bool:
+    return isinstance(constraints, str) and constraints == "auto"
+
+
+def all_constraints(graph: Graph, streams: tuple[Stream, ...]) -> list[Constraint]:
+    """Return every constraint that the joins allow, in time, with a k that is detected.
+
+    Of a join by several attributes, the first one stands for all: rows with equal attributes come
+    together or not, whichever is named. For an order, it is the first one that has an order.
+    """
+    found: dict[str, Constraint] = {}
+    for edge in graph.edges:
+        parent, child = streams[edge.parent], streams[edge.child]
+        up, down = quoted_name(parent.name), quoted_name(child.name)
+        made: list[Constraint] = [
+            RIDS(f"{up} -> {down}", within=DETECT),
+            CA(f"{up}.{quoted_name(edge.parent_keys[0])}", within=DETECT),
+        ]
+        pairs = zip(edge.parent_keys, edge.child_keys, strict=True)
+        ordered = [(a, b) for a, b in pairs if _has_order(parent.schema.field(a).type)]
+        for a, b in ordered[:1]:
+            made += [
+                OAP(f"{up}.{quoted_name(a)}", within=DETECT),
+                OAC(f"{down}.{quoted_name(b)}", within=DETECT),
+            ]
+        found |= {f"{each.kind} {each.on}": each for each in made}
+    return list(found.values())
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as joins and constraints write it: in backticks if it is not a plain word."""
+    return name if re.fullmatch(r"\w+", name) else f"`{name}`"
+
+
 def _listed(constraints: Any) -> Sequence[Any]:
     if constraints is None:
         return ()
@@ -513,8 +547,8 @@ def _listed(constraints: Any) -> Sequence[Any]:
         return (constraints,)
     if not isinstance(constraints, Sequence) or isinstance(constraints, str):
         raise TidegateError(
-            f'constraints must be a list such as [tg.RIDS("S1 -> S2", k=10)], one of them, or None '
-            f"for none, not {quoted(constraints)}"
+            f'constraints must be a list such as [tg.RIDS("S1 -> S2", k=10)], one of them, "auto" '
+            f"for all that the joins allow, or None for none, not {quoted(constraints)}"
         )
     return constraints
 
@@ -587,18 +621,23 @@ def _rids(
 
 
 def _check_order(column: pa.Field, text: str) -> None:
-    kind = column.type
-    ordered = (
+    if not _has_order(column.type):
+        raise TidegateError(
+            f"{text} needs an attribute of numbers or times, whose order is that of its values, "
+            f"and {quoted(column.name)} is {column.type}; cast it"
+        )
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    """Return True if values of a type are numbers or times that can be compared as integers."""
+    if pa.types.is_interval(kind):
+        return False
+    return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_temporal(kind)
         or (pa.types.is_decimal(kind) and kind.precision <= 18 and kind.scale >= 0)
     )
-    if not ordered or pa.types.is_interval(kind):
-        raise TidegateError(
-            f"{text} needs an attribute of numbers or times, whose order is that of its values, "
-            f"and {quoted(column.name)} is {kind}; cast it"
-        )
 
 
 def _selected(select: Any, streams: tuple[Stream, ...]) -> tuple[tuple[int, str], ...]:

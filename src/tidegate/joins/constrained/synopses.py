@@ -26,6 +26,7 @@ from tidegate.joins.constrained.layout import (
 )
 from tidegate.kernel import hash_table
 from tidegate.kernel.compiling import inlined, inner
+from tidegate.kernel.hashing import FACTOR, GOLDEN, multiply_shift
 from tidegate.kernel.heap import drop_top
 from tidegate.kernel.heap import push as push_node
 
@@ -35,15 +36,15 @@ _TRIALS = 62
 #: that CA remembers.
 _WEIGHED = 61
 _ROW = 4
+#: Whether a child row can be in a future result: yes; yes if constraints fail, and then its sampled
+#: key shows it; no.
+NEEDED, SAVED, USELESS = range(3)
 
 
 @inlined
 def mixed(key: Any, edge: int) -> Any:
     """Return the hash of a key in one join, which differs from its hash in other joins."""
-    h = (key ^ (np.uint64(edge + 1) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(
-        0xD6E8FEB86659FD93
-    )
-    return h ^ (h >> np.uint64(32))
+    return multiply_shift(key ^ (np.uint64(edge + 1) * GOLDEN), FACTOR)
 
 
 @inlined
@@ -77,7 +78,16 @@ def need_group(core: Core, hashed: Any, edge: int) -> int:
     core.groups[made].closed = 0
     core.groups[made].dirty = 0
     core.groups[made].kept = 0
+    core.groups[made].sampled = 0
     return int(made)
+
+
+@inlined
+def is_sampled(core: Core, plan: Plan, group: int) -> bool:
+    """Return True if a key is sampled: with its rows, or by itself if joins share no key."""
+    if plan.keyed:
+        return bool(core.groups[group].sampled == 1)
+    return bool(core.groups[group].hash < plan.threshold)
 
 
 @inlined
@@ -185,7 +195,7 @@ def push(core: Core, slot: int) -> None:
 
 @inner
 def list_children(core: Core, plan: Plan, group: int) -> None:
-    """Have the child rows of a group rechecked: they may have become useless."""
+    """List the child rows of a group for a check by `useless`."""
     edge = core.groups[group].edge
     child = core.groups[group].child
     while child != -1:
@@ -195,7 +205,7 @@ def list_children(core: Core, plan: Plan, group: int) -> None:
 
 @inlined
 def list_one(core: Core, slot: int) -> None:
-    """Have a row rechecked by `useless`."""
+    """List a row for a check by `useless`."""
     scalars = core.scalars[0]
     if core.slots[slot].listed == 0:
         core.slots[slot].listed = 1
@@ -213,7 +223,7 @@ def trial_of(core: Core, plan: Plan, group: int) -> int:
 
 @inlined
 def on_trial(core: Core, plan: Plan, group: int, change: int) -> None:
-    """Count a row, or with -1 no longer, that is held because of how No is treated."""
+    """Add `change` to the number of rows that the trial of the key holds."""
     trial = trial_of(core, plan, group)
     child = core.streams[plan.child[core.groups[group].edge]]
     if trial == 0:
@@ -231,7 +241,7 @@ def leave_unknown(core: Core, plan: Plan, slot: int) -> None:
         group = core.links[slot, plan.at_parent[edge]].group
         core.groups[group].unknowns -= 1
         on_trial(core, plan, group, -1)
-        if core.groups[group].unknowns == 0 and core.groups[group].closed == 1:
+        if core.groups[group].unknowns == 0 and is_over(core, group):
             list_children(core, plan, group)
 
 
@@ -345,25 +355,37 @@ def keeps_no(core: Core, plan: Plan, slot: int) -> bool:
 
 
 @inlined
-def useless(core: Core, plan: Plan, slot: int) -> bool:
-    """Return True if no future result has a child row (theorem 5.1, and section 5.1 for No)."""
+def is_over(core: Core, group: int) -> bool:
+    """Return True if constraints say that no parent with this key comes, also if it is sampled."""
+    return bool(core.groups[group].closed == 1 or core.groups[group].kept == 1)
+
+
+@inlined
+def useless(core: Core, plan: Plan, slot: int) -> int:
+    """Return USELESS if no future result has a child row (theorem 5.1, and section 5.1 for No).
+
+    Return SAVED if constraints say so of a row whose key is sampled, and NEEDED otherwise.
+    """
     stream = core.slots[slot].stream
     if core.slots[slot].status == NO:
         for i in range(plan.ups[stream]):
             group = core.links[slot, plan.at_child[plan.up[stream, i]]].group
             if core.groups[group].closed == 0:
-                return False
-        return bool(plan.ups[stream] > 0)
+                return NEEDED
+        return USELESS if plan.ups[stream] > 0 else NEEDED
+    verdict = NEEDED
     for at in range(plan.covers[stream]):
-        every = True
+        closed, over = True, True
         for i in range(plan.ups[stream]):
             if (plan.cover[stream, at] >> i) & 1:
                 group = core.links[slot, plan.at_child[plan.up[stream, i]]].group
-                if core.groups[group].closed == 0 or core.groups[group].unknowns > 0:
-                    every = False
-        if every:
-            return True
-    return False
+                closed = closed and core.groups[group].closed == 1
+                over = over and is_over(core, group) and core.groups[group].unknowns == 0
+        if over and closed:
+            return USELESS
+        if over:
+            verdict = SAVED
+    return verdict
 
 
 @inner
@@ -440,6 +462,7 @@ def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
     Rows that are dropped with it join it, and many-one: their results contain it, too.
     """
     scalars = core.scalars[0]
+    scalars.dropped += 1
     if plan.archived and core.slots[slot].row >= 0:
         noted = scalars.noted
         core.shed[noted].row = core.slots[slot].row
