@@ -1,8 +1,8 @@
 """Slow reference implementation ("twin") of the star engine: lists and products.
 
 It follows formulas (1), (3), (6) and (8) and section 3.2 of the paper and the rules of
-`docs/how_it_works.md`, and shares no code with the engine. Every join is a product of lists, so
-inputs have to be small. The relation's rows are called facts here, as in the paper.
+`docs/concepts/star_join.md`, and shares no code with the engine. Every join is a product of lists,
+so inputs have to be small. The relation's rows are called facts here, as in the paper.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby, product
 from typing import Any
+
+from twins.star_auto import Auto
 
 Time = int | float
 #: The uids of a row of each stream, and of the fact.
@@ -31,6 +33,11 @@ class Row:
     uid: int
     weight: float = 1.0
 
+    @property
+    def side(self) -> int:
+        """The stream, by the name that rankers use."""
+        return self.stream
+
 
 @dataclass
 class Fact:
@@ -47,7 +54,7 @@ class Fact:
 
 @dataclass
 class Held:
-    """A held row and its statistics."""
+    """A held row and what is known of it."""
 
     row: Row
     seq: int
@@ -94,7 +101,7 @@ def combined(weights: Sequence[Any], how: str) -> Any:
 
 
 class NaiveStar:
-    """The star join, as slow and plain as it can be."""
+    """The star join in the plainest form."""
 
     def __init__(
         self,
@@ -125,12 +132,17 @@ class NaiveStar:
         self.stream_clock: list[Time] = [-math.inf] * n
         self.held: list[Held] = []
         self.open: list[Row] = []
-        self.counts: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
+        self.counts: dict[tuple[int, int], Fraction] = {}
         self.epoch: int | None = None
         self.floors = [0.0] * n
         self.dynamic = dynamic
         self.arrivals = self.filtered = self.expired = self.late = 0
         self.shed: list[tuple[int, Time, str]] = []
+        self.auto = Auto(self)
+        # For `auto`, by pool: the ranks of the rows that may be shed next, by uid; the rank below
+        # which newcomers are among them; and how many are shed before all rows are ranked again.
+        self.lowest: list[dict[int, float]] = [{} for _ in range(n)]
+        self.edge, self.left = [-math.inf] * n, [0] * n
 
     # ---- time ---------------------------------------------------------------------------------
 
@@ -141,6 +153,7 @@ class NaiveStar:
             behind = time < self.clock
             self.late += sum(self._late(row) for row in tick)
             found += self._advance([(row.stream, time) for row in tick])
+            self._begin()
             if not self.deferred:
                 tick = self._filtered(tick)
                 found += self._probe(tick, [h.row for h in self.held] + self.open)
@@ -148,7 +161,13 @@ class NaiveStar:
                 self.open += tick
             else:
                 found += self._close(tick)
+        self._begin()
         return found + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
+
+    def _begin(self) -> None:
+        """Let `auto` learn, before a tick and, as the open tick begins again, after a batch."""
+        if self.ranker == "auto" and self.clock > -math.inf:
+            self.auto.begin(self.clock)
 
     def finish(self) -> list[Found]:
         tick, self.open = sorted(self.open, key=tick_order), []
@@ -241,8 +260,13 @@ class NaiveStar:
     def _admit(self, tick: list[Row]) -> None:
         if len(self.windows) == 1:
             return
+        if self.ranker == "auto":
+            self.auto.arrived(tick, self.arrivals, self.clock)
         for row in tick:
-            self._observe(row)
+            if self.ranker == "auto":
+                self.auto.observe(row, self.clock)
+            else:
+                self._observe(row)
         for row in tick:
             seq, self.arrivals = self.arrivals, self.arrivals + 1
             if self._dead(row):
@@ -253,6 +277,10 @@ class NaiveStar:
             new.gain = row.weight * new.partners
             new.fixed = self.ranks.get(row.uid, 0.0) + self.order_weight * seq
             new.fixed += self.floor_weight * self.floors[self.pool(row)]
+            if self.ranker == "auto":
+                rank = self.auto.rank(row, seq, self.clock, 0.0)
+                if rank < self.edge[self.pool(row)]:
+                    self.lowest[self.pool(row)][row.uid] = rank
             self._fit(self.pool(row), row)
 
     def resize(self, memory: int) -> None:
@@ -271,11 +299,51 @@ class NaiveStar:
                 self.held.remove(min(overdue, key=lambda h: (self.until(h.row), h.seq)))
                 self.expired += 1
                 continue
-            victim = min(mine, key=self.rank)
-            self.floors[pool] = max(self.floors[pool], float(self.rank(victim)[0]))
+            if self.ranker == "auto":
+                victim = self._learned_victim(pool, mine)
+            else:
+                victim = min(mine, key=self.rank)
+                self.floors[pool] = max(self.floors[pool], float(self.rank(victim)[0]))
             self.held.remove(victim)
             why = "rejected" if victim.row is newcomer else "shed"
             self.shed.append((victim.row.uid, self.clock, why))
+
+    def _learned_victim(self, pool: int, mine: list[Held]) -> Held:
+        """Return the lowest of the rows that were the lowest eighth when all were last ranked.
+
+        Newcomers that rank as low are among them. A row that has risen above them is not any more.
+        """
+        ranks = {h.row.uid: self.auto.rank(h.row, h.seq, self.clock, 0.0) for h in mine}
+        seq = {h.row.uid: h.seq for h in mine}
+
+        def rank_all() -> dict[int, float]:
+            order = sorted(ranks, key=lambda uid: (ranks[uid], seq[uid]))
+            few = order[: max(len(order) // 8, 1)]
+            self.edge[pool], self.left[pool] = ranks[few[-1]], len(few)
+            return {uid: ranks[uid] for uid in few}
+
+        low = {uid: rank for uid, rank in self.lowest[pool].items() if uid in ranks}
+        if self.left[pool] == 0:
+            low = rank_all()
+        self.left[pool] -= 1
+        while True:
+            low = low or rank_all()
+            uid = min(low, key=lambda uid: (low[uid], seq[uid]))
+            if ranks[uid] <= low[uid]:
+                self.lowest[pool] = low
+                return next(h for h in mine if h.row.uid == uid)
+            low[uid] = ranks[uid]
+            if ranks[uid] > self.edge[pool]:
+                del low[uid]
+
+    def combined(self, weights: Sequence[Any]) -> Any:
+        """Return the importance of a result of rows with these weights."""
+        assert self.combine is not None
+        return combined(weights, self.combine)
+
+    def _overdue(self, row: Row) -> bool:
+        """Return True if the window or the last fact of a row has ended."""
+        return not self._facts(row) or self.clock >= self.until(row)
 
     def pool(self, row: Row) -> int:
         return row.stream if self.fixed_split else 0
@@ -332,23 +400,15 @@ class NaiveStar:
             epoch = math.floor(self.clock / self.halflife)
             self.epoch = epoch if self.epoch is None else self.epoch
             age = epoch - self.epoch
-        count, total = self.counts.get((row.stream, row.key), (Fraction(0), Fraction(0)))
-        more = Fraction(2) ** age
-        self.counts[row.stream, row.key] = (count + more, total + more * Fraction(row.weight))
+        at = row.stream, row.key
+        self.counts[at] = self.counts.get(at, Fraction(0)) + Fraction(2) ** age
 
     def _worth(self, row: Row) -> Fraction:
-        """Return the rate at which F leads results to a row, in importance for `auto`."""
+        """Return the rate at which F leads results to a row, weighted by its importance."""
         worth = Fraction(0)
         for fact in self._facts(row):
-            if fact.end <= self.clock:
-                continue
-            others = [s for s in range(len(self.windows)) if s != row.stream]
-            counts = [self.counts.get((s, fact.keys[s]), (Fraction(0),) * 2) for s in others]
-            rate = math.prod((c for c, _ in counts), start=Fraction(1))
-            if rate == 0:
-                continue
-            if self.ranker == "auto" and self.combine is not None:
-                means = [Fraction(row.weight), *(total / count for count, total in counts)]
-                rate *= combined(means, self.combine)
-            worth += rate
-        return worth * Fraction(row.weight) if self.ranker == "rate" else worth
+            if fact.end > self.clock:
+                others = [s for s in range(len(self.windows)) if s != row.stream]
+                counts = [self.counts.get((s, fact.keys[s]), Fraction(0)) for s in others]
+                worth += math.prod(counts, start=Fraction(1))
+        return worth * Fraction(row.weight)

@@ -1,4 +1,7 @@
-"""Star joins whose relation changes: contradictions, odd batches, out-of-order rows, restarts."""
+"""Test star joins whose relation changes.
+
+The cases are contradictions, odd batches, out-of-order rows and restarts.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ def test_changes_of_one_time(changes: list[Change], note: str) -> None:
     assert later == ({"old": 0} | ({note: 1} if note else {}))
     backwards = [*changes[:0:-1], changes[0]]
     assert run([{**TUPLES, "F": backwards}]) == found
-    # One after the other; the last changes come after rows that they do not affect.
+    # The changes come one after the other, the last ones after rows that they do not affect.
     for at in range(1, len(changes)):
         assert run([{"F": changes[:at]}, {"F": changes[at:]}, TUPLES]) == found
     early, late = (
@@ -144,7 +147,7 @@ BAD: list[tuple[list[Change], list[Change], str]] = [
 def test_changes_that_contradict_each_other(
     first: list[Change], second: list[Change], words: str
 ) -> None:
-    """Contradictions in one batch or in two: the batch is refused whole, and can be corrected."""
+    """A batch with a contradiction is refused whole, and a corrected one is accepted."""
     said = f"at the time 5 contradict each other: {words}.*'id': 7.*leave one out.*by \"id\"; fact="
     for known, given in (([], first + second), (first, second)):
         fed = Fed()
@@ -164,7 +167,7 @@ def test_changes_that_contradict_each_other(
         ([OLD, ("insert", 3, 7, 1, 2, "x")], "inserts a fact that is there: delete or update it"),
         ([OLD, GONE, ("update", 9, 7, 1, 2, "x")], "of a fact that is not there: insert it first"),
         ([GONE], 'not there: insert it first; it is "delete" of'),
-        # Known already, but later: the change in between contradicts it.
+        # A later change is known already, and the change before it contradicts it.
         ([OLD, ("delete", 9, 7, 1, 2, ""), GONE], "of a fact that is not there"),
         ([AGAIN, OLD], "inserts a fact that is there"),
     ],
@@ -197,7 +200,7 @@ def test_a_change_between_known_ones(policy: str) -> None:
     assert run([{"F": first + later}, half[0], half[1] | {"F": between}], **settings) == whole
 
 
-def test_a_change_after_the_tuples_it_is_for() -> None:
+def test_a_change_after_the_rows_it_is_for() -> None:
     """A change at an open time is accepted; a later one is refused, also after a restart."""
     fed = Fed()
     fed.feed({**TUPLES, "F": [OLD]})
@@ -212,7 +215,7 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
     assert fed.finish()[12, 22, "new"] == 1
 
 
-def test_a_late_tuple_finds_the_facts_of_its_own_time() -> None:
+def test_a_late_row_finds_the_links_of_its_own_time() -> None:
     feeds: list[Feed] = [
         {"a": [(1, 1, 10)], "b": [(2, 1, 20)], "F": [OLD, NEW, ("delete", 9, 7, 1, 2, "")]},
         {"a": [(1, 14, 11)], "b": [(2, 14, 21)]},
@@ -225,7 +228,7 @@ def test_a_late_tuple_finds_the_facts_of_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_facts_and_no_tuples(n: int) -> None:
+def test_no_links_and_no_rows(n: int) -> None:
     fed = Fed(n)
     for given in ({}, {"a": [(1, 1, 10)]}, {}, {"a": [(1, 5, 11)], "b": [(2, 5, 21)]}):
         fed.feed(given)
@@ -250,7 +253,7 @@ def test_one_stream_sees_changes_in_time_and_holds_nothing() -> None:
 @pytest.mark.parametrize("settings", [{}, {"memory": 12}, {"memory": 12, "policy": "dgl"}])
 @pytest.mark.parametrize("n", [2, 3])
 def test_restarts_at_every_batch(n: int, settings: dict[str, Any]) -> None:
-    """With null keys, null times, out-of-order rows, and links that change all the time."""
+    """Keys and times are null in places, rows are out of order, and links change all the time."""
     rng = np.random.default_rng(n)
     feeds: list[Feed] = []
     alive: set[int] = set()

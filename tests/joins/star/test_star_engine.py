@@ -1,4 +1,4 @@
-"""The star engine against its slow twin, result for result."""
+"""Compare the star engine with its slow twin, result by result."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Case:
     changes: list[list[Change]] = field(default_factory=list)
     clocks: list[tuple[Any, ...]] = field(default_factory=list)
     restarts: set[int] = field(default_factory=set)
-    #: The budget from each feed on, as a pool sets it; None leaves it unchanged.
-    orders: list[int | None] = field(default_factory=list)
+    #: The budget that a pool sets before each feed; None leaves it unchanged.
+    budgets: list[int | None] = field(default_factory=list)
 
 
 def stream_schema(time: pa.DataType, key: str) -> pa.Schema:
@@ -144,7 +144,7 @@ def twin_facts(case: Case) -> list[naive_star.Fact]:
 
 
 def history(case: Case, changes: Iterable[Change]) -> list[naive_star.Fact]:
-    """Return the facts that changes make, in whatever order they came; deletes before inserts."""
+    """Return the facts that changes make, whatever their order; deletes come before inserts."""
     order = {"delete": 0, "update": 1, "insert": 2}
     distinct = {
         (at, order[op], keys, op, 0 if op == "delete" else uid) for op, at, keys, uid in changes
@@ -192,7 +192,7 @@ def twin_of(case: Case, rows: list[naive_star.Row]) -> naive_star.NaiveStar:
 
 
 def check(case: Case) -> Counter[tuple[int, ...]]:
-    """Feed both, move the state to a new engine where asked, and compare them."""
+    """Feed engine and twin, move the state to a new engine after some feeds, and compare."""
     job = job_of(case)
     inputs = [batches(case, job, at) for at in range(len(case.feeds))]
     twin = twin_of(case, [r for one in inputs for r in twin_rows(case.spec, one)])
@@ -204,10 +204,10 @@ def check(case: Case) -> Counter[tuple[int, ...]]:
     for at, one in enumerate(inputs):
         clocks = case.clocks[at] if case.clocks else None
         given_clocks = None if clocks is None else (*clocks, *([None] * case.spec.dynamic))
-        told = case.orders[at] if case.orders else None
-        if told is not None:
-            engine.resize(at + 1, told)
-            twin.resize(told)
+        budget = case.budgets[at] if case.budgets else None
+        if budget is not None:
+            engine.resize(at + 1, budget)
+            twin.resize(budget)
         if case.facts is None:
             twin.facts = history(case, [c for one in case.changes[: at + 1] for c in one])
         mine = found(case.spec, engine.feed(one, given_clocks))
@@ -316,10 +316,10 @@ def cases(draw: st.DrawFn) -> Case:
     feeds = [cells[a:b] for a, b in pairwise(edges)]
     keys = st.tuples(*[st.integers(0, 2)] * n)
     restarts = draw(st.sets(st.integers(0, len(feeds) - 1)))
-    order = st.none() | st.integers(0, 6)
-    orders = [] if spec.memory is None else [draw(order) for _ in feeds]
+    budget = st.none() | st.integers(0, 6)
+    budgets = [] if spec.memory is None else [draw(budget) for _ in feeds]
     if dynamic:
-        return Case(spec, None, feeds, draw(changes_of(spec, feeds, keys)), [], restarts, orders)
+        return Case(spec, None, feeds, draw(changes_of(spec, feeds, keys)), [], restarts, budgets)
     rows = draw(st.lists(st.tuples(keys, st.none() | instants, st.none() | instants), max_size=7))
     facts = pa.Table.from_pylist(
         [
@@ -333,7 +333,7 @@ def cases(draw: st.DrawFn) -> Case:
     if not draw(st.booleans()):
         clock = st.none() | instants
         clocks = [tuple(draw(clock) for _ in names) for _ in feeds]
-    return Case(spec, facts, feeds, [], clocks, restarts, orders)
+    return Case(spec, facts, feeds, [], clocks, restarts, budgets)
 
 
 @st.composite
@@ -411,7 +411,7 @@ def test_rows_are_late_after_their_partners_have_expired(lateness: int) -> None:
 def crowded(
     seed: int, n: int, policy: Policy, shed_when: str, *, dynamic: bool, size: int = 70
 ) -> Case:
-    """Many rows for little memory, in time order, with a relation that changes or not."""
+    """Return a case with many rows for little memory, in time order."""
     rng = np.random.default_rng(seed)
     names = KEYS[:n]
     columns = [(k, pa.int64()) for k in names] + [("fid", pa.int64())]

@@ -1,4 +1,4 @@
-"""How the links and the memory of a star join are divided among shards."""
+"""Test how the links and the memory of a star join are divided among shards."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def facts_in(job: StarJob, shards: int) -> list[int]:
         ("none", 2, [0, 0]),
     ],
 )
-def test_every_shard_has_its_share_of_the_facts(
+def test_every_shard_has_its_share_of_the_links(
     name: str, shards: int, expected: list[int]
 ) -> None:
     assert facts_in(job_of(relation(name)), shards) == expected
 
 
-def test_where_facts_are_depends_on_their_content_only() -> None:
+def test_the_shard_of_a_link_depends_on_its_content_only() -> None:
     facts = relation("many")
     order = pa.array(np.random.default_rng(0).permutation(len(facts)))
     one, other = (job_of(table)._indexed() for table in (facts, facts.take(order)))
@@ -81,7 +81,7 @@ def test_shards_have_all_the_memory_and_no_more(
 
 
 @pytest.mark.parametrize("name", RELATIONS)
-def test_shards_together_are_one(name: str) -> None:
+def test_shards_together_deliver_what_one_delivers(name: str) -> None:
     rng = np.random.default_rng(1)
     tables = {
         stream: pa.table({schema.names[0]: rng.integers(0, 12, 150), "t": np.arange(150)})
@@ -91,5 +91,5 @@ def test_shards_together_are_one(name: str) -> None:
     assert one.results == two.results == five.results
     assert (one.copies, two.copies > 0) == (0, name in ("one", "uneven"))
     # With memory for every copy, the budget sheds nothing.
-    enough = 40 + int(40 * five.copies / max(five.tuples, 1)) * 5
+    enough = 40 + int(40 * five.copies / max(five.rows, 1)) * 5
     assert sharded(tables, relation(name), 5, memory=5 * enough, **SETTINGS).results == one.results

@@ -1,4 +1,4 @@
-"""Small copies of a star join: the results with other budgets, through the relation."""
+"""Test the small copies of a star join, which estimate its results with other budgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tables = tuple[pa.Table, pa.Table]
 
 
 def streams(ticks: int, domain: int, skew: float = 1.0) -> Tables:
-    """One row of a stream at every time; keys of the same rank are as frequent."""
+    """Return two streams with one row at every time, in which the same keys are frequent."""
     left, right = zipf(ticks, domain=domain, skew=skew, correlation="same", seed=4)
     return left.rename_columns({"key": "a", "value": "w"}), right.rename_columns(
         {"key": "b", "value": "w"}
@@ -32,7 +32,7 @@ def streams(ticks: int, domain: int, skew: float = 1.0) -> Tables:
 
 
 def relation(domain: int, ties: int) -> pa.Table:
-    """Links that connect keys in groups of `ties`, each key with each."""
+    """Return links that connect all pairs of keys in groups of `ties` keys."""
     pairs = [(a, a - a % ties + at) for a in range(domain) for at in range(ties)]
     table = {"a": [a for a, _ in pairs], "b": [b for _, b in pairs]}
     return pa.table({**table, "end": [None if a % 3 else 500 for a, _ in pairs]})
@@ -78,7 +78,7 @@ def feeds(job: StarJob, tables: Tables, batches: int) -> list[list[list[pa.Recor
 
 @pytest.mark.parametrize("policy", ["auto", "fifo"])
 @pytest.mark.parametrize("importance", [None, "w"])
-def test_copies_foresee_what_a_star_join_finds(policy: str, importance: str | None) -> None:
+def test_copies_estimate_what_a_star_join_delivers(policy: str, importance: str | None) -> None:
     tables, facts = streams(1_200, 30), facts_of(30, 3)
     tables = tuple(t.set_column(2, "w", pa.array(1.0 + np.abs(t["w"].to_numpy()))) for t in tables)
     settings = {**SETTINGS, "policy": policy, "importance": importance}
@@ -140,7 +140,7 @@ def test_star_joins_that_cannot_be_copied() -> None:
 
 
 def changing(tables: Tables, domain: int, **settings: Any) -> tuple[StarJob, pa.Table]:
-    """The same relation as changes: all links are inserted at first, some deleted later."""
+    """Return the same relation as changes: all links are inserted, and some deleted later."""
     facts = facts_of(domain, 3).to_pylist()
     rows = [("insert", each["begin"], each["a"], each["b"]) for each in facts]
     rows += [("delete", 500, each["a"], each["b"]) for each in facts if each["end"] is not None]
@@ -163,7 +163,7 @@ def changing(tables: Tables, domain: int, **settings: Any) -> tuple[StarJob, pa.
 
 
 def changing_feeds(job: StarJob, tables: Tables, changes: pa.Table, batches: int) -> list[Any]:
-    """Feeds in which changes come in the batch of their time."""
+    """Return feeds in which changes come in the batch of their time."""
     found: list[Any] = feeds(job, tables, batches)
     ends = np.linspace(0, len(tables[0]), batches + 1).astype(int)
     times = changes["at"].to_numpy()
@@ -197,8 +197,8 @@ def test_copies_take_the_changes_of_their_relation() -> None:
 
 
 @pytest.mark.parametrize("rows", [1 << 15, 200])
-def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
-    """Beside an engine that was moved, and when the copies see only some of the batches."""
+def test_copies_that_begin_later_know_the_links(rows: int) -> None:
+    """The engine was moved, and the copies see only some of the batches."""
     tables = streams(1_200, 30)
     job, changes = changing(tables, 30)
     given = changing_feeds(job, tables, changes, 6)
@@ -218,7 +218,7 @@ def test_copies_that_begin_later_know_the_facts(rows: int) -> None:
 
 
 def test_a_changing_relation_in_a_pool() -> None:
-    """With budget updates and reports, moved after every batch, equal to the engine alone."""
+    """A pool with budget updates, moved after every batch, delivers what the engine alone does."""
     tables = streams(900, 30)
     job, changes = changing(tables, 30)
     member = Member("pool", "star", (20, 40), 1.0)

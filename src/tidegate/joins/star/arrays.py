@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from tidegate.joins.star import layout as star_layout
 from tidegate.joins.star import loop as star
+from tidegate.joins.star.ghosts import index_ghosts
 from tidegate.joins.star.relation import FactIndex, for_ever
 from tidegate.joins.star.spec import StarJoin
 from tidegate.joins.window.spec import COMBINES, SHED_WHEN
 from tidegate.kernel import layout
-from tidegate.learning import scores
+from tidegate.learning import outlook, rates, scores
+from tidegate.learning.model_records import load_model, model_parts
 from tidegate.policies import Policy
 
 _FORMULAS = {
@@ -23,6 +25,8 @@ _FORMULAS = {
     scores.DGL: star_layout.DGL,
     scores.AUTO: star_layout.AUTO,
 }
+#: The largest number of ghosts, and the number of marks of their age, of levels and of trends.
+_GHOSTS, _MARKS, _LEVELS, _TRENDS = 1024, 8, 12, 10
 
 
 class StarTables:
@@ -34,21 +38,25 @@ class StarTables:
         self.rules = _rules(spec, memory, links_end=ends)
         n, pools, time = len(spec.streams), self.rules.pools, spec.unit.dtype
         never, ranked = self.rules.never, layout.ranked_type(time)
+        scalars = np.zeros(1, star_layout.scalar_type(time))
         self.core = star_layout.Core(
-            scalars=np.zeros(1, star_layout.scalar_type(time)),
+            scalars=scalars,
             streams=np.zeros(n, star_layout.stream_type(time)),
             pools=np.zeros(pools, star_layout.POOL),
             slots=np.zeros(0, star_layout.slot_type(time)),
             free=np.empty(0, np.int32),
             groups=np.zeros((n, 0), star_layout.GROUP),
             heaps=np.empty((2 * pools, 0), np.int32),
+            order=np.empty(0, layout.ranked_type(np.dtype(np.float64))),
             sizes=np.zeros(2 * pools, np.int64),
             due=np.empty((n, 0), ranked),
             ending=np.empty(0, ranked),
             cursor=np.zeros(n, np.int64),
             gone=np.empty(0, np.int64),
             memo=np.zeros(star_layout.MEMO, star_layout.memo_type(time)),
+            learning=_learning(n, scalars, time, _GHOSTS if self.learns else 0),
         )
+        self.core.pools["edge"] = -np.inf
         self.core.scalars["clock"] = self.core.streams["clock"] = never
         self._index = index
         self.fit()
@@ -58,6 +66,18 @@ class StarTables:
     def held(self) -> int:
         """Number of held rows."""
         return int(self.core.streams["held"].sum())
+
+    @property
+    def learns(self) -> bool:
+        """True if ranks are learned from ghosts."""
+        return bool(self.rules.kind == star_layout.AUTO)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is learned from ghosts and counted for it."""
+        learning = self.core.learning
+        names = ("recent", "worth", "cells", "returns", "factors", "ghosts", "trails")
+        return sum(getattr(learning, name).nbytes for name in names) if self.learns else 0
 
     def make_room(self, newcomers: int, at_once: int) -> None:
         """Grow the slots so that the newcomers fit.
@@ -86,6 +106,7 @@ class StarTables:
             free=free,
             gone=gone,
             heaps=_wider(core.heaps, size),
+            order=np.empty(size if self.learns else 0, core.order.dtype),
             due=_wider(core.due, 2 * size),
         )
 
@@ -97,10 +118,17 @@ class StarTables:
         """Make a group for each key of the relation."""
         entries = self._index.entries
         if self.core.groups.shape[1] < entries:
-            groups = np.zeros((len(self.core.groups), entries), star_layout.GROUP)
-            groups["head"] = -1
-            groups[:, : self.core.groups.shape[1]] = self.core.groups
-            self.core = self.core._replace(groups=groups)
+            streams, old = self.core.groups.shape
+            groups = np.zeros((streams, entries), star_layout.GROUP)
+            groups["head"] = groups["ghost"] = -1
+            groups[:, :old] = self.core.groups
+            learning = self.core.learning._replace(groups=groups.reshape(-1))
+            if self.learns:
+                recent = np.zeros((streams, entries), learning.recent.dtype)
+                recent["time"] = self.rules.never
+                recent[:, :old] = learning.recent.reshape(streams, old)
+                learning = learning._replace(recent=recent.reshape(-1))
+            self.core = self.core._replace(groups=groups, learning=learning)
 
     # ---- links that end -----------------------------------------------------------------------
 
@@ -111,7 +139,7 @@ class StarTables:
 
     def note_ends(self, facts: NDArray[np.int64]) -> None:
         """Schedule the ends of these links, if the ranking depends on them."""
-        if self.rules.kind < star_layout.DIMPPROB or len(facts) == 0:
+        if self.rules.kind < star_layout.DIMPPROB or self.learns or len(facts) == 0:
             return
         ending = self.core.ending
         n = int(self.core.scalars["ending"][0])
@@ -167,7 +195,8 @@ class StarTables:
 
     def rates(self, *, changed: bool) -> pa.RecordBatch:
         """Return the arrival counts of all keys, or of those that arrived since the mark."""
-        columns: dict[str, list[NDArray[Any]]] = {n: [] for n in ("stream", "key", "rate", "sum")}
+        names = ["stream", "key", "rate", "sum", *(("time", "count") if self.learns else ())]
+        columns: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
         for s, used in enumerate(self._index.used):
             groups = self.core.groups[s, :used]
             at = np.flatnonzero(groups["touched"] if changed else groups["rate"] > 0)
@@ -175,13 +204,19 @@ class StarTables:
             columns["key"].append(self._index.arrays.hashes[s, at])
             columns["rate"].append(groups["rate"][at])
             columns["sum"].append(groups["sum"][at])
+            for name in names[4:]:
+                recent = self.core.learning.recent[name]
+                columns[name].append(recent[s * self.core.groups.shape[1] + at])
         return pa.record_batch(
-            [pa.array(np.concatenate(parts)) for parts in columns.values()], list(columns)
+            [pa.array(np.concatenate(parts)) for parts in columns.values()], names
         )
 
     def load_rates(self, batch: pa.RecordBatch) -> None:
-        """Set the arrival counts of keys, including keys that no link has now."""
-        stream, key, rate, total = (column.to_numpy() for column in batch.columns)
+        """Set the arrival counts of keys, including keys that no link has now.
+
+        The first records of `Auto` had no recent counts.
+        """
+        stream, key, rate, total, *recent = (column.to_numpy() for column in batch.columns)
         for s in range(len(self.core.groups)):
             mine = stream == s
             self._index.know(s, key[mine])
@@ -189,6 +224,47 @@ class StarTables:
             at = self._index.find(s, key[mine])
             self.core.groups["rate"][s, at] = rate[mine]
             self.core.groups["sum"][s, at] = total[mine]
+            for name, values in zip(("time", "count"), recent, strict=False):
+                own = self.core.learning.recent[name]
+                own[s * self.core.groups.shape[1] + at] = values[mine]
+
+    # ---- what `Auto` has learned --------------------------------------------------------------
+
+    def model(self) -> dict[str, pa.RecordBatch]:
+        """Return what was learned from ghosts, and the heaps of the lowest ranks."""
+        if not self.learns:
+            return {}
+        slots = self.core.slots
+        lowest = np.flatnonzero((slots["state"] == star_layout.HELD) & (slots["queue"] >= 0))
+        columns = {name: slots[name][lowest] for name in ("seq", "rank")}
+        fields = ("hash", "seq", "time", "until", "side", "found", "marks")
+        parts = model_parts(self.core.learning, fields)
+        return parts | {"lowest": pa.record_batch(list(columns.values()), list(columns))}
+
+    def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
+        """Load what was learned from ghosts, after rates and rows were loaded."""
+        core, learning = self.core, self.core.learning
+        load_model(learning, parts)
+        ghosts = learning.ghosts[: core.scalars["ghosts"][0]]
+        for s in range(len(core.groups)):
+            mine = ghosts["side"] == s
+            ghosts["entry"][mine] = self._index.find(s, ghosts["hash"][mine])
+        index_ghosts(core)
+        seq, rank = (column.to_numpy() for column in parts["lowest"].columns)
+        held = np.flatnonzero(core.slots["state"] == star_layout.HELD)
+        held = held[np.argsort(core.slots["seq"][held])]
+        slots = held[np.searchsorted(core.slots["seq"][held], seq)]
+        core.slots["rank"][slots] = rank
+        star.refill(core, self.rules, slots)
+
+    def relearn(self) -> None:
+        """Begin to learn, with counts from a record that has nothing else that was learned."""
+        core, model = self.core, self.core.learning.model
+        halflife = float(self.rules.halflife)
+        model["last"] = clock = float(core.scalars["clock"][0])
+        if halflife > 0 and core.scalars["started"][0]:
+            # Arrivals have been counted since the first epoch, and fade.
+            model["elapsed"] = min(clock - halflife * core.scalars["epoch"][0], 2.0 * halflife)
 
 
 def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
@@ -197,18 +273,41 @@ def _wider(array: NDArray[Any], width: int) -> NDArray[Any]:
     return wide
 
 
+def _learning(
+    streams: int, scalars: NDArray[Any], time: np.dtype[Any], ghosts: int
+) -> star_layout.Learning:
+    """Return the arrays of what is learned, from at most this many ghosts."""
+    shape = (rates.STEPS, _LEVELS, _TRENDS) if ghosts else (1, 1, 1)
+    learning = star_layout.Learning(
+        scalars=scalars,
+        clock=scalars["clock"],
+        groups=np.zeros(0, star_layout.GROUP),
+        recent=np.zeros(0, layout.recent_type(time)),
+        model=np.zeros(1, layout.MODEL),
+        worth=np.zeros((streams, *shape)),
+        cells=np.zeros((streams, 2, *shape)),
+        returns=np.zeros((streams, outlook.COUNTS, _MARKS, shape[1])),
+        factors=np.zeros((3, 3, max(shape))),
+        ghosts=np.empty(ghosts, star_layout.ghost_type(time)),
+        trails=np.zeros((ghosts, _MARKS), star_layout.TRAIL),
+    )
+    learning.model["weight"] = 1.0
+    return learning
+
+
 def _rules(spec: StarJoin, memory: int | None, *, links_end: bool) -> star_layout.Rules:
     """Translate the settings of a join for the loop."""
     number, last = spec.unit.dtype.type, for_ever(spec.unit)
     n = len(spec.streams)
     first = spec.shed_when == "after-probe"
+    lengths = [window or 0 for window in spec.windows]
     return star_layout.Rules(
         kind=star_layout.NOTHING if memory is None else kind_of(spec.policy),
         shed_when=SHED_WHEN.index(spec.shed_when),
         defer=spec.dynamic or not first,
         pools=spec.pools,
         budgets=_budgets(2**62 if memory is None else memory, spec.pools),
-        windows=np.array([window or 0 for window in spec.windows], spec.unit.dtype),
+        windows=np.array(lengths, spec.unit.dtype),
         lateness=number(spec.lateness),
         expires=np.array([window is not None or links_end for window in spec.windows], np.bool_),
         changing=spec.dynamic,
@@ -219,6 +318,11 @@ def _rules(spec: StarJoin, memory: int | None, *, links_end: bool) -> star_layou
         seq_weight=spec.policy.order_weight,
         never=number(-np.inf if spec.unit.kind == "real number" else layout.NEVER),
         always=number(last),
+        learning=star_layout.LearningRules(
+            window_left=number(max(lengths)),
+            window_right=number(max(lengths)),
+            halflife=number(spec.halflife),
+        ),
     )
 
 

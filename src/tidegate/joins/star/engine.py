@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import Clocks
+from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import Payload, cut, gather, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, prepared_schema
 from tidegate.engine.state_codec import Parts
@@ -26,18 +27,21 @@ from tidegate.joins.star.relation import FactIndex, Known
 from tidegate.joins.star.spec import StarJoin
 from tidegate.joins.window.spec import COMBINE
 from tidegate.kernel import layout
+from tidegate.kernel.records import plain
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 
 #: Results collected before they are handed over.
 _ROOM = 1 << 16
-#: What a held tuple costs besides its payload.
+#: What a held row costs besides its payload.
 TUPLE_OVERHEAD = 256
 
 #: Counters of the loop.
 _COUNTED = ("out_of_order", "late", "admitted", "rejected", "shed", "expired", "filtered")
 #: Scalars of the loop that a record stores.
 _SCALARS = ("seq", "epoch", "started")
+#: Those of what is learned, which the first records do not have.
+_LEARNED = ("census_seq", "fit_seq", "thinned")
 #: Fields of a held row in a record, besides its key and payload.
 _LOGGED = ("time", "seq", "weight", "rank", "gain", "last", "matches")
 
@@ -221,6 +225,7 @@ class StarEngine(LoggedEngine):
             time=time,
             stream=stream,
             entry=entry[order],
+            hash=key,
             row=row[order],
             weight=weight,
             rank=rank,
@@ -377,7 +382,8 @@ class StarEngine(LoggedEngine):
         }
 
     def _bytes(self) -> int:
-        return self._tables.held * TUPLE_OVERHEAD + sum(p.nbytes for p in self._payload)
+        held = self._tables.held * TUPLE_OVERHEAD
+        return held + self._tables.nbytes + sum(p.nbytes for p in self._payload)
 
     # ---- state --------------------------------------------------------------------------------
 
@@ -389,13 +395,16 @@ class StarEngine(LoggedEngine):
             "floor": core.pools["floor"].tolist(),
             "done": self._done.item(),
             "budget_update": self.budget_update,
-            **{name: int(core.scalars[name][0]) for name in _SCALARS},
+            "model": plain(core.learning.model)[0].tolist(),
+            "edge": core.pools["edge"].tolist(),
+            "left": core.pools["left"].tolist(),
+            **{name: int(core.scalars[name][0]) for name in (*_SCALARS, *_LEARNED)},
         }
 
     def _parts(self, *, changed: bool) -> Parts:
         tables = self._tables
         some = changed and not tables.core.scalars["rewritten"][0]
-        parts = {"rates" if some else "all_rates": tables.rates(changed=some)}
+        parts = {"rates" if some else "all_rates": tables.rates(changed=some), **tables.model()}
         if changed:
             parts["learned"] = tables.learned()
         if self._changing is not None:
@@ -449,8 +458,23 @@ class StarEngine(LoggedEngine):
         tables.make_room(len(held), len(held))
         tables.renumber()
         star.reload(tables.core, self._index.arrays, tables.rules, held)
+        self._load_model(log)
         for stream, payload in enumerate(self._payload):
             payload.trim(0, tables.keep_rows(stream, 0, payload.rows))
+
+    def _load_model(self, log: Replay) -> None:
+        """Load what was learned; the first records of `Auto` have only arrival counts."""
+        tables, head = self._tables, log.head
+        core = tables.core
+        if "model" not in head:
+            tables.relearn()
+            return
+        plain(core.learning.model)[0] = head["model"]
+        core.pools["edge"], core.pools["left"] = head["edge"], head["left"]
+        for name in _LEARNED:
+            core.scalars[name] = head[name]
+        if tables.learns:
+            tables.load_model({name: log.last(name) for name in tables.model()})
 
     def _survivors(self, stream: int, log: Replay) -> NDArray[Any]:
         """Return the logged rows of one stream that are still held, as slots."""
@@ -470,5 +494,13 @@ class StarEngine(LoggedEngine):
 def _no_batch(time: np.dtype[Any]) -> star_layout.Batch:
     whole, real = np.empty(0, np.int64), np.empty(0)
     return star_layout.Batch(
-        np.empty(0, time), whole, whole, whole, real, real, np.empty(0, np.bool_), whole
+        time=np.empty(0, time),
+        stream=whole,
+        entry=whole,
+        hash=np.empty(0, np.uint64),
+        row=whole,
+        weight=real,
+        rank=real,
+        probed=np.empty(0, np.bool_),
+        slot=whole,
     )

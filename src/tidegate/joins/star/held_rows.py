@@ -9,6 +9,7 @@ import numpy as np
 
 from tidegate.joins.star.layout import (
     ADD,
+    AUTO,
     BEGIN,
     COUNT,
     DGL,
@@ -27,11 +28,12 @@ from tidegate.joins.star.layout import (
 )
 from tidegate.joins.star.link_index import Facts, active, last_end
 from tidegate.joins.star.match import recount
-from tidegate.joins.star.ranks import pool_of, pull, push, rematch, settle, victim, worth
+from tidegate.joins.star.ranks import add, pool_of, pull, push, rematch, settle, victim, worth
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.heap import drop_top, sift_up
 from tidegate.kernel.heap import push as push_node
 from tidegate.kernel.layout import BEFORE_PROBE
+from tidegate.learning.rates import note, weigh
 
 
 @inlined
@@ -91,7 +93,7 @@ def arrive(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seen: i
     held.weight, held.rank = batch.weight[i], batch.rank[i]
     held.state, held.seen, held.learned, held.origin = PENDING, seen, 0, i
     held.matches, held.gain, held.tie, held.last = 0, 0.0, 0.0, scalars.clock
-    held.seq = -1
+    held.seq, held.queue = -1, -1
     link(core, slot)
 
 
@@ -183,6 +185,14 @@ def schedule(core: Core, slot: int) -> None:
     core.streams[stream].due = n + 1
 
 
+@inlined
+def _count_held(core: Core, rules: Rules, stream: int, entry: int, change: int) -> None:
+    """Update the number of held rows of a key, on which `AUTO` depends with several partners."""
+    core.groups[stream, entry].held += change
+    if rules.kind == AUTO and core.groups.shape[0] > 2:
+        core.scalars[0].rated += 1
+
+
 @inner
 def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> None:
     """Remove a row from memory."""
@@ -195,6 +205,7 @@ def _leave(core: Core, facts: Facts, rules: Rules, batch: Batch, slot: int) -> N
         recount(core, facts, rules, slot, TAKE, -1)
     core.pools[pool_of(rules, held.stream)].used -= 1
     core.streams[held.stream].held -= 1
+    _count_held(core, rules, held.stream, held.entry, -1)
     if held.seq < scalars.mark:
         core.gone[scalars.gone] = held.seq
         scalars.gone += 1
@@ -224,6 +235,7 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
     pool = pool_of(rules, held.stream)
     core.pools[pool].used += 1
     core.streams[held.stream].held += 1
+    _count_held(core, rules, held.stream, held.entry, 1)
     schedule(core, slot)
     if rules.kind == NOTHING:
         return
@@ -238,7 +250,10 @@ def hold(core: Core, facts: Facts, rules: Rules, slot: int, fresh: bool) -> None
             held.rank += rules.floor_weight * core.pools[pool].floor
             held.rank += rules.seq_weight * float(held.seq)
     elif rules.kind >= RATE:
-        held.rank = worth(core, facts, rules, slot)
+        # The heap of `AUTO` is restored from the checkpoint later.
+        if rules.kind == RATE or fresh:
+            add(core, facts, rules, pool, slot)
+        return
     else:
         held.tie = held.weight
         if fresh:
@@ -296,7 +311,7 @@ def fit(
 @inlined
 def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, stop: int) -> None:
     """Count the arrivals of a tick. The weight of an arrival doubles every half-life."""
-    scalars = core.scalars[0]
+    scalars, learning = core.scalars[0], core.learning
     weight = 1.0
     if rules.halflife > 0:
         epoch = np.int64(scalars.clock // rules.halflife)
@@ -312,7 +327,8 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
             scalars.epoch, scalars.rewritten = epoch, 1
             scalars.rated += 1
             age = 0
-            for pool in range(rules.pools):
+            weigh(learning, rules.learning)
+            for pool in range(rules.pools if rules.kind == RATE else 0):
                 size = core.sizes[pool]
                 core.sizes[pool] = 0
                 for at in range(size):
@@ -326,6 +342,9 @@ def observe(core: Core, facts: Facts, rules: Rules, batch: Batch, start: int, st
             group.rate += weight
             group.sum += weight * batch.weight[i]
             group.touched = 1
+            if rules.kind == AUTO:
+                at = batch.stream[i] * core.groups.shape[1] + batch.entry[i]
+                note(learning, rules.learning, at, batch.time[i])
     scalars.rated += 1
 
 

@@ -18,7 +18,8 @@ from tidegate.kernel.records import record_type
 
 #: How held rows are ranked: not at all, by a number fixed at admission, or by a formula of section
 #: 3.2 of the paper. `RATE` ranks by how often partners arrive, weighted by the row's own
-#: importance. `AUTO` weights by the importance of the results.
+#: importance. `AUTO` ranks by the importance of the results that a row can still be expected to
+#: have, by its age and by its partners' arrivals so far and lately.
 NOTHING, FIXED, SIMPPROB, DIMPPROB, DGL, RATE, AUTO = range(7)
 
 #: Number of entries in the cache of `worth`; a power of two.
@@ -58,6 +59,11 @@ def scalar_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("paused", "i8"),
             ("paused_fact", "i8"),
             ("paused_slot", "i8"),
+            # What `AUTO` learns, named as in `learning/`:
+            ("ghosts", "i8"),  # length of `Learning.ghosts`
+            ("thinned", "i8"),  # one newcomer in 2 ** thinned leaves a ghost
+            ("census_seq", "i8"),  # the sequence number at the last census
+            ("fit_seq", "i8"),  # the sequence number at the last fit
             # Counters:
             ("out_of_order", "i8"),
             ("late", "i8"),  # see `held_rows.is_late`
@@ -86,6 +92,9 @@ POOL = record_type(
     [
         ("used", "i8"),  # number of held rows
         ("floor", "f8"),  # the largest rank shed so far
+        # For `AUTO`, whose heap has only the lowest ranks; see `ranks.victim`:
+        ("edge", "f8"),  # rows with a lower rank are in the heap
+        ("left", "i8"),  # victims until all rows are ranked again
     ]
 )
 
@@ -95,6 +104,7 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
 
     Nothing can join the row from the time `until` on. Rows are compared by `rank`, `tie`, `matches`
     and `seq`, in this order. `gain` is DGL's priority of the row as it was at the time `last`.
+    `queue` is the heap that the row is in, or -1.
     """
     return record_type(
         [
@@ -123,16 +133,38 @@ def slot_type(time: np.dtype[Any]) -> np.dtype[Any]:
 
 
 #: The rows of one stream and key. `rate` counts the arrivals of the key, `sum` adds up their
-#: importance.
+#: importance. `held` is the number of held rows, `ghost` is the first ghost of the key.
 GROUP = record_type(
-    [("rate", "f8"), ("sum", "f8"), ("head", "i4"), ("count", "i4"), ("touched", "i4")]
+    [
+        ("rate", "f8"),
+        ("sum", "f8"),
+        ("head", "i4"),
+        ("count", "i4"),
+        ("touched", "i4"),
+        ("held", "i4"),
+        ("ghost", "i4"),
+    ]
 )
 
 
-def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a cache entry: the worth of a row with this key, weight and time.
+def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a ghost: as `kernel.layout.ghost_type`, of the stream `side`.
 
-    The entry is valid for rows whose time lies in [since, before).
+    `entry` is its key's. `found` need not be whole: see `ghosts.credit_ghosts`.
+    """
+    fields = [("hash", "u8"), ("seq", "i8"), ("time", time), ("until", time), ("found", "f8")]
+    return record_type([*fields, ("next", "i4"), ("entry", "i4"), ("side", "i2"), ("marks", "i2")])
+
+
+#: A ghost at a mark of its age.
+TRAIL = record_type([("level", "i8"), ("found", "f8")])
+
+
+def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a cache entry: what arrives for a row with this key, weight and time.
+
+    `came`, `lately` and `value` are explained in `ranks.look_through`. The entry is valid for rows
+    whose time lies in [since, before).
     """
     return record_type(
         [
@@ -140,11 +172,40 @@ def memo_type(time: np.dtype[Any]) -> np.dtype[Any]:
             ("before", time),
             ("rated", "i8"),
             ("weight", "f8"),
-            ("worth", "f8"),
+            ("came", "f8"),
+            ("lately", "f8"),
+            ("value", "f8"),
             ("stream", "i4"),
             ("entry", "i4"),
         ]
     )
+
+
+class Learning(NamedTuple):
+    """What `AUTO` has learned, with the names and shapes that the functions of `learning/` take.
+
+    Streams take the place of sides. A group is numbered by its place in `groups`.
+    """
+
+    scalars: Array  # [1]: those of `Core`
+    clock: Array  # [1]: a view of the join's clock
+    groups: Array  # [n * entries]: a flat view of `Core.groups`
+    recent: Array  # [n * entries]: see `kernel.layout.recent_type`
+    model: Array  # [1]: see `kernel.layout.MODEL`
+    worth: Array  # by stream, age, level and trend
+    cells: Array  # by stream, what, age, level and trend
+    returns: Array  # by stream, count, mark and level
+    factors: Array  # scratch
+    ghosts: Array
+    trails: Array  # by ghost and mark
+
+
+class LearningRules(NamedTuple):
+    """The settings that the functions of `learning/` take."""
+
+    window_left: Any  # the longest window of all streams, 0 if all are unbounded
+    window_right: Any  # the same
+    halflife: Any
 
 
 class Core(NamedTuple):
@@ -157,12 +218,14 @@ class Core(NamedTuple):
     free: Array  # unused slots
     groups: Array  # [n, entries]
     heaps: Array  # [2 p, slots]; the second p heaps hold the rows whose DGL priority is zero
+    order: Array  # [slots]: scratch, to find the lowest ranks
     sizes: Array  # [2 p]: sizes of the heaps
     due: Array  # [n, .]: heaps of rows by the time they expire
     ending: Array  # a heap of links by the time they end
     cursor: Array  # [n]: the slots of the combination that a probe is at
     gone: Array  # sequence numbers of rows that left since the mark
     memo: Array  # [MEMO]
+    learning: Any  # a `Learning`, which `learning/` takes for a core
 
 
 class Rules(NamedTuple):
@@ -184,6 +247,7 @@ class Rules(NamedTuple):
     seq_weight: float
     never: Any  # a time before all others; `always` is a time after all others
     always: Any
+    learning: Any  # `LearningRules`
 
 
 class Batch(NamedTuple):
@@ -192,6 +256,7 @@ class Batch(NamedTuple):
     time: Array
     stream: Array
     entry: Array
+    hash: Array
     row: Array
     weight: Array
     rank: Array

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.joins.star.ghosts import add_ghost, credit_ghosts, refit
 from tidegate.joins.star.held_rows import (
     admit,
     arrive,
@@ -21,6 +22,7 @@ from tidegate.joins.star.held_rows import (
     schedule,
 )
 from tidegate.joins.star.layout import (
+    AUTO,
     BEGIN,
     EMIT,
     END,
@@ -36,9 +38,12 @@ from tidegate.joins.star.layout import (
 )
 from tidegate.joins.star.link_index import Facts, last_end
 from tidegate.joins.star.match import join_partners
+from tidegate.joins.star.ranks import pool_of
+from tidegate.joins.star.ranks import push as push_slot
 from tidegate.kernel.compiling import Array, entry_point, inlined
 from tidegate.kernel.heap import push
 from tidegate.kernel.layout import AFTER_PROBE, DONE, OUTPUT_FULL
+from tidegate.learning.rates import weigh
 
 
 @inlined
@@ -88,6 +93,15 @@ def _admit_tick(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Outpu
     if rules.shed_when != AFTER_PROBE:
         for i in range(start, stop):
             arrive(core, facts, rules, batch, i, 0)
+    if rules.kind == AUTO:
+        for i in range(start, stop):
+            if batch.slot[i] >= 0:
+                credit_ghosts(core, facts, rules, batch, i)
+        seq = scalars.seq
+        for i in range(start, stop):
+            if batch.slot[i] >= 0:
+                add_ghost(core, facts, rules, batch, i, seq)
+                seq += 1
     if rules.kind >= RATE:
         observe(core, facts, rules, batch, start, stop)
     for i in range(start, stop):
@@ -141,6 +155,9 @@ def run(
                 _advance_clock(core, stream, time)
             end_facts(core, facts, rules)
             expire(core, facts, rules, batch)
+            if rules.kind == AUTO:
+                weigh(core.learning, rules.learning)
+                refit(core, facts, rules)
             scalars.first_new = scalars.seq
             scalars.stage = FIRST
         waits = scalars.tick_to == total and not close and batch.time[total - 1] >= scalars.clock
@@ -172,6 +189,7 @@ def advance(core: Core, facts: Facts, rules: Rules, batch: Batch, told: Array) -
     core.scalars[0].rated += 1
     for s in range(told.shape[0]):
         _advance_clock(core, s, told[s])
+    weigh(core.learning, rules.learning)
     end_facts(core, facts, rules)
     expire(core, facts, rules, batch)
 
@@ -188,19 +206,27 @@ def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) ->
 def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
     """Hold rows from a checkpoint again. They come in the order of their sequence numbers."""
     scalars = core.scalars[0]
+    weigh(core.learning, rules.learning)
     scalars.rated += 1
     for i in range(tuples.shape[0]):
         scalars.free -= 1
         slot = core.free[scalars.free]
         core.slots[slot] = tuples[i]
         held = core.slots[slot]
-        held.state, held.seen, held.learned = PENDING, 1, 0
+        held.state, held.seen, held.learned, held.queue = PENDING, 1, 0, -1
         end = last_end(facts, held.stream, held.entry, held.time, rules.never)
         held.until = end
         if rules.windows[held.stream] != 0:
             held.until = min(end, held.time + rules.windows[held.stream])
         link(core, slot)
         hold(core, facts, rules, slot, False)
+
+
+@entry_point
+def refill(core: Core, rules: Rules, slots: Array) -> None:
+    """Put rows from a checkpoint, which have their ranks, into the heaps of `AUTO`."""
+    for i in range(slots.shape[0]):
+        push_slot(core, pool_of(rules, core.slots[slots[i]].stream), slots[i])
 
 
 @entry_point

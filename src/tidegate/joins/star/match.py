@@ -18,7 +18,7 @@ from tidegate.kernel.compiling import Array, inlined, inner
 
 
 @inlined
-def _near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
+def near(rules: Rules, s: int, a: Any, o: int, b: Any) -> bool:
     """Return True if rows of streams s and o with times a and b are in each other's window."""
     mine, other = rules.windows[s], rules.windows[o]
     return bool((mine == 0 or b < a + mine) and (other == 0 or a < b + other))
@@ -30,11 +30,11 @@ def _fits(
 ) -> bool:
     """Return True if a row completes a combination: its link is active, and all windows agree."""
     held = core.slots[slot]
-    if not (active(facts, fact, held.time) and _near(rules, s, time, held.stream, held.time)):
+    if not (active(facts, fact, held.time) and near(rules, s, time, held.stream, held.time)):
         return False
     for i in range(depth):
         other = core.slots[core.cursor[i]]
-        if not _near(rules, other.stream, other.time, held.stream, held.time):
+        if not near(rules, other.stream, other.time, held.stream, held.time):
             return False
     return True
 

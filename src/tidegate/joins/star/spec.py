@@ -19,11 +19,8 @@ from tidegate.joins.window.spec import (
     check_weights,
     combine_of,
     halflife_of,
-    not_too_large,
-    rows_of,
     settings_of_policy,
     times_of,
-    window_length,
 )
 from tidegate.policies import POLICIES, Policy, Prob, policy_of
 from tidegate.settings.by_stream import for_each_stream
@@ -34,15 +31,19 @@ from tidegate.settings.checks import (
     check_unique,
     flag,
     key_columns,
-    lateness_of,
     one_of,
     result_names,
     seed_of,
-    time_unit,
 )
-from tidegate.settings.schedules import Step, is_schedule
-from tidegate.settings.side import Side
-from tidegate.settings.times import TimeUnit
+from tidegate.settings.schedules import (
+    Side,
+    Step,
+    is_schedule,
+    not_too_large,
+    rows_of,
+    window_length,
+)
+from tidegate.settings.times import TimeUnit, lateness_of, time_unit
 from tidegate.settings.types import Combine, ShedWhen
 from tidegate.settings.values import quoted, real
 
@@ -109,7 +110,7 @@ class StarJoin:
 
     @property
     def result_age(self) -> int | float | None:
-        """How much older than the newest row a result's times can be; None for any age."""
+        """The most by which a result is older than the newest row; None for any age."""
         if len(self.streams) == 1:
             return 0
         lengths = [window for window in self.windows if window is not None]
