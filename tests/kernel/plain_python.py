@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from joins.constrained import test_constrained_engine as constrained
 from joins.sampled import test_sampled_engine as sampled
 from joins.star import test_star_engine as star
+from joins.window import cases as window
 from joins.window import test_queue as queue
-from joins.window import test_window_engine as window
 
 import tidegate as tg
 from tidegate.joins.constrained.constraints import Constraint
@@ -44,6 +44,20 @@ def test_longer_streams(policy: tg.Policy) -> None:
     schema = window.INTEGERS
     spec = window_join(schema, schema, on="k", time="t", within=15, memory=12, policy=policy)
     window.run_case(window.Case(spec, [cells[:200], cells[200:]], restarts={0}))
+
+
+@pytest.mark.parametrize(
+    "policy", [tg.Prob(), tg.Rand(), tg.GreedyDual(), tg.Age([1, 2, 4, 2, 1])], ids=str
+)
+def test_larger_memories(policy: tg.Policy) -> None:
+    """More rows than are ranked anew for each choice, so that the queues of victims are used."""
+    rng = np.random.default_rng(7)
+    keys = rng.zipf(1.5, 900) % 60
+    cells = [(int(rng.integers(2)), int(keys[i]), i // 3, i) for i in range(900)]
+    schema = window.INTEGERS
+    spec = window_join(schema, schema, on="k", time="t", within=150, memory=200, policy=policy)
+    feeds = [cells[:500], cells[500:]]
+    window.run_case(window.Case(spec, feeds, restarts={0}, exact_limit=16))
 
 
 @given(window.cases(closed=True))

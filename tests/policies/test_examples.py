@@ -25,9 +25,7 @@ def test_every_published_policy_cites_its_source_and_has_an_example(kind: type[t
 @pytest.mark.parametrize(
     "module", [*MODULES, "tidegate.policies.base", "tidegate.conformance", "tidegate.quality"]
 )
-def test_examples_run(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if hasattr(tg, "local"):
-        monkeypatch.setattr(tg, "join", tg.local.join)
+def test_examples_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 0
     assert found.failed == 0

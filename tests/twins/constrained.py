@@ -205,6 +205,59 @@ def scrambling(arrivals: list[Tup], stream: str, name: str, *, timed: bool = Fal
     return max(distances)
 
 
+@dataclass
+class Monitored:
+    """The k that a monitor uses, from the rows of the constraint's stream and their distances.
+
+    `used` is k_u, infinite while the constraint is not used. Call `row` for each row of the stream,
+    and `distance` for each distance, also for those above k_e.
+    """
+
+    c: float
+    window: int
+    enough: int
+    suspends: bool
+    used: float = math.inf
+    rows: int = 0
+    #: Row numbers: when this observation window began, and since when no row was dropped.
+    opened: int = 1
+    begun: int = 1
+    distances: list[int] = field(default_factory=list)
+    before: int = 0
+
+    def row(self) -> None:
+        """Count a row; at the end of an observation window, adopt a smaller k."""
+        self.rows += 1
+        if self.rows == 1 or self.rows - self.opened < self.window:
+            return
+        if not self.suspends and len(self.distances) < self.enough:
+            return
+        seen = max(self.distances, default=0)
+        largest = seen if self.suspends else max(seen, self.before)
+        visible = (self.opened - self.begun) if self.suspends else (self.rows - self.begun) // 2
+        if largest < self.used and (self.used < math.inf or largest <= visible):
+            self.used = largest
+        self.before = seen
+        self._open()
+
+    def distance(self, length: int) -> None:
+        """Record a distance."""
+        self.distances.append(length)
+        if length <= self.used:
+            return
+        if length <= math.ceil(self.used * self.c) and not self.suspends:
+            self.used = length
+            return
+        self.used = math.inf
+        self._open()
+        self.begun = self.opened
+        self.before = length
+
+    def _open(self) -> None:
+        self.opened = self.rows
+        self.distances = []
+
+
 # ---- synopses ---------------------------------------------------------------------------------
 
 

@@ -57,12 +57,17 @@ class Ranker:
     def admitted(self, row: Row, seq: int, floor: float) -> None:
         """Called when a row is added, perhaps only until the budget is enforced."""
 
-    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
-        """Called before one of the candidates is shed from a pool."""
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> bool:
+        """Called before one of the candidates is shed; return True if all ranks were updated."""
+        return False
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Return the rank of a candidate; the lowest is shed."""
         raise NotImplementedError
+
+    def ordered(self, row: Row, seq: int, when: Time, floor: float) -> float:
+        """Return the rank of a candidate at a time, even if it may not be shed at that time."""
+        return self.rank(row, seq, when, floor)
 
     def settle(self, held_keys: Collection[int]) -> None:
         """Called after a tick's admissions."""
@@ -169,23 +174,6 @@ class ByKey(Ranker):
                 right.pop(key, None)
 
 
-class Life(ByKey):
-    """LIFE (Das et al., 4.2.2): remaining life times PROB's count; `lateness` adds no life.
-
-    A count of zero becomes a tiny positive number, so that among such rows the older is shed.
-    """
-
-    def __init__(self, windows: Windows, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.windows = windows
-
-    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Return life times count; for an unbounded window, the count alone."""
-        count = super().rank(row, seq, now, floor)
-        window = in_force(self.windows[row.side], row.time)
-        return count if math.isinf(window) else (row.time + window - now) * max(count, 2.0**-200)
-
-
 class Size(ByKey):
     """SIZE (Kulkarni, Ravishankar): how many results the key has produced."""
 
@@ -223,10 +211,10 @@ class Scored(ByKey):
         self.determined: dict[int, float] = {}  # by uid: the latest priority
         self.pools = [Quality(), Quality()]
 
-    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> None:
+    def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> bool:
         """Compute priorities at every k-th call, or if the quality has fallen."""
         if self.every == 0:
-            return
+            return False
         quality = self.pools[pool]
         quality.mean += (quality.earned - quality.mean) / 16.0
         quality.earned = 0.0
@@ -241,6 +229,7 @@ class Scored(ByKey):
             for row in candidates:
                 self.determined[row.uid] = self.priority(row, now)
         quality.drops += 1
+        return due
 
     def priority(self, row: Row, now: Time) -> float:
         """Return iJoin's priority of a row, whatever its age."""
@@ -305,7 +294,14 @@ class Scored(ByKey):
         self.stay += (float(clock - row.time) - self.stay) / 256.0
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
-        """Apply the formula."""
+        """Apply the formula; iJoin does not shed a row that is younger than `tau`."""
+        if self.formula == "ijoin" and float(now - row.time) < self.given["tau"]:
+            return 1e300
+        return self.ordered(row, seq, now, floor)
+
+    def ordered(self, row: Row, seq: int, when: Time, floor: float) -> float:
+        """Apply the formula at a time."""
+        now = when
         imp, gain, age = row.importance, self.gain[row.uid], float(now - row.time)
         since = float(now - self.last[row.uid])
         window = in_force(self.windows[row.side], row.time)
@@ -334,8 +330,6 @@ class Scored(ByKey):
             here, after = curve[int(step)], curve[min(int(step) + 1, len(curve) - 1)]
             return imp * (here + (step - int(step)) * (after - here))
         if self.formula == "ijoin":
-            if age < self.given["tau"]:
-                return 1e300
             return self.determined[row.uid] if self.every else self.priority(row, now)
         return gain
 
@@ -361,9 +355,9 @@ class Auto(ByKey):
         self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at each mark
         self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
         shape = (self.STEPS, self.LEVELS, self.TRENDS)
-        self.cells = np.zeros((2, 2, *shape))
-        self.worth = np.zeros((2, *shape))
-        self.returns = np.zeros((2, 11, self.MARKS, self.LEVELS))
+        self.cells = np.zeros((len(windows), 2, *shape))
+        self.worth = np.zeros((len(windows), *shape))
+        self.returns = np.zeros((len(windows), 11, self.MARKS, self.LEVELS))
         self.elapsed, self.last = 0.0, 0.0
         self.census_at, self.fit_at, self.fitted = 0, 0, 0.0
         self.gains: list[tuple[float, float]] = []  # weights and bits since the last refit
@@ -487,7 +481,7 @@ class Auto(ByKey):
         late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
         if early or late:
             self.fit_at, self.fitted = seq, float(clock)
-            for side in (LEFT, RIGHT):
+            for side in range(len(self.windows)):
                 self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
         if self.has_changed():
             self.forget()
@@ -581,7 +575,13 @@ class Auto(ByKey):
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Return the logarithm of the expected results, corrected by the table around the row."""
-        expected, step, level, trend = self.place(row, float(now - row.time))
+        expected, *place = self.place(row, float(now - row.time))
+        corrected = self.corrected(row.side, *place)
+        rank = math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
+        return math.floor(rank * 2.0**24) / 2.0**24
+
+    def corrected(self, side: int, step: float, level: float, trend: float) -> float:
+        """Interpolate the table around a place."""
         low = int(step), int(level), int(trend)
         corrected = 0.0
         for corner in product((0, 1), repeat=3):
@@ -591,6 +591,5 @@ class Auto(ByKey):
                 part *= where - first if over else 1.0 - (where - first)
                 at.append(first + over)
             if part > 0:
-                corrected += part * self.worth[(row.side, *at)]
-        rank = math.log2(max(row.importance, 2.0**-200)) + math.log2(expected) + corrected
-        return math.floor(rank * 2.0**24) / 2.0**24
+                corrected += part * self.worth[(side, *at)]
+        return float(corrected)

@@ -1,8 +1,8 @@
 """The obvious slow twin of the sampled join: lists, loops, bisection.
 
-It follows `docs/how_it_works.md` and section 4 of paper 2, and shares no code with the engine: lots
-are hashed in plain Python, models are sums over everything that ever came, and every equation is
-solved by halving an interval. Fewer than 512 tuples, please: all of them are monitored.
+It follows `docs/concepts/sampled_join.md` and section 4 of paper 2, and shares no code with the
+engine: random words come from plain Python, models are sums over all arrivals, and every equation
+is solved by halving an interval. It takes fewer than 512 rows: all of them are monitored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 32
 
 
 def mix(h: int) -> int:
-    """Scramble 64 bits, as keys are hashed."""
+    """Return the hash of 64 bits, as keys are hashed."""
     for _ in range(2):
         h ^= h >> 32
         h = h * 0xD6E8FEB86659FD93 % WORD
@@ -29,7 +29,7 @@ def mix(h: int) -> int:
 
 
 def random_word_of(seed: int, words: Sequence[int]) -> int:
-    """Hash a seed and what tells a tuple from others."""
+    """Return the hash of a seed and the values that identify a row."""
     golden, state = 0x9E3779B97F4A7C15, seed % WORD
     for word in words:
         state = mix(((state + golden) % WORD) ^ mix((word + golden) % WORD))
@@ -37,7 +37,7 @@ def random_word_of(seed: int, words: Sequence[int]) -> int:
 
 
 def split_mix(random_word: int, number: int) -> int:
-    """Give one of the hashes that follow from a lot."""
+    """Return one word of the random sequence that begins at a word."""
     z = (random_word + (number % WORD) * 0x9E3779B97F4A7C15) % WORD
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
@@ -45,12 +45,12 @@ def split_mix(random_word: int, number: int) -> int:
 
 
 def drawn(random_word: int, number: int) -> float:
-    """Give one of the numbers in (0, 1) that follow from a lot."""
+    """Return one number in (0, 1) of the random sequence that begins at a word."""
     return float(((split_mix(random_word, number) >> 12) + 0.5) / 2**52)
 
 
 def halved(low: float, high: float, is_low: Callable[[float], bool]) -> float:
-    """Find where something that is low becomes high."""
+    """Return the argument at which `is_low` turns from True to False, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if is_low(middle) else (low, middle)
@@ -58,13 +58,13 @@ def halved(low: float, high: float, is_low: Callable[[float], bool]) -> float:
 
 
 def rounded(number: float) -> float:
-    """Keep nine digits."""
+    """Return a number rounded to nine digits."""
     return float(f"{number:.9g}")
 
 
 @dataclass
 class Held:
-    """A tuple in memory; with a `most` of 0 it stands for its whole cluster."""
+    """A row in memory; with a `most` of 0 it stands for its whole cluster."""
 
     row: Row
     seq: int
@@ -78,7 +78,7 @@ class Held:
 
 @dataclass
 class Watched:
-    """A tuple whose matches are counted, kept or not."""
+    """A row whose matches are counted, whether it is held or not."""
 
     row: Row
     most: int
@@ -95,7 +95,7 @@ class Drawn(NamedTuple):
 
 
 class NaiveSample:
-    """A sample of a join, as slow and plain as it can be.
+    """A sample of a join, as slow and simple as possible.
 
     `given` is a pair of mappings from keys to arrivals in a unit of time, `curves` a pair of
     results by age, `rates` a pair of arrivals in a unit of time: what is None is learned.
@@ -157,7 +157,7 @@ class NaiveSample:
     def feed(
         self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)
     ) -> list[Drawn]:
-        """Take rows in any order; the last tick waits, unless a clock has passed it."""
+        """Process rows in any order; the last tick waits, unless a clock has passed it."""
         told = [c for c in clocks if c is not None]
         every = self.open + list(rows)
         close = bool(told) and all(row.time < max(told) for row in every)
@@ -169,7 +169,7 @@ class NaiveSample:
         return found
 
     def finish(self) -> list[Drawn]:
-        """No more input: take the last tick."""
+        """End the input: process the last tick."""
         return self._take(self.open, True)
 
     def _take(self, rows: list[Row], close: bool) -> list[Drawn]:
@@ -205,7 +205,7 @@ class NaiveSample:
         return found
 
     def _forget(self) -> None:
-        """Count only the more frequent of the keys that hold nothing, once there are too many."""
+        """Forget the less frequent of the keys without held rows, once there are too many."""
         idle = {row.key for row, _ in self.counted} - {held.row.key for held in self.held}
         if len(idle) > self.cap:
             order = sorted(idle, key=lambda k: (max(self.count(s, k) for s in (0, 1)), k))
@@ -236,7 +236,7 @@ class NaiveSample:
             and right.time > left.time - self.windows[1]
         )
 
-    # ---- tuples -------------------------------------------------------------------------------
+    # ---- rows ---------------------------------------------------------------------------------
 
     def _probe(self, row: Row) -> list[Drawn]:
         found = []
@@ -260,7 +260,7 @@ class NaiveSample:
 
     @staticmethod
     def _skip(u: float, p: float, left: int) -> int:
-        """Flip coins, at most one more than are left: the first success."""
+        """Return the number of the first success in `left` coin flips; `left + 1` for none."""
         if p >= 1:
             return 1
         for k in range(1, left + 1):
@@ -308,13 +308,13 @@ class NaiveSample:
 
     @property
     def free(self) -> int:
-        """Say how much of the memory is not taken."""
+        """Return how much of the memory is free."""
         return self.budget - sum(self._size(h.row) for h in self.held)
 
     # ---- another memory -----------------------------------------------------------------------
 
     def resize(self, memory: int) -> None:
-        """Have another memory from now on, and thin what is held if it is too much."""
+        """Change the memory, and thin the held rows if they do not fit."""
         self.budget = memory
         if self.free < 0:
             self._thin(memory)
@@ -324,7 +324,7 @@ class NaiveSample:
             self.reserve = memory / 2
 
     def _thin(self, memory: float) -> float:
-        """Lower the share that is kept until the rest fits: the largest with which it does."""
+        """Lower the share that is kept to the largest with which the rows fit."""
         largest = max(self._size(h.row) for h in self.held)
         wanted = max(min(self._aim(), memory), min(largest, self.budget))
         shares = sorted(self._stays_above(held) for held in self.held)
@@ -353,11 +353,11 @@ class NaiveSample:
 
     @staticmethod
     def _fate(held: Held) -> int:
-        """Draw another lot, which decides whether a tuple stays."""
+        """Return another random word, which decides whether a row stays."""
         return split_mix(held.random_word, THINNING + held.thinned)
 
     def _stays_above(self, held: Held) -> float:
-        """Say to which share the sample must be thinned at the least for a tuple to go."""
+        """Return the share of thinning below which a row is dropped."""
         random_word = self._fate(held)
         lowest = drawn(random_word, 0)
         if held.most > held.next:
@@ -383,7 +383,7 @@ class NaiveSample:
         self.last = self.clock if self.last is None else max(self.clock, self.last)
 
     def count(self, side: int, key: int) -> float:
-        """Say how often a key has come, old arrivals counting less."""
+        """Return the arrivals of a key; old arrivals count less."""
         now = math.floor(self.clock / self.halflife) if self.halflife else 0
         return sum(
             0.5 ** (now - epoch)
@@ -392,14 +392,14 @@ class NaiveSample:
         )
 
     def partners(self, side: int, key: int) -> float:
-        """Say how many a tuple of a key will find, by frequency."""
+        """Return the expected number of partners of a row of a key, by frequency."""
         if self.given is not None:
             return self.given[1 - side].get(key, 0.0) * self.windows[side]
         rate = (self.count(1 - side, key) + 0.5) / (self.elapsed + 0.125 * self.span)
         return rate * self.windows[side]
 
     def foreseen(self, row: Row) -> float:
-        """Say how many partners a tuple will find."""
+        """Return the expected number of partners of a row."""
         return self.means[row.side] if self.by_age else self.partners(row.side, row.key)
 
     def _meet(self, row: Row) -> None:
@@ -432,7 +432,7 @@ class NaiveSample:
         return self.by_age and self.curves is None
 
     def _seen_at(self, side: int, step: int) -> float:
-        """Say how many tuples were watched at an age."""
+        """Return the number of rows that were watched at an age."""
         lived = [
             min(max((self.clock - s.row.time) / self.windows[side] * STEPS - step, 0), 1)
             for s in self.watched
@@ -451,7 +451,7 @@ class NaiveSample:
         return curve
 
     def _classes(self) -> list[list[tuple[float, float]]]:
-        """By side: how much memory a window's tuples of each key would take, and their partners."""
+        """Return the memory of a window's rows of each key, and their partners, by side."""
         number, size = (sum(side[i] for side in self.arrived) for i in range(2))
         mean = size / number if size else 1.0
         sides = []
@@ -477,10 +477,10 @@ class NaiveSample:
     def _plan(self) -> None:
         sides = self._classes()
         for at, side in enumerate(sides):
-            total = sum(tuples for tuples, _ in side)
+            total = sum(rows for rows, _ in side)
             mean = side[0][1] if self.by_age else 0.0
             if total:
-                mean = sum(tuples * n for tuples, n in side) / total
+                mean = sum(rows * n for rows, n in side) / total
             self.means[at], self.floors[at] = rounded(mean), rounded(0.05 * mean)
         memory = self._aim()
         self.drawing = "pps" if self.method == "auto" else self.method
@@ -493,7 +493,7 @@ class NaiveSample:
         if self.drawing == "pps":
             self.constant = rounded(self._constant(sides, memory))
         elif self.fraction is None and self.drawing == "cluster":
-            window = sum(tuples for side in sides for tuples, _ in side)
+            window = sum(rows for side in sides for rows, _ in side)
             self.share = rounded(min(memory / window, 1.0)) if window else 1.0
         elif self.fraction is None:
             needed = self._needed(sides)
@@ -502,25 +502,23 @@ class NaiveSample:
                 self.share = rounded(halved(0, 1, lambda p: needed(p) < memory))
 
     def _aim(self) -> float:
-        """Say how much is to be held on average."""
+        """Return the average number of rows that the join aims to hold."""
         number, size = (sum(side[i] for side in self.arrived) for i in range(2))
         each = size / number if size else 1.0
         places = self.budget / each
         return each * halved(0, places, lambda m: m + self.margin * math.sqrt(m) < places)
 
     def _constant(self, sides: list[list[tuple[float, float]]], memory: float) -> float:
-        """Find the constant with which clusters cost the memory, or give the share of results."""
+        """Return the constant with which clusters take the memory, or give the share of results."""
         parts = [
-            (tuples, n, max(n, 0.05 * sum(t * m for t, m in side) / sum(t for t, _ in side)))
+            (rows, n, max(n, 0.05 * sum(t * m for t, m in side) / sum(t for t, _ in side)))
             for side in sides
             if sum(t for t, _ in side)
-            for tuples, n in side
-            if tuples
+            for rows, n in side
+            if rows
         ]
         by_results = self.fraction is not None
-        parts = [
-            (tuples * n if by_results else tuples, n, size) for tuples, n, size in parts if size
-        ]
+        parts = [(rows * n if by_results else rows, n, size) for rows, n, size in parts if size]
         total = sum(cost for cost, _, _ in parts)
         budget = self.fraction * total if self.fraction is not None else memory
         if budget >= total * (1 - 1e-9):
@@ -533,14 +531,14 @@ class NaiveSample:
         return halved(0, most, is_low)
 
     def _stays(self, sides: list[list[tuple[float, float]]]) -> list[tuple[float, list[float]]]:
-        """By class: its memory, and for which part of a window j matches are behind, j < most.
+        """Return the memory of each class, and the part of a window with j matches found, j < most.
 
         Matches are even or as the curve has them (theorems 4.2 and 4.3), or random.
         """
         found = []
         for at, side in enumerate(sides):
-            for tuples, n in side:
-                if not tuples or not n:
+            for rows, n in side:
+                if not rows or not n:
                     continue
                 numbers = range(math.ceil(n + self.reach * math.sqrt(n)))
                 if self.by_age and self.reach == 0:
@@ -552,26 +550,26 @@ class NaiveSample:
                     assert n <= 64
                     chances = [math.exp(j * math.log(n) - n - math.lgamma(j + 1)) for j in numbers]
                     stays = [max(1 - sum(chances[: j + 1]), 0.0) / n for j in numbers]
-                found.append((tuples, stays))
+                found.append((rows, stays))
         return found
 
     def _needed(self, sides: list[list[tuple[float, float]]]) -> Callable[[float], float]:
-        """Give expected memory of UNIFORM by its fraction."""
+        """Return the expected memory of UNIFORM by its fraction."""
         if self.reach == 0 and not self.by_age:
             return lambda p: sum(
-                tuples * (1 - (1 - p) * (1 - (1 - p) ** n) / (p * n))
+                rows * (1 - (1 - p) * (1 - (1 - p) ** n) / (p * n))
                 for side in sides
-                for tuples, n in side
-                if tuples and n and p > 0
+                for rows, n in side
+                if rows and n and p > 0
             )
         classes = self._stays(sides)
         return lambda p: sum(
-            tuples * sum((1 - (1 - p) ** (len(stays) - j)) * stay for j, stay in enumerate(stays))
-            for tuples, stays in classes
+            rows * sum((1 - (1 - p) ** (len(stays) - j)) * stay for j, stay in enumerate(stays))
+            for rows, stays in classes
         )
 
     def _age_of(self, side: int, match: int) -> float:
-        """Say at which part of its window a tuple has its i-th match (C inverse)."""
+        """Return the part of its window at which a row has its i-th match (C inverse)."""
         passed, curve = 0.0, self._curve(side)
         for step, found in enumerate(curve):
             if match == 0:
@@ -582,7 +580,7 @@ class NaiveSample:
         return 1.0
 
     def _stay(self, side: int, number: int) -> float:
-        """Say for which part of its window a tuple has so many matches behind it."""
+        """Return the part of its window for which a row has found this many matches."""
         curve, points, total = self._curve(side), 8, 0.0
         for step in range(len(curve)):
             for part in range(points):

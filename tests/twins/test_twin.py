@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins.rankers import ByKey, Fixed, Life, Ranker
+from twins.rankers import ByKey, Fixed, Ranker, Scored
 from twins.window import (
     LEFT,
     RIGHT,
@@ -496,7 +496,7 @@ def test_of_equal_counts_the_larger_key_is_remembered() -> None:
 )
 def test_life_weighs_the_count_with_the_life_left(windows: Windows, kept: int) -> None:
     """At 8, row 0 of count 3 has W - 8 left, row 1 of count 2 has W: 6 < 20, 276 > 200."""
-    ranker = Life(windows, counts=({}, {1: 3.0, 2: 2.0}), learned=False)
+    ranker = Scored("life", windows, {}, counts=({}, {1: 3.0, 2: 2.0}), learned=False)
     join = NaiveJoin(windows=windows, memory=1, lateness=50, ranker=ranker)
     run(join, [left(0, 0, key=1), left(1, 8, key=2)])
     assert held(join) == [kept]
@@ -504,7 +504,7 @@ def test_life_weighs_the_count_with_the_life_left(windows: Windows, kept: int) -
 
 def test_life_that_is_over_is_worth_least() -> None:
     """Late row 1, which lateness alone would hold, is worth less than row 0 of an unknown key."""
-    ranker = Life((2, 2), counts=({}, {1: 3.0}), learned=False)
+    ranker = Scored("life", (2, 2), {}, counts=({}, {1: 3.0}), learned=False)
     join = NaiveJoin(windows=(2, 2), memory=1, lateness=50, ranker=ranker)
     join.feed([left(0, 9, key=2)], clocks=(10, 10))
     join.feed([left(1, 0, key=1)])
@@ -615,7 +615,7 @@ def ranker_of(policy: str, windows: Windows) -> Ranker:
         "floor": Fixed(spread, floor_weight=1.0),
         "prob": ByKey(halflife=2),
         "prob-capped": ByKey(cap=1),
-        "life": Life(windows, halflife=3, cap=2),
+        "life": Scored("life", windows, {}, halflife=3, cap=2),
     }[policy]
 
 

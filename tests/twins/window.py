@@ -1,9 +1,9 @@
-"""The obvious slow twin of the window engine: lists, loops, and nothing to be clever about.
+"""The slow twin of the window engine: plain lists and loops.
 
-It follows the rules of `docs/how_it_works.md` sentence by sentence and shares no code with the
+It follows the rules of `docs/concepts` sentence by sentence and shares no code with the
 engine, so that a property test which holds the two together checks both. Every choice is a
-`min` over a list and every join a double loop: keep inputs small. What policies rank by is in
-`rankers`.
+`min` over a list, and every join is a double loop, so inputs must be small. `rankers` has the
+policies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from twins.rankers import ByKey, Ranker
+    from twins.slices import Slices
 
 LEFT, RIGHT = 0, 1
 SHED_WHEN = ("after-probe", "before-probe", "before-arrival")
@@ -29,7 +30,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Row:
-    """One input tuple; `tie` is its content hash, `uid` is unique over both sides."""
+    """One input row; `row_hash` is a hash of its content, `uid` is unique over both sides."""
 
     side: int
     key: int
@@ -41,14 +42,14 @@ class Row:
 
 
 class Held(NamedTuple):
-    """A tuple in memory, with its arrival sequence number."""
+    """A held row, with its sequence number."""
 
     row: Row
     seq: int
 
 
 class Shed(NamedTuple):
-    """A tuple that left early: when by the clock, and "evicted" or "rejected"."""
+    """A row that was shed or rejected: at which time of the clock, and why."""
 
     uid: int
     when: Time
@@ -56,12 +57,12 @@ class Shed(NamedTuple):
 
 
 def tick_order(row: Row) -> tuple[Time, int, int, int, int]:
-    """Time first; inside a tick by content, so that arrival order plays no part."""
+    """Return a sort key: time first, then content, so that the order of arrival has no effect."""
     return (row.time, row.side, row.key, row.row_hash, row.uid)
 
 
 def in_force(value: Any, time: Time) -> Any:
-    """Give what a setting is at a time; one that changes is a list of (from then on, value)."""
+    """Return the value of a setting at a time; a schedule is a list of (start, value)."""
     if not isinstance(value, Sequence):
         return value
     found = value[0][1]
@@ -72,7 +73,7 @@ def in_force(value: Any, time: Time) -> Any:
 
 
 def in_windows(left: Time, right: Time, windows: Windows, closed: bool = False) -> bool:
-    """Say whether a left and a right row of these times join; a closed window has its end."""
+    """Return True if a left and a right row of these times join; a closed window has its end."""
     end = left + in_force(windows[LEFT], left)
     start = left - in_force(windows[RIGHT], right)
     return bool(start <= right <= end if closed else start < right < end)
@@ -81,7 +82,7 @@ def in_windows(left: Time, right: Time, windows: Windows, closed: bool = False) 
 def joined(
     lefts: Sequence[Row], rights: Sequence[Row], windows: Windows, closed: bool = False
 ) -> Pairs:
-    """Pairs of a left row of the one list and a right row of the other that join."""
+    """Return the pairs of a left row of one list and a right row of the other that join."""
     return [
         (x.uid, y.uid)
         for x in lefts
@@ -92,17 +93,17 @@ def joined(
 
 
 def exact(rows: Sequence[Row], windows: Windows, closed: bool = False) -> Counter[tuple[int, int]]:
-    """Give the multiset of all pairs, as an unlimited memory finds them."""
+    """Return the multiset of all pairs, which an unlimited memory finds."""
     return Counter(joined(rows, rows, windows, closed))
 
 
 class NaiveJoin:
-    """The bounded window join of two streams, as slow and plain as it can be.
+    """The bounded window join of two streams.
 
-    `windows` are (left's, right's), `memory` counts tuples or, `in_bytes`, sizes (None keeps
-    everything), `split` is the left's share of it (None: one shared pool). Windows and memory may
-    be lists of (from this time on, value). `times` are all times that rows may have; only with them
-    late rows are counted.
+    `windows` has the left's window and the right's. `memory` counts rows, or sizes if `in_bytes`;
+    None keeps everything. `split` is the left's share of the memory; None is one shared pool.
+    Windows and memory may be schedules, lists of (start, value). `times` are all times that rows
+    may have. Without them, late rows are not counted.
     """
 
     def __init__(
@@ -125,11 +126,11 @@ class NaiveJoin:
         self.split, self.shed_when, self.lateness = split, shed_when, lateness
         self.closed, self.times = closed, times
         self.seen: list[Row] = []
-        self.late = 0  # rows of which a partner, had it come, could have expired
-        self.missed = 0  # rows of which a partner that came has expired
+        self.late = 0  # rows of which a possible partner may have expired
+        self.missed = 0  # rows of which an actual partner has expired
         steps = memory if isinstance(memory, Sequence) else [(0, memory)]
         self.budgets = self._budgets(steps[0][1])
-        self.changes = list(steps[1:])  # those of the memory that have not come yet
+        self.changes = list(steps[1:])  # changes of the memory that are still to come
         self.added: Row | None = None  # the newcomer that is being added
         self.clock: Time | None = None  # the largest time seen; the open tick's, if one is open
         self.stream_clock: list[Time] = [
@@ -141,9 +142,10 @@ class NaiveJoin:
         self.shed: list[Shed] = []
         self.floors = [0.0, 0.0]  # one a pool
         self.arrivals = 0
+        self.queue: Slices | None = None  # chooses victims; without it the lowest rank is shed
 
     def _budgets(self, memory: int | None) -> list[int] | None:
-        """Say what each pool may hold; None if anything."""
+        """Return what each pool may hold; None if there is no limit."""
         if memory is not None and memory < (1 if self.split is None else 2):
             raise ValueError(f"memory must be at least 1 for every pool, not {memory!r}")
         if memory is None or self.split is None:
@@ -152,7 +154,7 @@ class NaiveJoin:
         return [left, memory - left]
 
     def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
-        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        """Process rows in any order, and return new pairs; the last tick stays open."""
         pairs: Pairs = []
         for time, group in groupby(sorted(rows, key=tick_order), key=lambda row: row.time):
             tick = list(group)
@@ -172,7 +174,7 @@ class NaiveJoin:
         return pairs + self._advance([(s, t) for s, t in enumerate(clocks) if t is not None])
 
     def _count_late(self, tick: list[Row]) -> None:
-        """Count the rows of a tick of which partners have expired, or could have."""
+        """Count the rows of a tick of which partners have expired, or may have."""
         for row in tick:
             other, clock = 1 - row.side, self.stream_clock[row.side]
             self.late += any(
@@ -186,12 +188,12 @@ class NaiveJoin:
         self.seen += tick
 
     def _meets(self, row: Row, other: int, time: Time) -> bool:
-        """Say whether a row joins one of the other side and this time."""
+        """Return True if a row joins one of the other side and this time."""
         left, right = (time, row.time) if other == LEFT else (row.time, time)
         return in_windows(left, right, self.windows, self.closed)
 
     def finish(self) -> Pairs:
-        """No more input: close the open tick."""
+        """Close the open tick after the last input."""
         tick, self.open = sorted(self.open, key=tick_order), []
         if self.shed_when == "after-probe":  # it probed on arrival
             self._admit(tick)
@@ -199,7 +201,7 @@ class NaiveJoin:
         return self._admit_then_probe(tick)
 
     def _advance(self, stream_clock: Sequence[tuple[int, Time]]) -> Pairs:
-        """Hear of times of the streams: close the open tick if they pass it, then expire."""
+        """Advance the stream clocks: close the open tick if they pass it, then expire rows."""
         pairs: Pairs = []
         for side, time in stream_clock:
             if self.clock is None or time > self.clock:
@@ -212,16 +214,16 @@ class NaiveJoin:
         return pairs
 
     def _dead(self, row: Row) -> bool:
-        """Whether no row of the other stream can join it any more, if that one is in order."""
+        """Return True if no row of the other stream can join it, if that stream is in order."""
         return self._past(row.side, row.time, self.stream_clock[1 - row.side])
 
     def _overdue(self, row: Row) -> bool:
-        """Whether it would be dead if both streams had come as far as the clock."""
+        """Return True if it would be dead if both streams had come as far as the clock."""
         assert self.clock is not None
         return self._past(row.side, row.time, self.clock)
 
     def _past(self, side: int, time: Time, clock: Time) -> bool:
-        """Say whether a row of this side and time has left its window by a clock."""
+        """Return True if a row of this side and time has left its window by a clock."""
         window = in_force(self.windows[side], time)
         if side == LEFT:
             end = time + window + self.lateness
@@ -230,7 +232,7 @@ class NaiveJoin:
         return bool(start > time if self.closed else start >= time)
 
     def _probe(self, newcomers: list[Row], others: list[Row]) -> Pairs:
-        """Newcomers against others, and newcomers of the two sides against each other."""
+        """Join newcomers with others, and newcomers of the two sides with each other."""
         if not newcomers or self.clock is None:
             return []
         pairs = (
@@ -249,7 +251,7 @@ class NaiveJoin:
         return pairs
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:
-        """`before-probe`: all newcomers probe what is left; `before-arrival`: not those shed."""
+        """Admit newcomers, then probe: all of them, or with `before-arrival` those not shed."""
         before = {h.row.uid for h in self.held}
         self._admit(newcomers)
         old = [h.row for h in self.held if h.row.uid in before]
@@ -275,13 +277,13 @@ class NaiveJoin:
         self.ranker.settle({h.row.key for h in self.held})
 
     def _resize(self) -> None:
-        """Take the next change of the memory; what does not fit any more leaves."""
+        """Apply the next change of the memory, and shed rows that no longer fit."""
         self.budgets = self._budgets(self.changes.pop(0)[1])
         for pool in range(len(self.budgets or ())):
             self._shed(pool)
 
     def _add(self, row: Row, seq: int) -> None:
-        """Add a newcomer; what does not fit leaves, be it the newcomer."""
+        """Add a newcomer, and shed rows that no longer fit, perhaps the newcomer itself."""
         assert self.clock is not None
         now, pool = self.clock, self.pool_of(row)
         if self.budgets is not None and self.size(row) > self.budgets[pool]:
@@ -293,12 +295,14 @@ class NaiveJoin:
         self.added = row
         self._shed(pool)
         self.added = None
+        if self.queue is not None and Held(row, seq) in self.held:
+            self.queue.push(Held(row, seq))
 
     def _shed(self, pool: int) -> None:
-        """While a pool is over its budget, one leaves.
+        """While a pool is over its budget, remove a row.
 
-        The one of those overdue whose window ended first, which counts as expired; or the lowest
-        (rank, seq).
+        The overdue row whose window ended first is removed; it counts as expired. If no row is
+        overdue, the row with the lowest (rank, seq) is shed.
         """
         while self.budgets is not None and self.used(pool) > self.budgets[pool]:
             assert self.clock is not None
@@ -308,8 +312,18 @@ class NaiveJoin:
             if overdue:
                 self.held.remove(min(overdue, key=lambda h: (self._end(h.row), h.seq)))
                 continue
-            self.ranker.choosing(pool, [h.row for h in candidates], now)
-            ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates]
+            updated = self.ranker.choosing(pool, [h.row for h in candidates], now)
+            if self.queue is not None:
+                if updated:
+                    self.queue.rank_again()
+                known = [h for h in candidates if h.row is self.added]
+                ranked = [(self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in known]
+                rank, held = self.queue.choose(pool)
+                ranked.append((rank, held.seq, held))
+            else:
+                ranked = [
+                    (self.ranker.rank(h.row, h.seq, now, floor), h.seq, h) for h in candidates
+                ]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)
             self.ranker.evicted(victim.row, now)
@@ -318,28 +332,27 @@ class NaiveJoin:
             self.shed.append(Shed(victim.row.uid, now, why))
 
     def _end(self, row: Row) -> Time:
-        """Say when a row leaves its window."""
+        """Return the time at which a row leaves its window."""
         end: Time = row.time + in_force(self.windows[row.side], row.time)
         return end
 
     def pool_of(self, row: Row) -> int:
-        """Shared: pool 0; split: a pool per side."""
+        """Return the pool of a row: one for each side if the memory is split, otherwise pool 0."""
         return 0 if self.split is None else row.side
 
     def size(self, row: Row) -> int:
-        """Say what a row takes of the budget."""
+        """Return how much of the budget a row takes."""
         return row.size if self.in_bytes else 1
 
     def used(self, pool: int) -> int:
-        """Say how much of a pool's budget is taken."""
+        """Return how much of a pool's budget is in use."""
         return sum(self.size(h.row) for h in self.held if self.pool_of(h.row) == pool)
 
 
 class NaiveQueue:
-    """The slow CPU (Das et al., 2.3): `size` places before a join that takes `step` a tuple.
+    """The slow CPU (Das et al., 2.3): a queue of `size` rows before a join that takes `step` a row.
 
-    `counts` are the statistics; an `integrated` queue looks for partners in memory first. Times
-    are exact if `step` and they are.
+    `counts` has the frequencies of keys. An `integrated` queue first counts partners in memory.
     """
 
     def __init__(
@@ -348,14 +361,14 @@ class NaiveQueue:
         self.join, self.step, self.size = join, step, size
         self.integrated, self.counts = integrated, counts
         self.clock: Time | None = None
-        self.free: Any = -math.inf  # when the join is done with what it took last
+        self.free: Any = -math.inf  # when the join is done with the row it took last
         self.open: list[Row] = []
-        self.waiting: list[tuple[Time, Row]] = []  # since when, in order
+        self.waiting: list[tuple[Time, Row]] = []  # since when each row waits, in order
         self.taken: list[Row] = []
         self.shed: list[Shed] = []
 
     def feed(self, rows: Sequence[Row], clocks: Sequence[Time | None] = (None, None)) -> Pairs:
-        """Take rows in any order and give the pairs they lead to; the last tick stays open."""
+        """Process rows in any order, and return new pairs; the last tick stays open."""
         pairs: Pairs = []
         for row in sorted(rows, key=tick_order):
             pairs += self._advance(row.time)
@@ -367,14 +380,14 @@ class NaiveQueue:
         return pairs + self._hand_over(told)
 
     def finish(self) -> Pairs:
-        """No more input: close the open tick and take all that waits."""
+        """Close the open tick after the last input, and take all waiting rows."""
         pairs = self._close()
         self.taken += [row for _, row in self.waiting]
         self.waiting = []
         return pairs + self._hand_over() + self.join.finish()
 
     def _advance(self, time: Time) -> Pairs:
-        """If time goes on, close the open tick and take what there is time for before it."""
+        """If time advances, close the open tick, and take the rows that there is time for."""
         if self.clock is not None and time <= self.clock:
             return []
         pairs = self._close()
@@ -383,7 +396,7 @@ class NaiveQueue:
         return pairs
 
     def _take_until(self, time: Time, inclusive: bool) -> None:
-        """Take the first in the queue, as long as the join is free before (or at) a time."""
+        """Take the first waiting rows, as long as the join is free before (or at) a time."""
         while self.waiting:
             since, row = self.waiting[0]
             start = max(since, self.free)
@@ -398,7 +411,7 @@ class NaiveQueue:
         return self.join.feed(taken, clocks)
 
     def _close(self) -> Pairs:
-        """Let the open tick in, then drop what is too much: the least promising, then oldest."""
+        """Add the open tick, then drop rows that do not fit, the least promising ones first."""
         if not self.open:
             return []
         pairs: Pairs = []

@@ -14,9 +14,8 @@ from tidegate.kernel.compiling import Array
 from tidegate.kernel.records import record_type
 
 #: What the queue of victims ranks: nothing, a group by its key's rate, a row by a number fixed at
-#: admission, a group by its key's rate times the remaining life of its oldest row, or a row by a
-#: formula (see `learning/scores.py`).
-NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE = 0, 1, 2, 3, 4
+#: admission, or a row by a formula (see `learning/scores.py`).
+NOTHING, BY_KEY, BY_TUPLE, BY_SCORE = 0, 1, 2, 3
 #: What is counted by key: nothing (0), arrivals by side, or results.
 ARRIVALS, RESULTS = 1, 2
 #: When a victim leaves: after the tick's probes; before them; or before them, with rejected
@@ -25,6 +24,10 @@ AFTER_PROBE, BEFORE_PROBE, BEFORE_ARRIVAL = 0, 1, 2
 
 #: Number of candidates that a heap sorts within the processor's cache.
 SMALL_HEAP = 2048
+#: The largest number of slices of a side; see `slices.py`.
+MOST_SLICES = 256
+#: A sequence number after all others.
+LAST = 2**62
 #: A time before all others.
 NEVER = -(2**62) - 1
 #: The rate of a key that never came, where it is multiplied by a life: among such rows the older
@@ -85,7 +88,7 @@ SCALARS = record_type(
     ]
 )
 
-#: The numbers of a pool, a part of the budget; the queue of victims is explained in `victims.py`.
+#: The numbers of a pool, a part of the budget. `victims.py` and `slices.py` explain the queues.
 POOL = record_type(
     [
         ("budget", "i8"),  # what the pool may hold now
@@ -96,7 +99,13 @@ POOL = record_type(
         ("line_to", "i8"),  # and end before here
         ("joiners", "i8"),  # length of the heap in `Core.joiners`
         ("far", "i8"),  # length of `Core.far`
-        ("uses", "i8"),  # candidates added since `near` was filled or, where ranks move, taken
+        (
+            "uses",
+            "i8",
+        ),  # candidates since `near` was filled; choices since slices were checked
+        ("sliced", "i8"),  # whether the pool has slices
+        ("at", "i8"),  # the closed slice whose turn is next
+        ("tops", "i8"),  # length of the heap in `Core.tops`
     ]
 )
 
@@ -107,6 +116,8 @@ SIDE = record_type(
         ("due_from", "i8"),  # rows in `Core.due` begin here
         ("due_to", "i8"),  # and end before here
         ("due_heap", "i8"),  # length of the heap `Core.due_heap`
+        ("slices", "i8"),  # number of slices; the last one is open
+        ("pushed", "i8"),  # number of rows that entered the open slice
     ]
 )
 
@@ -187,6 +198,18 @@ def ranked_type(rank: np.dtype[Any]) -> np.dtype[Any]:
     return record_type([("rank", rank), ("seq", "i8"), ("item", "i4"), ("life", "u2")])
 
 
+def slice_type(time: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a slice: rows of one side that arrived one after the other.
+
+    Its heap of rows begins at `start` of `Core.nodes` and has `length` nodes, some of them dead. It
+    is ordered by the ranks at the time `base`. `rank` and `top` are the rank and sequence number of
+    its lowest row, as of when that was last looked up. Rows from the sequence number `first` on
+    belong to it.
+    """
+    whole = [(name, "i8") for name in ("start", "length", "first", "top")]
+    return record_type([*whole, ("rank", "f8"), ("base", time)])
+
+
 #: A place in the list of rows in order of expiry.
 DUE = record_type([("seq", "i8"), ("item", "i4")], align=False)
 
@@ -237,6 +260,9 @@ class Core(NamedTuple):
     near: Array  # by pool: the lowest candidates, sorted
     joiners: Array  # by pool: a heap of later near candidates; from its end, a sorted run
     far: Array  # by pool: the other candidates, unsorted
+    nodes: Array  # by side: the rows of each slice; see `slices.py`
+    slices: Array  # by side, in order of arrival
+    tops: Array  # by pool: a heap of closed slices, by their first rows
     bounds: Array  # scratch: upper bounds of parts while candidates are sorted
     tally: Array  # scratch: counts of each part or cell; see `kernel/sorting.py`
     due: Array  # by side: slots in order of expiry

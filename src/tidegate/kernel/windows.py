@@ -106,10 +106,10 @@ def expired(core: Core, rules: Rules, side: int, time: Any) -> bool:
 
 
 @inlined
-def life_of(core: Core, rules: Rules, group: int, time: Any) -> float:
+def life_of(rules: Rules, now: Any, group: int, time: Any) -> float:
     """Return the time until a row leaves its window; 0 if it never does."""
     window = window_of(rules, group & 1, time)
-    return float(time + window - core.clock[0]) if window != 0 else 0.0
+    return float(time + window - now) if window != 0 else 0.0
 
 
 @inlined

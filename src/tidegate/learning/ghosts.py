@@ -64,25 +64,42 @@ def _count(
     age: float,
     amount: float,
 ) -> None:
-    """Count a ghost's result or its expected results; entry -1 is a key that was never seen.
-
-    A key between two levels or trends counts for both, in proportion. For each of the two, the
-    expected results are those at the rate of that level, not at the key's own rate. Interpolation
-    between levels is then right where all keys behave alike, however often they have come.
-    """
+    """Count a ghost's result or its expected results; entry -1 is a key that was never seen."""
     _, _, steps, levels, trends = core.cells.shape
     if not knows_keys(core):
-        step = int(step_of(rules, side, time, age, steps))
+        equal_step = int(step_of(rules, side, time, age, steps))
         amount = amount if what == FOUND else amount / span_of(core, rules)
-        core.cells[side, what, step, 0, 0] += amount
+        core.cells[side, what, equal_step, 0, 0] += amount
         return
-    cells = core.cells[side, what, int(stage_of(rules, side, time, age))]
     came = rate_of(core, 2 * entry + side) if entry >= 0 else 0.0
     doublings = doublings_of(core, rules, came)
     level = level_of(came, doublings, levels)
     trend = 0.0
     if entry >= 0:
         trend = trend_of(core, rules, 2 * entry + side, doublings, trends, float(time) + age)
+    add_to_cells(
+        core, rules, what, side, int(stage_of(rules, side, time, age)), level, trend, amount
+    )
+
+
+@inlined
+def add_to_cells(
+    core: Core,
+    rules: Rules,
+    what: int,
+    side: int,
+    step: int,
+    level: float,
+    trend: float,
+    amount: float,
+) -> None:
+    """Add results, or time in which results are expected, at a step of age, a level and a trend.
+
+    A key between two levels or trends counts for both, in proportion. For each of the two, the
+    expected results are those at the rate of that level, not at the key's own rate. Interpolation
+    between levels is then right where all keys behave alike, however often they have come.
+    """
+    cells = core.cells[side, what, step]
     i, j = int(level), int(trend)
     over, on = level - i, trend - j
     here, above = amount, amount
@@ -135,7 +152,7 @@ def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
 
 
 @inlined
-def _leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
+def leaves_ghost(core: Core, hash_: Any, seq: int) -> bool:
     """Choose by a hash of key and sequence number, so that the choice is random but repeatable."""
     mixed = multiply_shift(np.uint64(hash_) ^ np.uint64(seq), GOLDEN) * FACTOR
     thinned = core.scalars[0].thinned
@@ -151,7 +168,7 @@ def _index(core: Core, at: int) -> None:
 
 
 @inlined
-def _sum_up(core: Core, at: int) -> None:
+def sum_up(core: Core, at: int) -> None:
     """Count the results after each mark of a ghost whose window has ended."""
     ghost = core.ghosts[at]
     returns = core.returns[ghost.side]
@@ -180,6 +197,13 @@ def _leave_trail(core: Core, rules: Rules, at: int, entry: int, age: float) -> N
         return
     count = rate_of(core, 2 * entry + ghost.side) if entry >= 0 else 0.0
     level = level_of(count, doublings_of(core, rules, count), core.cells.shape[3])
+    pass_marks(core, at, reached, level)
+
+
+@inlined
+def pass_marks(core: Core, at: int, reached: int, level: float) -> None:
+    """Note the level of a ghost's key, and its results, at its marks of age up to `reached`."""
+    ghost = core.ghosts[at]
     for mark in range(ghost.marks, reached + 1):
         core.trails[at, mark].level = int(level + 0.5)
         core.trails[at, mark].found = ghost.found
@@ -194,9 +218,9 @@ def _tidy(core: Core, rules: Rules) -> None:
     for i in range(core.scalars[0].ghosts):
         ghost = core.ghosts[i]
         if past(rules, ghost.side, ghost.time, core.clock[0]):
-            _sum_up(core, i)
+            sum_up(core, i)
             continue
-        if not _leaves_ghost(core, ghost.hash, ghost.seq):
+        if not leaves_ghost(core, ghost.hash, ghost.seq):
             continue
         core.ghosts[n] = ghost
         for mark in range(ghost.marks):
@@ -225,7 +249,7 @@ def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
         if 4 * scalars.ghosts > 3 * core.ghosts.shape[0]:
             scalars.thinned += 1
             _tidy(core, rules)
-    if not _leaves_ghost(core, batch.hash[i], seq):
+    if not leaves_ghost(core, batch.hash[i], seq):
         return
     n = scalars.ghosts
     ghost = core.ghosts[n]
@@ -238,8 +262,8 @@ def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
 @inner
 def _fade(core: Core, factor: float) -> None:
     """Multiply all counts so far by a factor."""
-    _, _, steps, levels, trends = core.cells.shape
-    for side in range(2):
+    sides, _, steps, levels, trends = core.cells.shape
+    for side in range(sides):
         for what in range(core.returns.shape[1]):
             for mark in range(core.returns.shape[2]):
                 for j in range(levels):
@@ -258,11 +282,8 @@ def _is_early(core: Core, since: int) -> bool:
 
 
 @inner
-def refit(core: Core, rules: Rules) -> bool:
-    """Run a census if one is due, and refit the model now and then.
-
-    Return True if counts were forgotten, so that ranks may have fallen.
-    """
+def begin_census(core: Core, rules: Rules) -> bool:
+    """If a census is due, fade all counts and return True."""
     scalars, now = core.scalars[0], float(core.clock[0])
     if scalars.seq - scalars.census_seq < _APART:
         return False
@@ -281,6 +302,34 @@ def refit(core: Core, rules: Rules) -> bool:
     core.model[0].elapsed += since
     if 4 * scalars.ghosts < core.ghosts.shape[0] and scalars.thinned > 0:
         scalars.thinned -= 1
+    return True
+
+
+@inner
+def end_census(core: Core, rules: Rules) -> bool:
+    """After a census, refit the model now and then; return True if counts were forgotten."""
+    scalars, now = core.scalars[0], float(core.clock[0])
+    late = now - core.model[0].fitted >= _FIT * span_of(core, rules)
+    if _is_early(core, scalars.fit_seq) or (late and scalars.seq - scalars.fit_seq >= _FITS):
+        scalars.fit_seq, core.model[0].fitted = scalars.seq, now
+        for side in range(core.worth.shape[0]):
+            fit(core, side)
+            look_ahead(core, side)
+    if not has_changed(core, rules):
+        return False
+    forget(core, rules)
+    return True
+
+
+@inner
+def refit(core: Core, rules: Rules) -> bool:
+    """Run a census if one is due, and refit the model now and then.
+
+    Return True if counts were forgotten, so that ranks may have fallen.
+    """
+    if not begin_census(core, rules):
+        return False
+    scalars, now = core.scalars[0], float(core.clock[0])
     _tidy(core, rules)
     for i in range(scalars.ghosts):
         ghost = core.ghosts[i]
@@ -292,13 +341,4 @@ def refit(core: Core, rules: Rules) -> bool:
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))
-    late = now - core.model[0].fitted >= _FIT * span
-    if _is_early(core, scalars.fit_seq) or (late and scalars.seq - scalars.fit_seq >= _FITS):
-        scalars.fit_seq, core.model[0].fitted = scalars.seq, now
-        for side in range(2):
-            fit(core, side)
-            look_ahead(core, side)
-    if not has_changed(core, rules):
-        return False
-    forget(core, rules)
-    return True
+    return end_census(core, rules)

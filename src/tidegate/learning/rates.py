@@ -19,7 +19,7 @@ UNSEEN = 0.5
 #: The part of a window after which an arrival weighs half in the recent count.
 RECENT = 0.125
 #: Converts a recent count to the arrivals that a steady rate has in a window, in doublings.
-_STEADY = math.log2(math.log(2.0) / RECENT)
+STEADY = math.log2(math.log(2.0) / RECENT)
 #: How far below the usual rate trends reach, in doublings.
 _DOWN = 3.0
 #: The level of keys with one partner in a window.
@@ -120,7 +120,12 @@ def length_of(step: int) -> float:
 @inlined
 def stage_of(rules: Rules, side: int, time: Any, age: float) -> float:
     """Return the step of a row's age, with a fraction; 0 if its window never ends."""
-    window = window_of(rules, side, time)
+    return stage_in(window_of(rules, side, time), age)
+
+
+@inlined
+def stage_in(window: Any, age: float) -> float:
+    """Return the step of an age in a window, with a fraction; 0 if the window never ends."""
     if window == 0:
         return 0.0
     at = min(max(age * EQUAL / float(window), 0.0), EQUAL - 1.0)
@@ -141,5 +146,11 @@ def trend_of(
     if recent.count == 0.0:
         return 0.0
     since = max(when - float(recent.time), 0.0)
-    lately = math.log2(recent.count) + _STEADY - since / (RECENT * span_of(core, rules))
+    lately = math.log2(recent.count) + STEADY - since / (RECENT * span_of(core, rules))
+    return as_trend(lately, doublings, trends)
+
+
+@inlined
+def as_trend(lately: float, doublings: float, trends: int) -> float:
+    """Return the trend from the logarithms of the recent and of the usual rate."""
     return min(max(lately - doublings + _DOWN, 0.0), float(trends - 1))

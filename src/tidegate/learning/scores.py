@@ -19,12 +19,15 @@ from tidegate.learning.rates import doublings_of, level_of, rate_of, stage_of, t
 FORMULAS = 10
 RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(FORMULAS)
 
+#: Those that read what was learned of a row.
+LEARNING = (GREEDY_DUAL, SIMPPROB, DGL, IJOIN)
+
 #: Epsilon added to partner counts, so that importance breaks ties at zero.
 TRACE = 2.0**-40
 #: The score of a row that is no candidate unless there is no other.
 SPARED = 1e300
 #: Resolution of `AUTO`'s ranks: values between two whole numbers.
-_DIGITS = 2.0**24
+DIGITS = 2.0**24
 #: Share by which a new stay moves the mean of stays.
 _STEP = 1.0 / 256.0
 
@@ -38,7 +41,7 @@ def _at_age(worth: Array, step: float, level: int, trend: int) -> float:
 
 
 @inlined
-def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> float:
+def _corrected(core: Core, rules: Rules, now: Any, group: int, time: Any, age: float) -> float:
     """Return the logarithm of the results expected of a row, corrected for age, level and trend."""
     worth = core.worth[group & 1]
     _, levels, trends = worth.shape
@@ -46,35 +49,49 @@ def _corrected(core: Core, rules: Rules, group: int, time: Any, age: float) -> f
     doublings = doublings_of(core, rules, came)
     step = stage_of(rules, group & 1, time, age)
     level = level_of(came, doublings, levels)
-    trend = trend_of(core, rules, group, doublings, trends, float(core.clock[0]))
+    trend = trend_of(core, rules, group, doublings, trends, float(now))
+    return doublings + correction(worth, step, level, trend)
+
+
+@inlined
+def correction(worth: Array, step: float, level: float, trend: float) -> float:
+    """Interpolate the table of corrections at an age, a level and a trend."""
+    _, levels, trends = worth.shape
     i, j = int(level), int(trend)
     up, on = min(i + 1, levels - 1), min(j + 1, trends - 1)
     low = _at_age(worth, step, i, j)
     low += (level - i) * (_at_age(worth, step, up, j) - low)
     high = _at_age(worth, step, i, on)
     high += (level - i) * (_at_age(worth, step, up, on) - high)
-    return float(doublings + low + (trend - j) * (high - low))
+    return float(low + (trend - j) * (high - low))
 
 
 @inlined
 def score(
-    core: Core, rules: Rules, group: int, time: Any, weight: float, gain: float, last: Any
+    core: Core,
+    rules: Rules,
+    now: Any,
+    group: int,
+    time: Any,
+    weight: float,
+    gain: float,
+    last: Any,
 ) -> float:
-    """Return what a row is worth now."""
+    """Return what a row is worth at the time `now`, by what is known of it."""
     formula, params = rules.formula, rules.params
-    age = float(core.clock[0] - time)
-    since = float(core.clock[0] - last)
+    age = float(now - time)
+    since = float(now - last)
     if formula == RATE:
         return float(weight * rate_of(core, group))
     if formula == LIFE:
         ends = window_of(rules, group & 1, time) != 0
-        life = life_of(core, rules, group, time) if ends else 1.0
+        life = life_of(rules, now, group, time) if ends else 1.0
         return float(weight * max(rate_of(core, group), FAINTEST) * life)
     if formula == HEEB:
         stay = params[0] if params[0] > 0 else max(core.model[0].stay, TRACE)
         part = 1.0
         if window_of(rules, group & 1, time) != 0:
-            part = -math.expm1(-max(life_of(core, rules, group, time), 0.0) / stay)
+            part = -math.expm1(-max(life_of(rules, now, group, time), 0.0) / stay)
         return float(weight * rate_of(core, group) * part)
     if formula == DIMPPROB:
         return weight * (float(core.groups[group ^ 1].count) + TRACE)
@@ -85,12 +102,20 @@ def score(
         step = step_of(rules, group & 1, time, age, worth.shape[0])
         return weight * _at_age(worth, step, 0, 0)
     if formula == AUTO:
-        weighed = math.log2(max(weight, FAINTEST)) if weight != 1.0 else 0.0
+        value = _corrected(core, rules, now, group, time, age)
+        if weight != 1.0:
+            value += math.log2(max(weight, FAINTEST))
         # Smaller differences are ties: the last digits depend on the order of sums.
-        return math.floor((weighed + _corrected(core, rules, group, time, age)) * _DIGITS) / _DIGITS
+        return math.floor(value * DIGITS) / DIGITS
     if formula == IJOIN:
-        return SPARED if age < params[1] else priority(rules, weight, gain, age, since)
+        return priority(rules, weight, gain, age, since)
     return gain
+
+
+@inlined
+def is_spared(rules: Rules, now: Any, time: Any) -> bool:
+    """Return True if a row may not be shed yet because it is too young."""
+    return bool(rules.formula == IJOIN and float(now - time) < rules.params[1])
 
 
 @inlined
@@ -133,7 +158,7 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         if not since > 0.0:
             return
         won = held.rank * float(core.groups[group ^ 1].count)
-        won *= life_of(core, rules, group, held.time) / params[0]
+        won *= life_of(rules, now, group, held.time) / params[0]
         # An instant with a result costs nothing: only instants between the last result and this one
         # do.
         idle = max(since - params[2], 0.0)

@@ -17,7 +17,8 @@ class Auto(Policy):
     arrives on the other stream. The join corrects it by what rows of the same age, of equally
     frequent keys, and without results for an equally long time have found so far. So it learns
     whether keys, ages, recent activity, several of them or none of them matter, and it adapts when
-    this changes. If rows have an importance, results count by their importance.
+    this changes. If rows have an importance, results count by their importance. In a star join,
+    a row's partners are those that the links of the relation lead to.
 
     `Auto` needs a few windows to learn. On very short streams a well-chosen fixed policy can win.
 

@@ -31,7 +31,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
+from tidegate.kernel.hashing import GOLDEN
 from tidegate.learning import scores
+from tidegate.settings.columns import as_table, is_table
 from tidegate.settings.values import is_number, is_whole, quoted, real
 
 
@@ -67,7 +69,9 @@ class Arrivals(NamedTuple):
         The number depends only on the row's content and on the seed, so a replayed batch draws the
         same numbers.
         """
-        mixed = self.row_hash ^ (self.key + np.uint64(0x9E3779B97F4A7C15))
+        # This mixer must not change, because checkpoints have ranks that come from its numbers.
+        # `kernel.hashing.mix` would give other numbers.
+        mixed = self.row_hash ^ (self.key + GOLDEN)
         mixed = mixed + self.side.astype(np.uint64)
         mixed = mixed ^ np.uint64(self.seed * 0xBF58476D1CE4E5B9 % 2**64)
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
@@ -90,7 +94,7 @@ _LEARNED = ("learned", "window", "sketch")
 
 
 class Times(NamedTuple):
-    """How a join converts times to numbers: the input of `Policy.params`."""
+    """The conversion of times to numbers in a join: the input of `Policy.params`."""
 
     #: Converts a duration such as ``"2 s"``; the second argument names the setting in errors.
     read: Callable[[Any, str], float]
@@ -234,7 +238,7 @@ class ByFrequency(Policy):
     def __post_init__(self) -> None:
         given = self.frequencies
         named = isinstance(given, str) and given in (*_LEARNED, "whole")
-        if not named and not _is_table(given):
+        if not named and not is_table(given):
             raise TidegateError(
                 'frequencies must be "learned", "window", "sketch", "whole" or a table with the '
                 f'key columns and "left" and "right", not {quoted(given)}'
@@ -266,16 +270,6 @@ class ByFrequency(Policy):
     def counting(self) -> str:
         """The value of `frequencies`, or ``"given"`` for a table."""
         return self.frequencies if isinstance(self.frequencies, str) else "given"
-
-    @property
-    def given(self) -> Any:
-        """The table of frequencies, or None if there is none."""
-        return None if isinstance(self.frequencies, str) else self.frequencies
-
-    @property
-    def whole(self) -> bool:
-        """True if both inputs must be counted before the join starts."""
-        return self.counting == "whole"
 
     @property
     def never_forgets(self) -> bool:
@@ -419,63 +413,3 @@ def hash_of(table: Any) -> str:
     with pa.ipc.new_stream(sink, arrow.schema) as writer:
         writer.write_table(arrow.combine_chunks())
     return hashlib.sha256(sink.getvalue()).hexdigest()[:16]
-
-
-def _is_table(data: Any) -> bool:
-    """True if the data can be converted to an Arrow table."""
-    return isinstance(data, pa.Table | pa.RecordBatch | Mapping) or hasattr(
-        data, "__arrow_c_stream__"
-    )
-
-
-def _of_columns(data: Mapping[Any, Any]) -> pa.Table:
-    """Build a table from a mapping of column names to values."""
-    columns = {}
-    for name, values in data.items():
-        if not isinstance(name, str):
-            raise TidegateError(f"a column must have a text as its name, not {quoted(name)}")
-        try:
-            columns[name] = pa.table({name: values}).column(0)
-        except Exception as error:
-            raise TidegateError(
-                f'column "{name}" does not fit into Arrow ({error}); give each column values of '
-                f"one type in a list or an array, not {quoted(values)}"
-            ) from None
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f'"{name}" has {length:,}' for name, length in lengths.items())
-        raise TidegateError(f"columns must have as many values as each other: {listed}")
-    return pa.table(columns)
-
-
-def as_table(data: Any) -> pa.Table:
-    """Convert Arrow, pandas, a mapping of columns or an Arrow C stream to an Arrow table."""
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if isinstance(data, Mapping):
-        return _of_columns(data)
-    if type(data).__module__.startswith("pyspark."):
-        raise TidegateError(
-            "this is a Spark DataFrame, and local data is needed here: give it with .toArrow()"
-        )
-    if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
-        try:
-            return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise TidegateError(
-                f"this DataFrame does not fit into Arrow: {error}; give each column one type and "
-                "a name of its own"
-            ) from None
-    if hasattr(data, "__arrow_c_stream__"):
-        try:
-            return pa.table(data)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise TidegateError(
-                f"this {type(data).__name__} is no Arrow table: {error}; give one with columns"
-            ) from None
-    raise TidegateError(
-        f"expected an Arrow table, a pandas DataFrame or a mapping of columns, not "
-        f"{type(data).__name__}"
-    )

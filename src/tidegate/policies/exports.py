@@ -2,7 +2,7 @@
 
 At run time `tidegate.policies` finds every policy by itself. Editors and type checkers only read
 sources: they complete ``tg.Prob`` because it is listed here. A test demands a line for each policy
-in the README's table.
+in the table of `docs/howto/pick_a_policy.md`.
 """
 
 from tidegate.policies.age import Age as Age

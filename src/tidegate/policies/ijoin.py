@@ -41,9 +41,9 @@ class IJoin(Policy):
 
     Notes
     -----
-    ``"successive"`` works like the other policies with moving ranks: with up to 256 candidates it
-    ranks all of them; with more, it ranks the head of a queue, and the ranks of the other rows may
-    be one refill old. The other two schemes rank all held rows when they compute, and never in
+    ``"successive"`` works like the other policies with moving ranks: with up to 256 held rows it
+    ranks all of them; with more, it ranks the lowest row of each slice of rows that arrived one
+    after the other. The other two schemes rank all held rows when they compute, and never in
     between. They cost less if the memory is small or k is large. If the memory is large,
     ``"successive"`` costs less.
 

@@ -20,12 +20,12 @@ from tidegate.streams import zipf
 
 
 def sample(**columns: Any) -> pa.Table:
-    """A sample of three clusters."""
+    """Return a sample of three clusters."""
     rows = {"v": [1.0, 3.0, 10.0, 4.0], CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.5, 0.25, 1.0]}
     return pa.table(rows | columns)
 
 
-def test_by_hand() -> None:
+def test_estimates_match_a_calculation_by_hand() -> None:
     [found] = tg.estimate(sample(), value="v").table.to_pylist()
     # Clusters have 2, 1 and 1 rows and totals of 4, 10 and 4, with weights 2, 4 and 1.
     assert found["count"] == 2 * 2 + 4 + 1
@@ -46,14 +46,14 @@ def test_by_hand() -> None:
     assert narrow["sum_high"] - narrow["sum"] == pytest.approx(found["sum_error"])
 
 
-def test_rows_of_one_cluster_are_no_independent_rows() -> None:
-    """The same rows drawn one by one have a smaller error."""
+def test_rows_of_one_cluster_are_not_independent() -> None:
+    """The same rows have a smaller error if they are drawn one by one."""
     together = tg.estimate(sample(), value="v").table["sum_error"][0].as_py()
     apart = tg.estimate(sample(**{CLUSTER: [1, 2, 3, 4]}), value="v").table["sum_error"][0].as_py()
     assert apart < together
 
 
-def test_groups_and_windows() -> None:
+def test_estimates_by_group_and_window() -> None:
     table = sample(g=["a", "b", "a", None], t=[3, 12, 5, 14], u=[4, 9, 11, 2])
     found = tg.estimate(table, value="v", by="g", time=("t", "u"), per=10).table
     assert [(r["window"], r["g"], r["count"], r["sum"]) for r in found.to_pylist()] == [
@@ -88,7 +88,9 @@ def test_groups_and_windows() -> None:
     ],
     ids=["timestamps", "dates", "reals", "decimals", "numbers"],
 )
-def test_windows_of_any_time(times: pa.Array, per: Any, starts: list[Any] | None) -> None:
+def test_windows_work_for_every_type_of_time(
+    times: pa.Array, per: Any, starts: list[Any] | None
+) -> None:
     found = tg.estimate(sample(t=times), time="t", per=per).table
     expected = starts or {
         "date32[day]": [date(1970, 1, d) for d in (1, 3, 7)],
@@ -98,7 +100,7 @@ def test_windows_of_any_time(times: pa.Array, per: Any, starts: list[Any] | None
     assert sum(found.column("count").to_pylist()) == 9.0
 
 
-def test_a_group_never_sampled_is_unknown() -> None:
+def test_a_group_that_was_never_sampled_is_unknown() -> None:
     table = sample(g=["a", "b", "a", "b"], t=[3, 12, 5, 14])
     groups = {"g": ["a", "b", "c", "c"]}
     found = {
@@ -116,14 +118,14 @@ def test_a_group_never_sampled_is_unknown() -> None:
     ]
 
 
-def test_groups_may_have_any_name() -> None:
-    """Also those of the sums that estimates are made of."""
+def test_a_group_column_may_have_any_name() -> None:
+    """It may have the name of a sum from which estimates are computed, too."""
     for name in ("n", "ss", "unit", "p", "k0"):
         found = tg.estimate(sample(**{name: list("abab")}), value="v", by=name).table.to_pylist()
         assert [(row[name], row["count"]) for row in found] == [("a", 6.0), ("b", 3.0)]
 
 
-def test_probabilities_must_be_such() -> None:
+def test_probabilities_must_be_between_0_and_1() -> None:
     for p in (0.0, 1.5, -1.0, math.nan, None):
         table = sample(**{PROBABILITY: pa.array([p, 0.5, 0.25, 1.0], pa.float64())})
         with pytest.raises(tg.TidegateError, match="above 0 and at most 1"):
@@ -139,7 +141,7 @@ def test_an_infinite_value_has_no_interval() -> None:
     assert found["count_low"] < found["count"] == 9.0
 
 
-def test_nulls_count_for_nothing_and_an_empty_sample_says_nothing() -> None:
+def test_nulls_are_ignored_and_an_empty_sample_has_no_estimates() -> None:
     for gap in (None, math.nan):
         table = sample(v=pa.array([1.0, gap, 10.0, gap], pa.float64()))
         [found] = tg.estimate(table, value="v").table.to_pylist()
@@ -154,7 +156,7 @@ def test_nulls_count_for_nothing_and_an_empty_sample_says_nothing() -> None:
     assert unknown["count"] is None
 
 
-def test_a_whole_sample_is_exact() -> None:
+def test_a_sample_of_everything_is_exact() -> None:
     left, right = zipf(300, domain=10, seed=1)
     exact = tg.join(left, right, on="key", time="time", within=20).table
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20}
@@ -204,7 +206,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) ->
 
 
 def by_age(n: int, window: int) -> tuple[pa.Table, pa.Table]:
-    """Tuples with keys of their own, and five partners on average that come late in the window."""
+    """Return rows with distinct keys, and on average five partners late in the window."""
     rng = np.random.default_rng(8)
     head = rng.integers(0, n, 5 * n)
     time = head + rng.integers(0, window, (5 * n, 3)).max(axis=1)
@@ -245,7 +247,7 @@ RUNS = 40
 
 @pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
 def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
-    """A memory of 30 % of the window, models learned while running; Zipf and by age."""
+    """Memory holds 30 % of the window, and models are learned; keys are Zipf or by age."""
     covered: dict[str, list[bool]] = {"count": [], "sum": [], "avg": []}
     off: dict[str, list[float]] = {"count": [], "sum": [], "avg": []}
     for name, (tables, within) in STREAMS.items():
@@ -268,8 +270,8 @@ def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
         assert abs(np.mean(off[what])) < 3.5 * error + allowed
 
 
-def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
-    """One cluster with values has no error that is known, whatever others there are."""
+def test_a_cluster_of_nulls_does_not_make_an_error_known() -> None:
+    """A single cluster with values has no known error, whatever other clusters there are."""
     sample = pa.table(
         {"v": [3.0, None], "sample_probability": [0.1, 0.1], "sample_cluster": [1, 2]}
     )
@@ -281,7 +283,7 @@ def test_a_cluster_of_nulls_does_not_say_how_values_differ() -> None:
     assert unknown["avg_error"] is None
 
 
-def test_windows_that_times_cannot_have() -> None:
+def test_windows_that_do_not_fit_the_times_are_refused() -> None:
     sample = pa.table({"t": [1], "sample_probability": [0.1], "sample_cluster": [1]})
     with pytest.raises(tg.TidegateError, match=r"not per=1\.5"):
         tg.estimate(sample, time="t", per=1.5)
@@ -296,7 +298,7 @@ def test_clusters_must_be_numbers() -> None:
         tg.estimate(sample(**{CLUSTER: [7, None, 8, None]}))
 
 
-def test_times_that_are_in_no_window() -> None:
+def test_times_that_are_in_no_window_are_refused() -> None:
     for times in ([1, None, 3, 4], [1.0, math.nan, 3.0, 4.0]):
         with pytest.raises(tg.TidegateError, match='"t" is null or NaN in 1 rows'):
             tg.estimate(sample(t=times), time="t", per=10)
@@ -305,8 +307,8 @@ def test_times_that_are_in_no_window() -> None:
         tg.estimate(sample(t=narrow), time="t", per=1_000)
 
 
-def test_a_cluster_of_a_thinned_sample() -> None:
-    """Its later rows have a smaller probability: each counts with its own, and all together."""
+def test_each_row_of_a_thinned_cluster_counts_with_its_own_probability() -> None:
+    """Later rows of the cluster have a smaller probability."""
     table = sample(**{CLUSTER: [7, 7, 8, 9], PROBABILITY: [0.5, 0.25, 0.25, 1.0]})
     [found] = tg.estimate(table, value="v").table.to_pylist()
     assert found["count"] == 2 + 4 + 4 + 1

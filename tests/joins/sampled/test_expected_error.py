@@ -1,4 +1,4 @@
-"""What samples are expected to be off by, against what they are off by."""
+"""The expected errors of samples, compared with their real errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inputs_of(spec: SampledJoin) -> list[list[pa.RecordBatch]]:
 
 @pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
 @pytest.mark.parametrize("memory", [30, 80])
-def test_errors_are_as_large_as_expected(method: str, memory: int) -> None:
+def test_errors_of_samples_are_as_large_as_expected(method: str, memory: int) -> None:
     """Over ten windows the variance of a count is a tenth of that over one."""
     spec = spec_of(memory=memory, method=method, reach=20.0)
     inputs = inputs_of(spec)
@@ -55,7 +55,7 @@ def test_errors_are_as_large_as_expected(method: str, memory: int) -> None:
     assert math.sqrt(foreseen / (TICKS / WINDOW)) == pytest.approx(np.std(counts), rel=0.35)
 
 
-def test_more_memory_is_less_error_and_nothing_is_known_at_first() -> None:
+def test_the_error_falls_with_memory_and_is_unknown_at_first() -> None:
     spec = spec_of()
     engine = SampledEngine(spec)
     sizes = [10, 20, 40, 80, 160, 260]
@@ -75,6 +75,6 @@ def test_more_memory_is_less_error_and_nothing_is_known_at_first() -> None:
     assert 2 * WINDOW < found.need < 260
 
 
-def test_a_fraction_does_not_go_with_a_share() -> None:
+def test_a_fraction_with_a_share_of_a_pool_is_refused() -> None:
     with pytest.raises(tg.TidegateError, match="fraction=0.1 says how much is sampled"):
         Expectations(spec_of(fraction=0.1))

@@ -38,7 +38,7 @@ Cell = tuple[int, int, Any, int]  # side, key, time, uid
 
 @dataclass
 class Case:
-    """A sampled join, its input in feeds, and where the state is handed on."""
+    """A sampled join, its input in feeds, and the feeds after which its state moves."""
 
     spec: SampledJoin
     feeds: list[list[Cell]]
@@ -114,7 +114,7 @@ def same(found: list[Drawn], expected: list[Drawn]) -> None:
 
 
 def passed_on(engine: SampledEngine, log: list[bytes]) -> SampledEngine:
-    """A new engine with the state of the old one, by way of its log."""
+    """Return a new engine with the state of the old one, restored from its log."""
     if not log or len(log) > 3:
         log[:] = engine.snapshot()
     else:
@@ -125,7 +125,7 @@ def passed_on(engine: SampledEngine, log: list[bytes]) -> SampledEngine:
 
 
 def run_case(case: Case) -> list[Drawn]:
-    """Run both and compare after every feed; gives all pairs."""
+    """Run engine and twin, compare them after every feed, and return all pairs."""
     engine = SampledEngine(case.spec, keep_shed=True)
     slow = twin(case.spec, engine)
     log: list[bytes] = []
@@ -184,7 +184,7 @@ models = st.sampled_from(
 
 @st.composite
 def cases(draw: st.DrawFn, *, ordered: bool = False) -> Case:
-    """Rows in any order, or all in order of time; a side may begin long after the other."""
+    """Draw rows in any order or in order of time; one side may begin long after the other."""
     real = draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9] + ([0.5, 2.25] if real else []))
@@ -224,13 +224,15 @@ def cases(draw: st.DrawFn, *, ordered: bool = False) -> Case:
 
 
 @given(cases())
-def test_it_is_its_slow_twin(case: Case) -> None:
+def test_the_engine_matches_its_slow_twin(case: Case) -> None:
     run_case(case)
 
 
 @given(cases(), st.data())
-def test_it_is_its_slow_twin_when_its_memory_changes(case: Case, data: st.DataObject) -> None:
-    """As a pool orders it; with a sample that is thinned when there is less."""
+def test_the_engine_matches_its_slow_twin_when_its_memory_changes(
+    case: Case, data: st.DataObject
+) -> None:
+    """A pool changes it; a smaller memory thins the sample."""
     if case.spec.bounded:
         one = 1_000 if case.spec.window.in_bytes else 1
         told = st.none() | st.integers(0, 12).map(lambda n: n * one)
@@ -238,7 +240,7 @@ def test_it_is_its_slow_twin_when_its_memory_changes(case: Case, data: st.DataOb
 
 
 @given(cases(ordered=True), st.randoms(use_true_random=False))
-def test_neither_cuts_nor_the_order_of_rows_matter(case: Case, random: Any) -> None:
+def test_neither_batches_nor_the_order_of_rows_change_the_sample(case: Case, random: Any) -> None:
     rows = [cell for feed in case.feeds for cell in feed]
     shuffled = sorted(random.sample(rows, len(rows)), key=lambda cell: cell[2])
     whole = run_case(replace(case, feeds=[shuffled], restarts=set()))
@@ -298,14 +300,14 @@ def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) ->
         assert part in str(error.value)
 
 
-def test_columns_of_the_samples_own_must_be_free() -> None:
+def test_inputs_must_not_have_the_columns_that_a_sample_adds() -> None:
     taken = SCHEMA.append(pa.field(PROBABILITY, pa.float64()))
     with pytest.raises(TidegateError, match="rename that one"):
         sampled_join(taken, SCHEMA, on="k", time="t", within=5, fraction=0.5)
 
 
-def test_narrow_whole_numbers_and_null_times() -> None:
-    """Keys and times of eight bits are keys and times; a row without a time is in no window."""
+def test_keys_and_times_of_eight_bits_work_and_null_times_are_dropped() -> None:
+    """A row without a time is in no window."""
     narrow = pa.schema([("k", pa.int8()), ("t", pa.int8())])
     rows = {"k": [1, 2, 1, -3], "t": [-128, 0, None, 127]}
     table = pa.table(rows, schema=narrow)

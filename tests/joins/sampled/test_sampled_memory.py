@@ -1,4 +1,4 @@
-"""What a sampled join holds, and how it plans for that."""
+"""The memory of a sampled join: planned and used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidegate.streams import auctions, zipf
 
 
 def held_over_time(engine: SampledEngine, job: SampledJob, tables: Any, start: int) -> float:
-    """How much is held on average, looked at every few ticks after a start."""
+    """Return the average number of held rows, measured every few ticks after a start."""
     held = []
     last = max(table.column("time")[-1].as_py() for table in tables)
     for at in range(0, last, 5):
@@ -44,7 +44,7 @@ def held_over_time(engine: SampledEngine, job: SampledJob, tables: Any, start: i
 
 
 def even(n: int, keys: int) -> tuple[pa.Table, pa.Table]:
-    """A tuple a tick on either side, keys in turn: as many ticks to a match as there are keys."""
+    """Return one row a tick on either side, with keys in turn, so that matches are even."""
     time = np.arange(n)
     return pa.table({"key": (time - 1) % keys, "time": time}), pa.table(
         {"key": time % keys, "time": time}
@@ -52,8 +52,8 @@ def even(n: int, keys: int) -> tuple[pa.Table, pa.Table]:
 
 
 @pytest.mark.parametrize("p", [0.05, 0.2, 0.6])
-def test_theorem_4_2(p: float) -> None:
-    """Matches as even as the theorem has them: what is held is what it says."""
+def test_memory_is_as_theorem_4_2_says(p: float) -> None:
+    """Matches are even, as the theorem assumes."""
     window, partners = 100, 10
     tables = even(4_000, 10)
     q = 1 - p
@@ -76,12 +76,12 @@ def test_theorem_4_2(p: float) -> None:
     assert sampling.uniform_fraction([side], expected, 0.0) == pytest.approx(p)
 
 
-def test_a_tuple_without_partners_takes_no_memory() -> None:
-    """Figure 4: the first skip is at least 1, so a tuple with n = 0 is discarded on arrival.
+def test_a_row_without_partners_takes_no_memory() -> None:
+    """Figure 4: the first skip is at least 1, so a row with n = 0 is discarded on arrival.
 
-    Windows of 1, matches as random as arrivals are: by the model, 1.3 tuples are in the windows on
-    average, 1.1 of them with partners. Drawing with this fraction, as figure 4 does, must hold the
-    one tuple on average that there is memory for.
+    Windows have a length of 1, and matches are as random as arrivals. By the model, 1.3 rows are
+    in the windows on average, 1.1 of them with partners. With this fraction, drawn as in figure 4,
+    the join must hold one row on average, for which there is memory.
     """
     left, right = np.array([0.5, 0.1, 0.2, 0.0]), np.array([0.1, 0.4, 0.0, 0.3])
     spec = sampled_join(
@@ -109,7 +109,7 @@ def test_a_tuple_without_partners_takes_no_memory() -> None:
 
 
 def aging(n: int, window: int, curve: list[int]) -> tuple[pa.Table, pa.Table]:
-    """A tuple at each time on the left, with as many partners at each age as a curve says."""
+    """Return a left row at each time, whose partners at each age follow a curve."""
     step = window // len(curve)
     rows = sorted(
         (at + age * step + (i + 1) * step // found, at)
@@ -123,7 +123,7 @@ def aging(n: int, window: int, curve: list[int]) -> tuple[pa.Table, pa.Table]:
 
 @pytest.mark.parametrize("p", [0.05, 0.3])
 @pytest.mark.parametrize("curve", [[1, 1, 2, 4], [4, 2, 1, 1]])
-def test_theorem_4_3(p: float, curve: list[int]) -> None:
+def test_memory_is_as_theorem_4_3_says(p: float, curve: list[int]) -> None:
     window = 80
     tables = aging(3_000, window, curve)
     step, ages = window // len(curve), []
@@ -150,8 +150,8 @@ def test_theorem_4_3(p: float, curve: list[int]) -> None:
 
 @pytest.mark.parametrize("reach", [0.0, 3.0])
 @pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
-def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
-    """Zipf keys, a model that is given: the memory that is planned for is the one that is used."""
+def test_planned_memory_is_used_on_random_streams(method: str, reach: float) -> None:
+    """Keys are Zipf, and the model is given."""
     tables = zipf(6_000, domain=40, skew=0.6, seed=3)
     counts = [np.bincount(t.column("key").to_numpy(), minlength=40) / 6_000 for t in tables]
     given = Prob({"key": range(40), "left": counts[0], "right": counts[1]})
@@ -177,7 +177,7 @@ def test_expected_memory_of_random_streams(method: str, reach: float) -> None:
 def counted(
     tables: tuple[pa.Table, pa.Table], seeds: int, **settings: Any
 ) -> tuple[list[float], Counter[str]]:
-    """Counts by samples, a seed each, and their counters."""
+    """Return the counts that samples of several seeds give, and their counters."""
     found, counters = [], Counter[str]()
     for table, engine in runs(tables, seeds, **settings):
         found.append(float((1.0 / table.column(PROBABILITY).to_numpy()).sum()))
@@ -192,8 +192,8 @@ def unbiased(found: list[float], truth: float) -> bool:
     return abs(float(np.mean(found)) - truth) < 3.5 * error
 
 
-def test_the_bound_holds_whatever_the_fraction() -> None:
-    """More is asked for than there is room: less is sampled, and counts are still right."""
+def test_the_budget_holds_whatever_the_fraction() -> None:
+    """If the fraction needs more than the memory, less is sampled, and counts stay right."""
     tables = zipf(300, domain=10, skew=1.0, seed=1)
     truth = len(exact_pairs(tables, 100))
     for method in METHODS:
@@ -206,8 +206,8 @@ def test_the_bound_holds_whatever_the_fraction() -> None:
 
 @pytest.mark.parametrize("model", ["frequency", "age"])
 @pytest.mark.parametrize("method", ["auto", "cluster"])
-def test_a_stream_that_begins_long_after_the_other(method: str, model: str) -> None:
-    """Nothing is known of it at first, and more is held than was planned for."""
+def test_the_budget_holds_when_a_stream_begins_late(method: str, model: str) -> None:
+    """Nothing is known of it at first, so more is held than planned."""
     rng = np.random.default_rng(4)
     left, right = (
         pa.table({"key": rng.integers(0, 5, 1_300 - at), "time": range(at, 1_300)})
@@ -223,7 +223,7 @@ def test_a_stream_that_begins_long_after_the_other(method: str, model: str) -> N
 
 
 def test_large_rows_are_in_a_sample_as_often_as_small_ones() -> None:
-    """A tenth of the rows takes half of the memory each."""
+    """Each row of one tenth takes half of the memory."""
     rng = np.random.default_rng(5)
     tables = zipf(300, domain=6, skew=1.0, seed=1)
     large = rng.random(300) < 0.1
@@ -242,8 +242,8 @@ def test_large_rows_are_in_a_sample_as_often_as_small_ones() -> None:
     assert unbiased(found, truth)
 
 
-def test_rows_larger_than_the_memory_are_told() -> None:
-    """They cannot be drawn: what they would have found is missing from counts."""
+def test_rows_larger_than_the_memory_are_reported() -> None:
+    """They cannot be drawn, so their results are missing from counts."""
     tables = zipf(400, domain=6, skew=1.0, seed=1)
     text = pa.array(["x" * (40_000 if at % 5 == 0 else 5) for at in range(400)])
     tables = tables[0].append_column("text", text), tables[1]
@@ -261,7 +261,7 @@ def test_rows_larger_than_the_memory_are_told() -> None:
     st.lists(st.tuples(st.floats(0.01, 100.0), st.floats(0.001, 50.0)), min_size=1, max_size=12),
     st.floats(0.01, 0.99),
 )
-def test_no_probability_passes_1_and_the_budget_is_used(
+def test_probabilities_are_at_most_1_and_the_budget_is_used(
     parts: list[tuple[float, float]], share: float
 ) -> None:
     costs, sizes_ = (np.array(part) for part in zip(*parts, strict=True))
@@ -272,7 +272,7 @@ def test_no_probability_passes_1_and_the_budget_is_used(
 
 
 def moody(n: int, keys: int, each: int) -> tuple[pa.Table, pa.Table]:
-    """Zipf keys of which others are common after every stretch of time: counts mislead."""
+    """Return Zipf keys whose frequencies change from time to time, so that counts mislead."""
     rng, time = np.random.default_rng(3), np.arange(n)
     chance = np.arange(1, keys + 1) ** -1.2
     drawn = (rng.choice(keys, n, p=chance / chance.sum()) for _ in range(2))
@@ -293,7 +293,7 @@ def moody(n: int, keys: int, each: int) -> tuple[pa.Table, pa.Table]:
     ],
     ids=["clusters of one value", "clusters as mixed as all", "sizes misjudged", "sizes differ"],
 )
-def test_auto_takes_what_has_the_smallest_error(
+def test_auto_chooses_the_method_with_the_smallest_error(
     tables: tuple[pa.Table, pa.Table], settings: dict[str, Any], expected: str
 ) -> None:
     """4.3.2: by inter-cluster variance, the accuracy of the model, and the sizes of clusters."""
@@ -301,7 +301,7 @@ def test_auto_takes_what_has_the_smallest_error(
     exact = tg.join(*tables, on="key", time="time", within=(200, 1)).table
 
     def estimated(table: pa.Table, p: Any) -> float:
-        """Of what comes when the model has been learned: an average, or how many."""
+        """Return an average or a count over rows that come after the model was learned."""
         weight = (table.column("time_right").to_numpy() >= start) / p
         if value is None:
             return float(weight.sum())
@@ -322,7 +322,7 @@ def test_auto_takes_what_has_the_smallest_error(
 
 
 def test_age_curves_are_learned() -> None:
-    """Those of monitored tuples, in the shape that the bids have."""
+    """Monitored rows show the shape of the curve of the bids."""
     left, right = auctions(3_000, bids=5.0, shape="inc", seed=4)
     spec = sampled_join(
         left.schema,
@@ -350,8 +350,8 @@ def test_age_curves_are_learned() -> None:
     assert counters["beyond"] < 0.06 * counters["monitored"]
 
 
-def test_a_wrong_model_of_uniform_is_seen() -> None:
-    """It is told that keys have a third of their partners: the rest cannot be sampled."""
+def test_a_wrong_model_of_uniform_is_detected() -> None:
+    """The model says a third of the real partners, so the others cannot be sampled."""
     tables = zipf(2_000, domain=20, skew=0.5, seed=6)
     counts = [np.bincount(t.column("key").to_numpy(), minlength=20) / 6_000 for t in tables]
     wrong = Prob({"key": range(20), "left": counts[0], "right": counts[1]})

@@ -1,4 +1,4 @@
-"""Whether what is in a sample is there as often as its probabilities say."""
+"""Rows are in a sample as often as their probabilities say."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SEEDS = 200
 
 
 def small() -> tuple[pa.Table, pa.Table]:
-    """One tuple of a side at every time, so that a side and a time name it."""
+    """Return one row of each side at every time, so that side and time identify it."""
     return zipf(80, domain=6, skew=0.8, seed=2)
 
 
 @pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
 @pytest.mark.parametrize("model", ["frequency", "age"])
-def test_rows_are_there_as_often_as_their_probability_says(method: str, model: str) -> None:
-    """Chi-square over what is drawn: pairs, or clusters."""
+def test_rows_are_sampled_as_often_as_their_probability_says(method: str, model: str) -> None:
+    """A chi-square test over the drawn pairs or clusters."""
     tables = small()
     settings: dict[str, Any] = {"within": 10, "fraction": 0.4, "method": method, "model": model}
     units: Counter[Any] = Counter()
@@ -56,7 +56,7 @@ def test_rows_are_there_as_often_as_their_probability_says(method: str, model: s
 
 
 def test_a_uniform_sample_draws_pairs_independently() -> None:
-    """Also those of one tuple: neither of two says anything about the other."""
+    """Two pairs of the same row are independent, too."""
     tables = small()
     every = exact_pairs(tables, 10)
     column = {pair: at for at, pair in enumerate(every)}
@@ -74,7 +74,7 @@ def test_a_uniform_sample_draws_pairs_independently() -> None:
     assert len(products) > 150
     z = np.concatenate(products).sum() / math.sqrt(len(products) * SEEDS)
     assert abs(z) < 3.5
-    # Next matches of one tuple, where skips would show first.
+    # Next matches of one row, where skips would show first.
     near = [off[:, a] * off[:, b] for own in heads.values() for a, b in pairwise(own)]
     assert abs(np.concatenate(near).sum() / math.sqrt(len(near) * SEEDS)) < 3.5
     size = drawn.sum(axis=1)
@@ -82,8 +82,8 @@ def test_a_uniform_sample_draws_pairs_independently() -> None:
 
 
 @pytest.mark.parametrize("method", ["uniform", "cluster", "pps"])
-def test_a_thinned_sample_still_knows_its_probabilities(method: str) -> None:
-    """Counts by it are right on average, and spread no more than a smaller memory makes them."""
+def test_a_thinned_sample_has_the_right_probabilities(method: str) -> None:
+    """Counts are right on average, and vary no more than with a smaller memory."""
     tables = zipf(160, domain=6, skew=0.8, seed=2)
     spec = sampled_join(
         *(t.schema for t in tables),
@@ -120,7 +120,7 @@ def test_a_thinned_sample_still_knows_its_probabilities(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["cluster", "pps"])
-def test_clusters_are_there_as_a_whole(method: str) -> None:
+def test_clusters_are_sampled_as_a_whole(method: str) -> None:
     tables = small()
     clusters: dict[Any, set[Pair]] = {}
     for pair in exact_pairs(tables, 10):

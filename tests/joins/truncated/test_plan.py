@@ -20,13 +20,13 @@ from tidegate.streams import zipf
 
 
 def retained(left: int, right: int, part: int) -> int:
-    """Lemma 1, by trying every split of `part` tuples between the sides."""
+    """Return lemma 1's value, by trying every split of `part` rows between the sides."""
     splits = range(max(part - right, 0), min(left, part) + 1)
     return max(a * (part - a) for a in splits)
 
 
 def plain_dp(counts: Counts, keep: int) -> int:
-    """The dynamic programme of section 3.2, as it stands there."""
+    """Run the dynamic programme of section 3.2, as the paper writes it."""
     best = [0] + [-1] * keep
     for left, right in counts.T.tolist():
         size = left + right
@@ -45,7 +45,7 @@ def plain_dp(counts: Counts, keep: int) -> int:
 
 
 def exhaustive(counts: Counts, keep: Any) -> int:
-    """The most results of any choice of tuples, tried one by one."""
+    """Return the most results of any choice of rows, by trying all choices."""
     choices = itertools.product(*(range(count + 1) for count in counts.ravel().tolist()))
     best = 0
     for choice in choices:
@@ -57,7 +57,7 @@ def exhaustive(counts: Counts, keep: Any) -> int:
 
 
 def check(counts: Counts, kept: Counts, keep: Any) -> None:
-    """No more is kept than there is and than the budget allows."""
+    """Check that no more is kept than exists and than the budget allows."""
     assert kept.shape == counts.shape
     assert (kept >= 0).all()
     assert (kept <= counts).all()
@@ -68,35 +68,35 @@ def check(counts: Counts, kept: Counts, keep: Any) -> None:
 
 
 def counts_of(most: int, values: int, relations: int = 2) -> st.SearchStrategy[Counts]:
-    """How often each value occurs in each relation."""
+    """Return how often each value occurs in each relation."""
     one = st.lists(st.integers(0, most), min_size=relations, max_size=relations)
     return st.lists(one, min_size=1, max_size=values).map(lambda rows: np.array(rows, np.int64).T)
 
 
 def random_counts(rng: np.random.Generator, values: int, most: int) -> Counts:
-    """Values of one order of magnitude, or of several, often equal ones."""
+    """Draw counts of one order of magnitude or of several; many are equal."""
     if rng.random() < 0.5:
         return rng.integers(0, most + 1, (2, values))
     return np.floor(most ** rng.random((2, values))).astype(np.int64)
 
 
 @given(counts_of(3, 3), st.integers(0, 20))
-def test_optdp_is_the_best_of_all_choices(counts: Counts, keep: int) -> None:
+def test_optdp_matches_exhaustive_search(counts: Counts, keep: int) -> None:
     kept = optdp(counts, keep)
     check(counts, kept, keep)
     assert results(kept) == exhaustive(counts, keep)
 
 
 @given(counts_of(12, 8), st.integers(0, 120))
-def test_optdp_is_the_plain_programme(counts: Counts, keep: int) -> None:
+def test_optdp_matches_the_plain_programme(counts: Counts, keep: int) -> None:
     kept = optdp(counts, keep)
     check(counts, kept, keep)
     assert results(kept) == plain_dp(counts, keep)
 
 
 @pytest.mark.parametrize("core", [1, 2, 64])
-def test_lemma_2_and_the_core(core: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most one value is kept in part, and nothing is lost by it; however small the core."""
+def test_at_most_one_value_is_kept_in_part(core: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lemma 2: this loses nothing, however small the core is."""
     monkeypatch.setattr(static, "_CORE", core)
     rng = np.random.default_rng(core)
     for _ in range(700):
@@ -111,8 +111,8 @@ def test_lemma_2_and_the_core(core: int, monkeypatch: pytest.MonkeyPatch) -> Non
         assert results(kept) == plain_dp(counts, keep)
 
 
-def test_optdp_is_the_plain_programme_at_length() -> None:
-    """More values than the first core has, so that most of them are decided by the bound."""
+def test_optdp_matches_the_plain_programme_with_many_values() -> None:
+    """There are more values than in the first core, so the bound decides most of them."""
     rng = np.random.default_rng(5)
     for most in (2, 4, 20, 20):  # the smaller, the more values are equal
         counts = random_counts(rng, 300, most)
@@ -121,7 +121,7 @@ def test_optdp_is_the_plain_programme_at_length() -> None:
 
 
 @given(counts_of(30, 12), st.integers(0, 400))
-def test_adg_is_a_2_approximation_of_both_versions(counts: Counts, keep: int) -> None:
+def test_adg_is_a_2_approximation_of_keeping_and_deleting(counts: Counts, keep: int) -> None:
     kept = adg(counts, keep)
     check(counts, kept, keep)
     best, found, every = results(optdp(counts, keep)), results(kept), results(counts)
@@ -140,14 +140,16 @@ def test_adg_is_a_2_approximation_of_large_components() -> None:
 
 
 @given(counts_of(3, 3), st.tuples(st.integers(0, 9), st.integers(0, 9)))
-def test_a_budget_for_each_is_spent_the_best_way(counts: Counts, keep: tuple[int, int]) -> None:
+def test_budgets_for_each_side_match_exhaustive_search(
+    counts: Counts, keep: tuple[int, int]
+) -> None:
     kept = optimal_each(counts, keep)
     check(counts, kept, keep)
     assert results(kept) == exhaustive(counts, keep)
 
 
 def plain_each(counts: Counts, keep: tuple[int, int]) -> int:
-    """The paper's programme in three dimensions: best[a, b] with a and b tuples kept."""
+    """Run the paper's programme in three dimensions: best[a, b] with a and b rows kept."""
     best = np.zeros((keep[0] + 1, keep[1] + 1), np.int64)
     for left, right in counts.T.tolist():
         before = best.copy()
@@ -158,7 +160,7 @@ def plain_each(counts: Counts, keep: tuple[int, int]) -> int:
     return int(best[-1, -1])
 
 
-def test_a_budget_for_each_is_the_plain_programme() -> None:
+def test_budgets_for_each_side_match_the_plain_programme() -> None:
     rng = np.random.default_rng(8)
     for _ in range(60):
         counts = random_counts(rng, int(rng.integers(2, 15)), int(rng.integers(2, 9)))
@@ -179,7 +181,7 @@ def test_ndg_loses_at_most_twice_what_must_be_lost(counts: Counts, keep: tuple[i
 
 
 def test_ndg_may_keep_less_than_half_of_what_can_be_kept() -> None:
-    """Section 3.3.1 says it keeps half at least; here is a case in which it does not."""
+    """Section 3.3.1 says that it keeps at least half; this is a counterexample."""
     counts = np.array([[1] * 100 + [100], [100] * 100 + [99]])
     assert results(ndg(counts, (100, 99))) == 99
     assert results(optimal_each(counts, (100, 99))) == 9_900
@@ -197,24 +199,24 @@ def test_three_relations_lose_at_most_three_times_what_they_must(
 
 
 @pytest.mark.parametrize("keep", [(0, 5), (5, 0), (0, 0)])
-def test_nothing_joins_with_nothing(keep: tuple[int, int]) -> None:
+def test_relations_without_common_values_have_no_results(keep: tuple[int, int]) -> None:
     assert results(ndg(np.array([[3, 2], [2, 4]]), keep)) == 0
 
 
-def test_no_values_at_all() -> None:
+def test_empty_relations_have_no_results() -> None:
     none = np.zeros((2, 0), np.int64)
     assert optdp(none, 5).shape == adg(none, 5).shape == ndg(none, (1, 1)).shape == (2, 0)
     assert results(none) == 0
 
 
 def zipf_counts(skew: float, seed: int) -> Counts:
-    """Section 5.1: two relations of 50,000 tuples and 1,000 values."""
+    """Return the relations of section 5.1: two of 50,000 rows and 1,000 values."""
     tables = zipf(50_000, domain=1_000, skew=skew, seed=seed)
     return np.stack([np.bincount(t["key"].to_numpy(), minlength=1_000) for t in tables])
 
 
-def test_two_budgets_allow_no_more_than_one_as_large() -> None:
-    """Here the bound of the linear programme stays above the optimum, and this one proves it."""
+def test_two_budgets_allow_no_more_than_their_sum() -> None:
+    """The bound of the linear programme is above the optimum here; this one proves it."""
     rng = np.random.default_rng(0)
     counts = rng.integers(20, 24, (2, 3_000))
     with warnings.catch_warnings():
@@ -233,7 +235,7 @@ def test_the_searches_of_one_call_share_their_time(monkeypatch: pytest.MonkeyPat
     assert len(warned) == 1
 
 
-def test_a_search_that_is_given_up_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_stops_early_reports_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_each, "_EFFORT", 0.01)
     counts, keep = zipf_counts(0.0, seed=0), (2_500, 2_500)
     with pytest.warns(UserWarning, match="might keep up to") as warned:
@@ -246,7 +248,7 @@ def test_a_search_that_is_given_up_says_how_far_it_came(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0])
-def test_adg_reaches_what_figure_4_says(skew: float) -> None:
+def test_adg_reaches_the_share_of_figure_4(skew: float) -> None:
     """Over 99.5 % of the optimum at every skew; a single draw may lie half a percent lower."""
     shares = []
     for seed in range(10):

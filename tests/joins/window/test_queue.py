@@ -23,7 +23,7 @@ from tidegate.settings.schedules import Step
 from tidegate.settings.slow_cpu import MODES, SlowCPU
 from tidegate.streams import zipf
 
-from .test_window_engine import (
+from .cases import (
     INTEGERS,
     Case,
     Cell,

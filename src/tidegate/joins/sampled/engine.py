@@ -294,8 +294,8 @@ class SampledEngine(WindowEngine):
             return float(plan.share)
         sides = self.sides()
         shares = [np.minimum(plan.constant * side.sizes, 1.0) for side in sides]
-        total = sum(float(side.tuples @ side.matches) for side in sides)
-        kept = [(s.tuples * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
+        total = sum(float(side.rows @ side.matches) for side in sides)
+        kept = [(s.rows * s.matches) @ share for s, share in zip(sides, shares, strict=True)]
         return float(sum(kept)) / total if total else 1.0
 
     @property
@@ -398,7 +398,7 @@ class SampledEngine(WindowEngine):
 
     def error(self, sides: list[Side], budget: int) -> float:
         """Return the relative variance of a count over a window with a budget (section 5)."""
-        total = sum(float(side.tuples @ side.matches) for side in sides) / self.mean_size
+        total = sum(float(side.rows @ side.matches) for side in sides) / self.mean_size
         if total <= 0:
             return 0.0
         memory = self._aim(float(self._rules_for(budget).budgets[0, 0]))
@@ -408,7 +408,7 @@ class SampledEngine(WindowEngine):
             shares = [np.minimum(constant * side.sizes, 1.0) for side in sides]
         else:
             share = self._share(sides, memory, method)
-            shares = [np.full(len(side.tuples), share) for side in sides]
+            shares = [np.full(len(side.rows), share) for side in sides]
         alike = None if method == sampled.UNIFORM else (1.0, 1.0)
         return sampling.variance(sides, shares, alike) / self.mean_size / total**2
 
@@ -436,7 +436,7 @@ class SampledEngine(WindowEngine):
         pairs = self._share(sides, memory, sampled.UNIFORM)
         equal = self._share(sides, memory, sampled.CLUSTER)
         constant = self._constant(sides, memory)
-        one = [np.ones(len(side.tuples)) for side in sides]
+        one = [np.ones(len(side.rows)) for side in sides]
         by_size = [np.minimum(constant * side.sizes, 1.0) for side in sides]
         drawn = sampling.variance(sides, [pairs * part for part in one], None)
         alike = sampling.variance(sides, [equal * part for part in one], spec.alike)
@@ -455,8 +455,8 @@ class SampledEngine(WindowEngine):
         of_squares = _stacked(tallies, "squares", "squares_by_size")
         equal, by_size = (alike @ of_squares + (1.0 - alike) @ of_results).tolist()
         judged = _stacked(tallies, "judged", "sizes_foreseen")
-        tuples, sizes = np.array(self.windows) @ judged
-        return float(by_size * sizes / (equal * tuples)) if equal > 0 else 1.0
+        rows, sizes = np.array(self.windows) @ judged
+        return float(by_size * sizes / (equal * rows)) if equal > 0 else 1.0
 
     @property
     def windows(self) -> tuple[float, float]:

@@ -27,10 +27,9 @@ from scipy.stats import t as student
 
 from tidegate.errors import TidegateError
 from tidegate.joins.sampled.spec import CLUSTER, PROBABILITY
-from tidegate.policies.base import as_table
-from tidegate.settings.checks import check_column, check_unique, duration, time_unit
-from tidegate.settings.columns import as_floats, decoded, numbered
-from tidegate.settings.times import TimeUnit, times
+from tidegate.settings.checks import check_column, check_unique
+from tidegate.settings.columns import as_floats, as_table, decoded, numbered
+from tidegate.settings.times import TimeUnit, duration, time_unit, times
 from tidegate.settings.values import quoted
 
 Floats = NDArray[np.float64]

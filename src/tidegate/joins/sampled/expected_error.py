@@ -88,7 +88,7 @@ class Expected:
         found.advance = self._advance
         if self._is_known:
             sides, weight = engine.sides(), self._weight
-            window = sum(float(side.tuples.sum()) for side in sides)
+            window = sum(float(side.rows.sum()) for side in sides)
             found.hits = [
                 weight * max(1.0 - engine.error(sides, size), 0.0) for size in self._sizes
             ]
@@ -111,6 +111,6 @@ class Expected:
     def _results(self) -> tuple[float, float]:
         """Return the results of the rows in the windows, and the results per unit of time."""
         engine = self._engine
-        found = [float(side.tuples @ side.matches) / engine.mean_size for side in engine.sides()]
+        found = [float(side.rows @ side.matches) / engine.mean_size for side in engine.sides()]
         rates = [n / window for n, window in zip(found, engine.windows, strict=True)]
         return max(sum(found), 1e-300), sum(rates)

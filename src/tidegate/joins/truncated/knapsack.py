@@ -7,7 +7,7 @@ from tidegate.kernel.compiling import Array, entry_point, inlined
 
 @inlined
 def _retained(smaller: int, part: int) -> int:
-    """Lemma 1 of paper 1: the results that `part` tuples of one value give at the most."""
+    """Lemma 1 of paper 1: the results that `part` rows of one value give at the most."""
     if part <= 2 * smaller:
         return part * part // 4
     return smaller * (part - smaller)
@@ -15,7 +15,7 @@ def _retained(smaller: int, part: int) -> int:
 
 @entry_point
 def add_whole(best: Array, scratch: Array, sizes: Array, values: Array) -> None:
-    """Offer whole items to a knapsack: best[w] is the most that w tuples of room hold.
+    """Offer whole items to a knapsack: best[w] is the most that w rows of room hold.
 
     Each item makes a new table from the old one, which the compiler can do many at a time.
     """
@@ -64,7 +64,7 @@ def best_parts(
 ) -> None:
     """For each item, the best part of it to keep beside a knapsack that does not hold it.
 
-    Item i has `rooms[i]` tuples of room for itself and the knapsack, and takes from `least[i]` to
+    Item i has `rooms[i]` rows of room for itself and the knapsack, and takes from `least[i]` to
     `most[i]` of them. Room beyond the knapsack's table is room it has no use for.
     """
     last = best.shape[0] - 1
@@ -80,9 +80,9 @@ def best_parts(
 
 @entry_point
 def keep_each(counts: Array, best: Array, kept: Array) -> None:
-    """What to keep of each value with a budget for each side: `counts` and `kept` [side, value].
+    """Fill in `kept` [side, value], how many of `counts` to keep, with a budget for each side.
 
-    best[v, x, y] becomes the most results of the first v values with x tuples of the left and y of
+    best[v, x, y] becomes the most results of the first v values with x rows of the left and y of
     the right; its first row is zeros.
     """
     values, rows, columns = counts.shape[1], best.shape[1], best.shape[2]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.errors import require
 from tidegate.joins.truncated.knapsack import keep_each
 from tidegate.joins.truncated.plan import Counts, improved, ndg, optdp, results, stand_ins
 
@@ -107,6 +108,7 @@ class Searches:
         least: int,
     ) -> tuple[Counts | None, float]:
         """Return the best solution with at least `least` results, and the upper bound."""
+        require("ortools", "optimal", "the best truncated join with a budget for each input")
         from ortools.sat.python import cp_model
 
         if self._left <= 0:

@@ -13,14 +13,12 @@ from tidegate.settings.checks import (
     check_carried,
     check_key,
     check_unique,
-    duration,
     key_columns,
     one_of,
     result_names,
     seed_of,
-    time_unit,
 )
-from tidegate.settings.times import TimeUnit
+from tidegate.settings.times import TimeUnit, duration, time_unit
 from tidegate.settings.values import is_whole, quoted
 
 #: Methods with one budget for two inputs, with one for each of two, and with one for each of more.

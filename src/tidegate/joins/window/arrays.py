@@ -15,11 +15,10 @@ from tidegate.joins.window import keys as key_table
 from tidegate.kernel import layout, sorting
 from tidegate.learning import outlook, scores
 from tidegate.learning.ghosts import index_ghosts
+from tidegate.learning.model_records import load_model, model_parts
 
 #: Number of ages at which a ghost notes its results so far.
 _MARKS = 8
-#: The arrays that hold what ghosts have taught.
-_LEARNED = ("worth", "cells", "returns")
 
 
 class Tables:
@@ -59,6 +58,9 @@ class Tables:
             near=np.empty((rules.pools, 0), ranked),
             joiners=np.empty((rules.pools, 0), ranked),
             far=np.empty((rules.pools, 0), ranked),
+            nodes=np.empty((2, 0), ranked),
+            slices=np.zeros((2, layout.MOST_SLICES if scored else 1), layout.slice_type(time)),
+            tops=np.empty((rules.pools, 2 * layout.MOST_SLICES if scored else 0), ranked),
             bounds=np.empty(sorting.PARTS),
             tally=np.empty(sorting.CELLS + sorting.PARTS, np.int64),
             due=np.empty((2, 0), layout.DUE),
@@ -84,6 +86,7 @@ class Tables:
         )
         self.core.model[0].weight = 1.0
         self.core.edge["rank"] = -np.inf
+        self.core.sides["slices"] = 1
         self._sketched = self.core.sketch.copy()  # its values at the mark
         self._grow_slots(1024)
         self._grow_entries(1024)
@@ -152,18 +155,19 @@ class Tables:
         self.core = core._replace(
             slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
         )
+        # Dead candidates take room until they are pruned.
+        queue = size + size // 2 + 128
         if self._rules.kind == layout.BY_SCORE:
             learned, is_learned = np.empty(size, np.int64), np.zeros(size, np.bool_)
             learned[: len(core.learned)] = core.learned
             is_learned[: len(core.is_learned)] = core.is_learned
-            self.core = self.core._replace(learned=learned, is_learned=is_learned)
+            nodes = _wider(core.nodes, queue)
+            self.core = self.core._replace(learned=learned, is_learned=is_learned, nodes=nodes)
             if self._keeps:
                 priority = np.zeros(size)
                 priority[: len(core.priority)] = core.priority
                 self.core = self.core._replace(priority=priority)
-        if self._rules.kind != layout.NOTHING:
-            # Dead candidates take room until they are pruned.
-            queue = size + size // 2 + 128
+        elif self._rules.kind != layout.NOTHING:
             joiners = _wider(core.joiners, queue)
             for pool in range(self._rules.pools):
                 # The line is indexed from the end.
@@ -444,33 +448,12 @@ class Tables:
 
     def model(self) -> dict[str, pa.RecordBatch]:
         """Return the ghosts and what was learned from them."""
-        core = self.core
-        ghosts = core.ghosts[: core.scalars[0].ghosts]
-        own = ("hash", "seq", "time", "until", "side", "found", "marks")
-        trails = core.trails[: len(ghosts)]
-        trails = trails[_passed(ghosts[: len(trails)])]
-        return {
-            "ghosts": _columns_of(ghosts, own),
-            "trails": _columns_of(trails, ("level", "found")),
-        } | {name: _sparse(getattr(core, name)) for name in _LEARNED}
+        return model_parts(self.core, ("hash", "seq", "time", "until", "side", "found", "marks"))
 
     def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
         """Load ghosts and what was learned from them."""
-        core = self.core
-        for name in _LEARNED:
-            places, values = (column.to_numpy() for column in parts[name].columns)
-            getattr(core, name)[:] = 0.0
-            getattr(core, name).reshape(-1)[places] = values
-        ghosts = parts["ghosts"]
-        n = ghosts.num_rows
-        core.scalars[0].ghosts = n
-        for name in ghosts.schema.names:
-            core.ghosts[name][:n] = ghosts.column(name).to_numpy()
-        kept = core.trails[:n]
-        passed = _passed(core.ghosts[: len(kept)])
-        for name in kept.dtype.names or ():
-            kept[name][passed] = parts["trails"].column(name).to_numpy()
-        index_ghosts(core)
+        load_model(self.core, parts)
+        index_ghosts(self.core)
 
     def every(self) -> NDArray[np.int64]:
         """Return all slots, filled or not."""
@@ -551,23 +534,6 @@ def _bits(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return the bits of words, the lowest first."""
     octets = words.astype("<u8", copy=False).view(np.uint8)
     return np.unpackbits(octets, bitorder="little").view(np.bool_)
-
-
-def _passed(ghosts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return, by ghost and mark, whether the ghost has passed the mark."""
-    return np.arange(_MARKS) < ghosts["marks"][:, np.newaxis]
-
-
-def _columns_of(rows: NDArray[Any], names: Sequence[str]) -> pa.RecordBatch:
-    """Return fields of a structured array as columns."""
-    return pa.record_batch([pa.array(rows[name].copy()) for name in names], list(names))
-
-
-def _sparse(array: NDArray[np.float64]) -> pa.RecordBatch:
-    """Return the nonzero values of an array, and their places."""
-    flat = array.ravel()
-    places = np.flatnonzero(flat)
-    return pa.record_batch([pa.array(places), pa.array(flat[places])], ["place", "value"])
 
 
 def _curves(curves: tuple[Sequence[float], Sequence[float]]) -> NDArray[np.float64]:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.engine.base import FLOWS, Clocks
+from tidegate.engine.base import Clocks
+from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import Payload, cut, gather, room, sizes
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import Parts
@@ -24,6 +25,7 @@ from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.kernel import layout
 from tidegate.kernel.order import tick_order
 from tidegate.kernel.records import plain
+from tidegate.learning import scores
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 from tidegate.settings.schedules import Step
@@ -42,7 +44,7 @@ _HELD = {
     "gain": np.float64,
     "last": None,
 }
-_DEFAULTS = {"size": 1, "rank": 0.0, "gain": 0.0, "last": 0}
+_DEFAULTS = {"size": 1, "rank": 1.0, "gain": 0.0, "last": 0}
 #: The numbers of the loop that a record keeps, and their fields in `layout.SCALARS`.
 _SCALARS = {
     "seq": "seq",
@@ -78,19 +80,19 @@ class WindowEngine(LoggedEngine):
         exact_limit: int = EXACT_LIMIT,
     ) -> None:
         self.spec = spec
+        self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
+        self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
+        self._piece = room(spec.result_schema)
+        self._rules = rules_of(spec, shards, exact_limit, shard)
         self._shares = [
             None if step.value is None else share_of(step.value, spec, shards, shard)
             for step in spec.budget
         ]
-        self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
-        self._rules = rules_of(spec, shards, exact_limit, shard)
         self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
         self._candidates = Candidates(self._rules)
         if spec.memory is not None and spec.policy.learns is not None:
             shape = _FEATURES if spec.policy.learns == "rates" else {}
             self._tables.leave_ghosts(_GHOSTS, **shape)
-        self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
-        self._piece = room(spec.result_schema)
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
         self._where = None
         if spec.where is not None:
@@ -105,8 +107,12 @@ class WindowEngine(LoggedEngine):
         self._logged = ["time", "seq"]
         self._logged += ["size"] if spec.in_bytes else []
         scored = self._rules.kind == layout.BY_SCORE
-        self._logged += ["rank"] if scored or self._rules.kind == layout.BY_TUPLE else []
-        self._logged += ["gain", "last"] if scored else []
+        varies = spec.left.importance is not None or self._rules.floor_weight != 0.0
+        varies |= self._rules.seq_weight != 0.0
+        ranked = self._rules.kind == layout.BY_TUPLE or (scored and varies)
+        self._logged += ["rank"] if ranked else []
+        learns = scored and self._rules.formula in scores.LEARNING
+        self._logged += ["gain", "last"] if learns else []
 
     # ---- input and output ---------------------------------------------------------------------
 
@@ -183,9 +189,9 @@ class WindowEngine(LoggedEngine):
             return
         first = [self._payload[s].add(given[s]) for s in range(2)]
         batch, order, left = self._batch(given, waiting, first)
+        self._tables.begin_batch()
         core = self._tables.core
         opened = _opened(batch)
-        self._tables.begin_batch()
         out = self._output(len(order))
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -518,7 +524,7 @@ class WindowEngine(LoggedEngine):
         if self.spec.frequencies is not None:
             tables.set_rates(tables.intern(held["key"]), *self.spec.frequencies)
             victims.requeue(tables.core, self._rules)
-        self._candidates.load(tables.core, log.all("queue"), head)
+        self._candidates.load(tables.core, log.all("queue"), log.last("slices"), head)
 
     def _survivors(self, side: int, log: Replay) -> dict[str, NDArray[Any]]:
         """Return the logged rows of one side that were neither shed nor expired since."""

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from tidegate.joins.window.keys import list_idle, only_counted
-from tidegate.joins.window.victims import enqueue, of_tuples, victim, worth
+from tidegate.joins.window.slices import add_row, lowest_row
+from tidegate.joins.window.victims import enqueue, of_tuples, victim
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
 from tidegate.kernel.heap import before, drop_top, heapify, push
-from tidegate.kernel.layout import BY_LIFE, BY_SCORE, BY_TUPLE, NOTHING, Batch, Core, Output, Rules
+from tidegate.kernel.layout import BY_SCORE, BY_TUPLE, NOTHING, Batch, Core, Output, Rules
 from tidegate.kernel.windows import end_of, expired, past, window_of
-from tidegate.learning.scores import first_gain, learn_stay, score
+from tidegate.learning.scores import SPARED, first_gain, is_spared, learn_stay, score
 
 
 @inlined
@@ -136,36 +137,27 @@ def schedule(core: Core, rules: Rules, side: int, slot: int) -> None:
 
 @inlined
 def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
-    """Append a filled slot to its group, and add it to the queue of victims.
-
-    Where the remaining life counts, a group's list is in order of expiry instead, so that its head
-    is the lowest: an out-of-order row goes before rows that expire later.
-    """
+    """Append a filled slot to its group, and add it to the queue of victims."""
     scalars = core.scalars[0]
-    group, time = core.slots[slot].group, core.slots[slot].time
+    group = core.slots[slot].group
     side = group & 1
-    before, after = core.groups[group].tail, -1
-    if rules.kind == BY_LIFE and window_of(rules, side, time) != 0:
-        end = end_of(rules, side, time)
-        while before >= 0 and end_of(rules, side, core.slots[before].time) > end:
-            before, after = core.slots[before].prev, before
+    before = core.groups[group].tail
     core.slots[slot].prev = before
-    core.slots[slot].next = after
+    core.slots[slot].next = -1
     if before >= 0:
         core.slots[before].next = slot
     else:
         core.groups[group].head = slot
         core.groups[group].first = core.slots[slot].seq
-    if after >= 0:
-        core.slots[after].prev = slot
-    else:
-        core.groups[group].tail = slot
+    core.groups[group].tail = slot
     if rules.learn and only_counted(core, group >> 1):
         scalars.stat_only -= 1
     core.groups[group].count += 1
     core.pools[pool].used += core.slots[slot].size
     core.sides[side].held += 1
-    if of_tuples(rules):
+    if rules.kind == BY_SCORE:
+        add_row(core, rules, pool, slot)
+    elif of_tuples(rules):
         enqueue(core, rules, pool, slot)
     elif rules.kind != NOTHING and core.groups[group].count == 1:
         core.groups[group].life += 1
@@ -204,6 +196,14 @@ def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
 
 
 @inlined
+def choose(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
+    """Return the slot of the row to be shed from a nonempty pool, and its rank."""
+    if rules.kind == BY_SCORE:
+        return lowest_row(core, rules, pool)
+    return victim(core, rules, pool)
+
+
+@inlined
 def make_room(
     core: Core,
     rules: Rules,
@@ -233,13 +233,16 @@ def make_room(
             continue
         if is_overdue:
             return False
-        slot, lowest = victim(core, rules, pool)
+        slot, lowest = choose(core, rules, pool)
         if rules.kind == BY_TUPLE:
             rank = fixed
         elif rules.kind == BY_SCORE:
-            rank = score(core, rules, group, time, fixed, gain, core.clock[0])
+            now = core.clock[0]
+            rank = SPARED
+            if not is_spared(rules, now, time):
+                rank = score(core, rules, now, group, time, fixed, gain, now)
         else:
-            rank = worth(core, rules, group, time)
+            rank = core.groups[group ^ 1].rate
         core.floor[pool] = max(core.floor[pool], min(lowest, rank))
         if rank < lowest:
             if rules.kind == BY_SCORE:
@@ -269,7 +272,7 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
                     drop(core, rules, slot)
                     scalars.expired += 1
                     continue
-                slot, lowest = victim(core, rules, pool)
+                slot, lowest = choose(core, rules, pool)
                 core.floor[pool] = max(core.floor[pool], lowest)
                 evict(core, rules, out, slot)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,11 @@ from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.spec import WindowJoin
 
 
+@dataclass(frozen=True)
 class WindowJob(Job):
     """The settings of a window join, and its engines."""
 
-    def __init__(self, spec: WindowJoin) -> None:
-        self.spec = spec
+    spec: WindowJoin
 
     @property
     def result_schema(self) -> pa.Schema:

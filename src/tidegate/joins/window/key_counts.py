@@ -1,4 +1,4 @@
-"""How often keys arrive, for a queue that sheds by it: plain counts that fade."""
+"""Counts of the arrivals of keys, which fade, for a queue that sheds by frequency."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The compiled loop of the bounded window join: expire, probe, observe, admit, shed.
 
 `run` takes a batch sorted by (time, side, key hash, row hash), tick by tick (see
-`docs/how_it_works.md`). It can stop whenever its output is full and continue later.
+`docs/concepts/time.md`). It can stop whenever its output is full and continue later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from tidegate.kernel.layout import (
     ARRIVALS,
     BEFORE_ARRIVAL,
     BY_KEY,
-    BY_LIFE,
     BY_SCORE,
     BY_TUPLE,
     DONE,
@@ -245,7 +244,7 @@ def _loop_for(kind: int) -> Callable[..., tuple[int, int]]:
     return run
 
 
-_LOOPS = tuple(_loop_for(kind) for kind in (NOTHING, BY_KEY, BY_TUPLE, BY_LIFE, BY_SCORE))
+_LOOPS = tuple(_loop_for(kind) for kind in (NOTHING, BY_KEY, BY_TUPLE, BY_SCORE))
 
 
 def run(core: Core, rules: Rules, *rest: Any) -> tuple[int, int]:

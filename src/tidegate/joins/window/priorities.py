@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.layout import Core, Rules
-from tidegate.learning.scores import SPARED, priority
+from tidegate.learning.scores import priority
 
 #: Share by which a drop moves the mean of what is earned.
 _STEP = 1.0 / 16.0
@@ -28,13 +28,6 @@ def determine(core: Core, rules: Rules, slot: int) -> None:
     held, now = core.slots[slot], core.clock[0]
     age, since = float(now - held.time), float(now - held.last)
     core.priority[slot] = priority(rules, held.rank, held.gain, age, since)
-
-
-@inlined
-def as_determined(core: Core, rules: Rules, slot: int) -> float:
-    """Return the worth of a held row by its stored priority."""
-    immature = float(core.clock[0] - core.slots[slot].time) < rules.params[1]
-    return SPARED if immature else float(core.priority[slot])
 
 
 @inner

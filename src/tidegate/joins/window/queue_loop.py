@@ -19,7 +19,7 @@ from tidegate.kernel.records import record_type
 COMING, WAITING, TAKEN, DROPPED = range(4)
 # Why `run` stopped.
 DONE, OVERFLOW, TOO_MANY_KEYS = range(3)
-# What comes next: another tick, or a step at the end of this one.
+# The next stage: another tick, or a step at the end of this one.
 _NEXT, _CLOSE, _SURPLUS, _FORGET, _MOVE = range(5)
 
 #: Half-lives after which counts are rescaled, before they overflow a float.

@@ -12,7 +12,6 @@ from tidegate.joins.window.spec import WindowJoin
 from tidegate.kernel import layout
 from tidegate.learning import scores
 from tidegate.policies import ByFrequency
-from tidegate.settings.checks import SHORTEST
 
 #: Bytes that a held row takes besides its payload: its slot, its places in the queue of victims and
 #: in the list of rows in order of expiry, and its share of the index of keys.
@@ -26,7 +25,7 @@ ARRIVAL_OVERHEAD, SKETCH_OVERHEAD = KEY_OVERHEAD + 32, 128
 LEARNED = {"ages": 64 * 1024, "rates": 384 * 1024}
 #: The default number of columns of a sketch.
 _SKETCH = 16_384
-#: Candidates up to which the queue of a moving rank is exact.
+#: Rows up to which all moving ranks are computed at each choice.
 EXACT_LIMIT = 256
 #: Number of parameters of a formula.
 _PARAMS = 6
@@ -34,11 +33,9 @@ _PARAMS = 6
 _KINDS = {
     "row": layout.BY_TUPLE,
     "key": layout.BY_KEY,
-    "life": layout.BY_LIFE,
+    "life": layout.BY_SCORE,
     "score": layout.BY_SCORE,
 }
-#: Formulas for the other kinds, where the importance of rows counts too.
-_WEIGHED = {"key": scores.RATE, "life": scores.LIFE}
 #: How learned frequencies are counted, and the bytes that each count takes.
 _COUNTINGS = {
     "learned": layout.FADING,
@@ -64,20 +61,20 @@ def rules_of(
     """Return the settings in the form that the loop takes."""
     number = spec.unit.dtype.type
     policy = spec.policy
-    learned = not isinstance(policy, ByFrequency) or policy.learned
-    learn = _COUNTS[policy.counts] if spec.memory is not None and learned else 0
+    learned = spec.memory is not None and spec.counting in (None, *_COUNTINGS)
+    learn = _COUNTS[policy.counts] if learned else 0
     counting = layout.FADING
-    if isinstance(policy, ByFrequency) and learn:
-        counting = _COUNTINGS[policy.counting]
+    if spec.counting is not None and learn:
+        counting = _COUNTINGS[spec.counting]
     budgets = [share_of(step.value, spec, shards, shard) for step in spec.budget]
     least = min(budgets)
     most = max(share_of(step.value or 0, spec, shards, shard) for step in spec.budget)
     cap = columns = reserved = 0
     if learn:
         each = _OVERHEADS[counting]
-        tuples = least // (10 * each) if spec.in_bytes else max(most, 65_536)
+        keys = least // (10 * each) if spec.in_bytes else max(most, 65_536)
         wanted = policy.keys if isinstance(policy, ByFrequency) else None
-        cap = max(tuples, 2) if wanted is None else wanted
+        cap = max(keys, 2) if wanted is None else wanted
         reserved = cap * each
         if counting == layout.SKETCHED:
             # A sketch counts all keys, so that there are never too many.
@@ -87,22 +84,23 @@ def rules_of(
         reserved += min(LEARNED[policy.learns], least // 10)
     if spec.in_bytes:
         budgets = [max(memory - reserved, 2) for memory in budgets]
-    kind, formula = _KINDS[policy.ranks], policy.formula
-    closed = spec.unit.kind == "real number" and getattr(spec, "closed", False)
+    kind = _KINDS[policy.ranks]
+    formula = scores.LIFE if policy.ranks == "life" else policy.formula
     weighed = spec.left.importance is not None and isinstance(policy, ByFrequency)
     # Counts of a window fall as well as rise, which a queue of keys cannot detect.
     falls = counting == layout.IN_WINDOW and policy.ranks == "key"
-    if (weighed or falls) and policy.ranks in _WEIGHED:
-        kind, formula = layout.BY_SCORE, _WEIGHED[policy.ranks]
+    if (weighed or falls) and policy.ranks == "key":
+        kind, formula = layout.BY_SCORE, scores.RATE
     return layout.Rules(
         kind=layout.NOTHING if spec.memory is None else kind,
         shed_when=_SHED_WHEN[spec.shed_when],
         pools=1 if spec.split is None or spec.memory is None else 2,
         budgets=np.array([pools_of(memory, spec.split) for memory in budgets], np.int64),
         changes=np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
-        window_left=number(_length(spec.left.window, closed)),
-        window_right=number(_length(spec.right.window, closed)),
-        windows=_windows(spec, closed),
+        # To the loop, a window of 0 is unbounded; see `times.SHORTEST`.
+        window_left=number(spec.left.window or 0),
+        window_right=number(spec.right.window or 0),
+        windows=_windows(spec),
         lateness=number(spec.lateness),
         learn=learn,
         formula=formula,
@@ -115,7 +113,7 @@ def rules_of(
         counting=counting,
         span=number(max(side.window or 0 for side in spec.sides)),
         columns=columns,
-        closed=closed,
+        closed=spec.closed,
         resolution=number(0 if spec.unit.kind == "real number" else 1),
     )
 
@@ -144,17 +142,7 @@ def pools_of(memory: int, split: float | None) -> tuple[int, int]:
     return left, memory - left
 
 
-def _length(window: int | float | None, closed: bool) -> int | float:
-    """Return the length of a window as the loop takes it, to which 0 is a window that never ends.
-
-    A closed window may have the length 0: rows of one time join.
-    """
-    if window is None:
-        return 0
-    return max(window, SHORTEST) if closed else window
-
-
-def _windows(spec: WindowJoin, closed: bool) -> NDArray[Any]:
+def _windows(spec: WindowJoin) -> NDArray[Any]:
     """Return a table of window changes: since when, and both windows from then on, 0 if unbounded.
 
     The first row holds before all changes, whatever its time.
@@ -164,8 +152,8 @@ def _windows(spec: WindowJoin, closed: bool) -> NDArray[Any]:
     found = np.zeros(len(starts), layout.schedule_type(spec.unit.dtype))
     found["start"] = starts
     for at, side in enumerate(spec.sides):
-        found["window"][:, at] = _length(side.windows[0].value, closed)
+        found["window"][:, at] = side.windows[0].value or 0
         for step in side.windows[1:]:
             later = 1 + np.flatnonzero(found["start"][1:] >= step.start)
-            found["window"][later, at] = _length(step.value, closed)
+            found["window"][later, at] = step.value or 0
     return found

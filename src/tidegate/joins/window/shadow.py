@@ -16,8 +16,7 @@ from tidegate.joins.window.spec import LEAST_BYTES, WindowJoin
 from tidegate.kernel import layout
 from tidegate.policies import ByFrequency
 from tidegate.pool.shadow_joins import OF_HELD, Sample, ShadowJoins, random_share
-from tidegate.settings.schedules import Step
-from tidegate.settings.side import Side
+from tidegate.settings.schedules import Side, Step
 
 #: Ways to count frequencies whose size is a fixed part of the memory.
 _OF_A_SIZE = ("window", "sketch")

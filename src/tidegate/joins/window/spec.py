@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,31 +14,34 @@ from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, Prob, policy_of
-from tidegate.policies.base import Times, as_table
+from tidegate.policies.base import Times
 from tidegate.pool import predicted_split as predicted
 from tidegate.settings.checks import (
     check_carried,
     check_column,
     check_key,
     check_unique,
-    duration,
+    column_pair,
     flag,
     input_of,
     key_columns,
-    lateness_of,
     one_of,
     result_names,
     seed_of,
-    time_unit,
 )
-from tidegate.settings.columns import hash_columns, whole
-from tidegate.settings.rows import Rows
-from tidegate.settings.schedules import Schedule, Step, is_schedule, steps_of
-from tidegate.settings.side import Side
+from tidegate.settings.columns import as_table, hash_columns, whole
+from tidegate.settings.schedules import (
+    Schedule,
+    Side,
+    budget_steps,
+    steps_of,
+    window_length,
+    window_pair,
+)
 from tidegate.settings.slow_cpu import SlowCPU
-from tidegate.settings.times import LARGEST_TIME, TimeUnit
+from tidegate.settings.times import TimeUnit, duration, lateness_of, time_unit
 from tidegate.settings.types import Combine, Keys, ShedWhen, Suffixes, TimeColumn
-from tidegate.settings.values import is_whole, quoted
+from tidegate.settings.values import quoted
 from tidegate.sql.conditions import Predicate
 
 SHED_WHEN: tuple[ShedWhen, ...] = ("after-probe", "before-probe", "before-arrival")
@@ -52,20 +54,6 @@ COMBINE: dict[str, Any] = {
 COMBINES = tuple(COMBINE)
 #: The least memory of a shard, if memory is given in bytes.
 LEAST_BYTES = 4096
-#: Roughly the least memory in bytes for one row and the state that policies learn.
-_ONE_TUPLE = 1000
-
-_SIZES = {
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "tb": 1000**4,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-    "tib": 1024**4,
-}
 
 
 class Frequencies(NamedTuple):
@@ -121,7 +109,7 @@ class WindowJoin:
 
     @property
     def result_age(self) -> int | float | None:
-        """How much older than the newest row a result's times can be; None for any age."""
+        """The most by which a result is older than the newest row; None for any age."""
         left, right = self.left.window, self.right.window
         if left is None or right is None:
             return None
@@ -133,6 +121,16 @@ class WindowJoin:
     def sheds(self) -> bool:
         """True if rows can be dropped, from memory or from the queue of a slow CPU."""
         return self.memory is not None or self.cpu is not None
+
+    @property
+    def counts_first(self) -> bool:
+        """True if the keys of both inputs must be counted before the join starts."""
+        return self.sheds and self.counting == "whole"
+
+    @property
+    def counting(self) -> str | None:
+        """The source of the policy's frequencies, `ByFrequency.counting`; None if it has none."""
+        return self.policy.counting if isinstance(self.policy, ByFrequency) else None
 
     @property
     def most_shards(self) -> int | None:
@@ -199,7 +197,7 @@ def window_join(
     memory: Any = None,
     policy: str | Policy = "auto",
     split: str | float = "shared",
-    shed_when: str = "after-probe",
+    shed_when: ShedWhen = "after-probe",
     importance: TimeColumn | None = None,
     combine: str | None = None,
     lateness: Any = None,
@@ -221,49 +219,47 @@ def window_join(
     for a, b in zip(left_keys, right_keys, strict=True):
         check_key(left, right, a, b)
     flag(closed, "closed")
-    left_time, right_time = _pair(time, "time")
+    one_of(shed_when, SHED_WHEN, "shed_when")
+    seed = seed_of(seed)
+    names = result_names((left, right), suffixes)
+    left_time, right_time = column_pair(time, "time")
+    weights: tuple[str | None, str | None] = (None, None)
+    if importance is not None:
+        weights = column_pair(importance, "importance")
+        check_weights(left, weights[0], "left")
+        check_weights(right, weights[1], "right")
     unit = time_unit(left, right, left_time, right_time)
+    late = lateness_of(lateness, unit, (left.field(left_time), right.field(right_time)))
     kind = left.field(left_time).type
-    windows = [
-        steps_of(w, "within", unit, kind, lambda value: window_length(value, unit, closed))
-        for w in _window_pair(within)
-    ]
-    budget, in_bytes = _budget_steps(memory, unit, kind)
+    length = partial(window_length, unit=unit, closed=closed)
+    windows = [steps_of(each, "within", unit, kind, length) for each in window_pair(within)]
+    budget, in_bytes = budget_steps(memory, unit, kind)
+    left_side = Side(left, left_keys, left_time, windows[0], weights[0])
+    right_side = Side(right, right_keys, right_time, windows[1], weights[1])
+    lengths = (left_side.window, right_side.window)
     chosen = policy_of(policy)
-    if importance is None:
-        imp: tuple[str | None, str | None] = (None, None)
-    else:
-        imp = _pair(importance, "importance")
-        check_weights(left, imp[0], "left")
-        check_weights(right, imp[1], "right")
-    share = _split(split)
-    sides = (
-        Side(left, left_keys, left_time, windows[0], imp[0]),
-        Side(right, right_keys, right_time, windows[1], imp[1]),
-    )
-    lengths = (sides[0].window, sides[1].window)
     spec = WindowJoin(
-        left=sides[0],
-        right=sides[1],
+        left=left_side,
+        right=right_side,
         unit=unit,
-        lateness=lateness_of(lateness, unit, (left.field(left_time), right.field(right_time))),
+        lateness=late,
         budget=budget,
         in_bytes=in_bytes,
-        split=share,
-        shed_when=one_of(shed_when, SHED_WHEN, "shed_when"),
+        split=_split(split),
+        shed_when=shed_when,
         policy=chosen,
         halflife=halflife_of(chosen, lengths, unit),
         combine=combine_of(combine, importance),
-        seed=seed_of(seed),
-        names=result_names((left, right), suffixes),
+        seed=seed,
+        names=names,
         where=where,
         cpu=_cpu(cpu),
         closed=closed and unit.kind == "real number",
     )
     if spec.memory is not None:
         spec = _ranked(spec, split, memory)
-    if isinstance(chosen, ByFrequency) and chosen.given is not None and spec.sheds:
-        return with_frequencies(spec, _given_frequencies(spec, chosen.given), spec.second)
+    if spec.sheds and spec.counting == "given":
+        return with_frequencies(spec, _given_frequencies(spec), spec.second)
     return spec
 
 
@@ -279,7 +275,7 @@ def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
         )
     if chosen.ranks == "life":
         _check_lives(spec)
-    if isinstance(chosen, ByFrequency) and chosen.counting == "window" and None in lengths:
+    if spec.counting == "window" and None in lengths:
         raise TidegateError(
             'frequencies="window" counts the arrivals of a window, and one is unbounded; give '
             'within a length, or use frequencies="learned"'
@@ -287,7 +283,7 @@ def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
     spec = replace(
         spec,
         params=chosen.params(times_of(spec.unit, lengths)),
-        curves=chosen.curves((_or_inf(lengths[0]), _or_inf(lengths[1]))),
+        curves=chosen.curves(_windows(spec)),
     )
     return _to_be_split(spec, memory) if split == "predicted" else spec
 
@@ -346,8 +342,10 @@ def frequencies_of(
     )
 
 
-def _given_frequencies(spec: WindowJoin, table: Any) -> Frequencies:
-    """Check a table of frequencies that the user gave."""
+def _given_frequencies(spec: WindowJoin) -> Frequencies:
+    """Check the table of frequencies that the policy was given."""
+    assert isinstance(spec.policy, ByFrequency)
+    table = spec.policy.frequencies
     try:
         arrow = as_table(table)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
@@ -394,20 +392,6 @@ def _cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
 # ---- checks -----------------------------------------------------------------------------------
 
 
-def _pair(value: Any, name: str) -> tuple[str, str]:
-    pair = (value, value) if isinstance(value, str) else _of_sides(value)
-    if (
-        not isinstance(pair, tuple | list)
-        or len(pair) != 2
-        or not all(isinstance(v, str) for v in pair)
-    ):
-        raise TidegateError(
-            f"{name} must be one column name or a pair of them (left's, right's), not "
-            f"{quoted(value)}"
-        )
-    return pair[0], pair[1]
-
-
 def check_weights(schema: pa.Schema, name: str, side: str) -> None:
     """Refuse an importance column that does not hold numbers."""
     check_column(schema, name, input_of(side))
@@ -416,53 +400,6 @@ def check_weights(schema: pa.Schema, name: str, side: str) -> None:
         raise TidegateError(
             f'importance must be a column of numbers; {side} "{name}" is {kind}: cast it'
         )
-
-
-def _window_pair(within: Any) -> tuple[Any, Any]:
-    """Return the windows of the left and the right; each may be a schedule."""
-    within = _of_sides(within)
-    if is_schedule(within) or not isinstance(within, tuple | list):
-        return within, within
-    if len(within) != 2:
-        raise TidegateError(
-            "within must be one window, one schedule of (time, window) pairs, or a pair of them "
-            f"(left's, right's), not {quoted(within)}"
-        )
-    return within[0], within[1]
-
-
-def _of_sides(value: Any) -> Any:
-    """Return a mapping of "left" and "right" as a pair, and other values as they are."""
-    if isinstance(value, Mapping) and set(value) == {"left", "right"}:
-        return value["left"], value["right"]
-    return value
-
-
-def window_length(value: Any, unit: TimeUnit, closed: bool = False) -> int | float | None:
-    """Return a window in the kernel's units; None if it is unbounded."""
-    if isinstance(value, Rows):
-        return _rows_length(value, unit)
-    if value is None or (isinstance(value, float) and value == math.inf):
-        return None
-    if isinstance(value, str) and value.strip().lower() == "unbounded":
-        return None
-    return duration(value, unit, "within", zero=closed, closed=closed)
-
-
-def _rows_length(window: Rows, unit: TimeUnit) -> int:
-    """Return a window of rows, whose times must be sequence numbers."""
-    if window.by is not None:
-        raise TidegateError(
-            f"within={quoted(window)} counts the rows of each value of a column, which "
-            "tidegate.constrained_join does; here, leave by out"
-        )
-    if unit.kind != "whole number":
-        raise TidegateError(
-            f"within={quoted(window)} counts rows, so the time columns must be sequence numbers, "
-            f"and they are a {unit.kind}: number the rows in order of time, give that column as "
-            "time, or give within a length of time"
-        )
-    return int(window.n)
 
 
 def halflife_of(
@@ -517,18 +454,6 @@ def _as_json(schedule: Schedule, unit: str = "") -> Any:
     return [[step.start, value] for step, value in zip(schedule, values, strict=True)]
 
 
-def _budget_steps(memory: Any, unit: TimeUnit, kind: pa.DataType) -> tuple[Schedule, bool]:
-    """Return the steps of the budget, and whether they are in bytes."""
-    found = steps_of(memory, "memory", unit, kind, memory_of)
-    units = {step.value[1] for step in found if step.value[0] is not None}
-    if len(units) > 1:
-        raise TidegateError(
-            "a schedule of memory must be in rows throughout or in sizes throughout, not "
-            f"{quoted(memory)}"
-        )
-    return tuple(Step(step.start, step.value[0]) for step in found), True in units
-
-
 def combine_of(combine: Any, importance: Any) -> Combine:
     """Check `combine`, which needs `importance`."""
     if combine is not None and importance is None:
@@ -538,50 +463,6 @@ def combine_of(combine: Any, importance: Any) -> Combine:
         )
     chosen: Combine = one_of("min" if combine is None else combine, COMBINES, "combine")
     return chosen
-
-
-def memory_of(value: Any, *, none: str = "None keeps everything") -> tuple[int | None, bool]:
-    """Read a budget; return its number and whether that counts bytes.
-
-    `none` tells, in error messages, what None would do.
-    """
-    if value is None:
-        return None, False
-    rows = rows_of(value)
-    if rows is not None:
-        return not_too_large(rows, value, none), False
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*", value)
-        if match and len(match[1]) < 100 and match[2].lower() in _SIZES:
-            size = int(Fraction(match[1]) * _SIZES[match[2].lower()])
-            if 0 < size < _ONE_TUPLE:
-                raise TidegateError(
-                    f"memory of {quoted(value)} is less than one row takes with its place in the "
-                    f"indexes; give it {_ONE_TUPLE} B at the least, better some MB, or a number "
-                    "of rows"
-                )
-            if size > 0:
-                return not_too_large(size, value, none), True
-    raise TidegateError(
-        f'memory must be a positive number of rows or a size like "64 MB", not {quoted(value)}'
-        + (none and f"; {none}")
-    )
-
-
-def rows_of(value: Any) -> int | None:
-    """Read a number of rows, such as 300 or "300 rows"; None if it is none, or not positive."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9][0-9_,]{0,99})\s*rows?\s*", value, re.IGNORECASE)
-        value = int(re.sub("[_,]", "", match[1])) if match else None
-    return int(value) if is_whole(value) and value > 0 else None
-
-
-def not_too_large(memory: int, value: Any, none: str = "None keeps everything") -> int:
-    """Refuse a budget larger than the memory of any machine."""
-    if memory >= LARGEST_TIME:
-        said = f"memory is larger than any machine's: {quoted(value)}"
-        raise TidegateError(said + (none and f"; {none}"))
-    return memory
 
 
 def _split(value: Any) -> float | None:

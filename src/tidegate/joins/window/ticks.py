@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.joins.window.held_rows import expire
-from tidegate.joins.window.victims import fetch_group
+from tidegate.joins.window.slices import fetch_group
 from tidegate.kernel.compiling import AHEAD, inlined, prefetch
 from tidegate.kernel.layout import Batch, Core, Rules
 from tidegate.kernel.windows import is_late

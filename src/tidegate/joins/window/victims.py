@@ -1,12 +1,10 @@
-"""The queue of victims: which row is shed next.
+"""The queue of victims where ranks never fall: which row is shed next.
 
 The queue has parts, so that its cost stays flat as the memory grows. `near` holds the lowest ranks,
 sorted. `joiners` holds candidates that became as low later: a heap and, from its other end, a run
 of those that came in order (the line). `far` is unsorted, and is read, in sequence, only when the
-other parts are empty. Ranks that can only rise are updated when they reach the front. For ranks
-that move either way the queue is exact up to `Rules.exact_limit` candidates, by reading them all.
-Above that, all ranks are updated after half as many choices as there are rows, and the first near
-candidate is taken even if it has risen a little.
+other parts are empty. A rank that has risen is updated when it reaches the front, so the first
+candidate is always the lowest one. `slices.py` has the queue for ranks that move either way.
 """
 
 from __future__ import annotations
@@ -15,52 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.joins.window.priorities import as_determined, determine, is_due, keeps
+from tidegate.joins.window.slices import held_in, rank_again
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, prefetch
 from tidegate.kernel.heap import before, drop_top, heapify, put, sift_up
-from tidegate.kernel.layout import (
-    BY_KEY,
-    BY_LIFE,
-    BY_SCORE,
-    BY_TUPLE,
-    FAINTEST,
-    SMALL_HEAP,
-    Core,
-    Rules,
-)
+from tidegate.kernel.layout import BY_KEY, BY_SCORE, BY_TUPLE, SMALL_HEAP, Core, Rules
 from tidegate.kernel.sorting import lowest, sort
-from tidegate.kernel.windows import window_of
-from tidegate.learning.scores import score
 
-#: The smallest number of candidates that are sorted at once, where ranks move.
-_FEW = 32
 #: Parts of the queue: none, `near`, the heap of joiners, the line of joiners.
 _NOWHERE, _IN_ORDER, _IN_HEAP, _IN_LINE = range(4)
-#: How much a rank may rise: this part of the spread of near ranks.
-_SLACK = 0.125
-
-
-@inlined
-def worth(core: Core, rules: Rules, group: int, time: Any) -> float:
-    """Return what a row of a group is worth now, for the kinds that rank groups."""
-    rate = core.groups[group ^ 1].rate
-    if rules.kind == BY_LIFE:
-        window = window_of(rules, group & 1, time)
-        if window != 0:
-            return float((time + window - core.clock[0]) * max(rate, FAINTEST))
-    return float(rate)
 
 
 @inlined
 def of_tuples(rules: Rules) -> bool:
     """Return True if the queue holds rows, not groups."""
-    return rules.kind == BY_TUPLE or rules.kind == BY_SCORE
-
-
-@inlined
-def moves(rules: Rules) -> bool:
-    """Return True if ranks fall as well as rise."""
-    return rules.kind == BY_LIFE or rules.kind == BY_SCORE
+    return rules.kind == BY_TUPLE
 
 
 @inlined
@@ -74,18 +40,7 @@ def rank_of(core: Core, rules: Rules, item: int) -> tuple[float, int]:
     """Return the current rank of a candidate, and the sequence number of its row."""
     if rules.kind == BY_TUPLE:
         return core.slots[item].rank, core.slots[item].seq
-    if rules.kind == BY_SCORE:
-        held = core.slots[item]
-        if keeps(core):
-            return as_determined(core, rules, item), held.seq
-        return (
-            score(core, rules, held.group, held.time, held.rank, held.gain, held.last),
-            held.seq,
-        )
-    if rules.kind == BY_KEY:
-        return core.groups[item ^ 1].rate, core.groups[item].first
-    group = core.groups[item]
-    return worth(core, rules, item, core.slots[group.head].time), group.first
+    return core.groups[item ^ 1].rate, core.groups[item].first
 
 
 @inlined
@@ -112,7 +67,7 @@ def fetch_behind(core: Core, rules: Rules, queue: Array, i: int, n: int) -> None
     """Prefetch what that refers to: of a row its group and the next row, of a group its head."""
     if i < n:
         if of_tuples(rules):
-            fetch_group(core, core.slots[queue[i].item].group)
+            prefetch(core.groups, core.slots[queue[i].item].group)
             prefetch(core.slots, core.slots[queue[i].item].next)
         else:
             prefetch(core.slots, core.groups[queue[i].item].head)
@@ -131,23 +86,6 @@ def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None
     fetch(core, rules, queue, at + AHEAD, n)
     fetch_behind(core, rules, queue, at + AHEAD // 2, n)
     fetch_after(core, rules, queue, at + AHEAD // 4, n)
-
-
-@inlined
-def fetch_group(core: Core, group: int) -> None:
-    """Prefetch a group and the recent arrivals of its key."""
-    prefetch(core.groups, group)
-    if core.recent.shape[0] > 0:
-        prefetch(core.recent, group)
-
-
-@inlined
-def held_in(core: Core, rules: Rules, pool: int) -> int:
-    """Return how many rows a pool holds."""
-    left, right = core.sides[0].held, core.sides[1].held
-    if rules.pools == 2:
-        return int(right if pool == 1 else left)
-    return int(left + right)
 
 
 @inner
@@ -205,8 +143,6 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
     total = core.pools[pool].far
     for i in range(total):
         fetch(core, rules, far, i + AHEAD, total)
-        if moves(rules):
-            fetch_behind(core, rules, far, i + AHEAD // 2, total)
         if alive(core, rules, far[i]):
             item, life = far[i].item, far[i].life
             rank, seq = rank_of(core, rules, item)
@@ -217,17 +153,11 @@ def renew(core: Core, rules: Rules, pool: int) -> None:
 
 @inner
 def refill(core: Core, rules: Rules, pool: int) -> None:
-    """Move the lowest part of `far` to `near`.
-
-    Candidates are compared by their last known ranks: a rank that has risen since is updated when
-    it reaches the front. Only ranks that can also fall are updated here.
-    """
+    """Move the lowest part of `far` to `near`, by last known ranks."""
     own = core.pools[pool]
     near, far = core.near[pool], core.far[pool]
-    if moves(rules):
-        renew(core, rules, pool)
     n = own.far
-    k = min(n, max(_FEW if moves(rules) else SMALL_HEAP, n >> 2))
+    k = min(n, max(SMALL_HEAP, n >> 2))
     lowest(far, n, k, near, core.joiners[pool], core.bounds, core.tally)
     core.edge[pool].rank = np.inf
     if k < n:
@@ -293,20 +223,14 @@ def _is_long(core: Core, pool: int) -> bool:
 
 @inlined
 def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
-    """Add a candidate to the queue.
-
-    Its place must not depend on how many dead candidates are still in the queue, because these are
-    removed at other times after a restart.
-    """
+    """Add a candidate to the queue."""
     own = core.pools[pool]
     near = own.near_to - own.near_from
     joined = own.joiners + own.line_to - own.line_from
     if near + joined + own.far + 1 >= core.far.shape[1]:
         prune(core, rules, pool)
-    if not moves(rules) and own.uses > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
+    if own.uses > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
         spread(core, pool)
-    if rules.kind == BY_SCORE and keeps(core):
-        determine(core, rules, item)
     rank, seq = rank_of(core, rules, item)
     life = 0 if of_tuples(rules) else core.groups[item].life
     if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
@@ -314,39 +238,7 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
         own.far += 1
     else:
         _join(own, core.joiners[pool], rank, seq, item, life)
-        own.uses += not moves(rules)
-
-
-@inner
-def determine_all(core: Core, rules: Rules, pool: int) -> None:
-    """Recompute the priority of all candidates."""
-    spread(core, pool)
-    for i in range(core.pools[pool].far):
-        if alive(core, rules, core.far[pool, i]):
-            determine(core, rules, core.far[pool, i].item)
-    renew(core, rules, pool)
-    core.scalars[0].determined = 1
-
-
-@inner
-def scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
-    """Return the lowest candidate of a small queue whose ranks all move, and its rank."""
-    spread(core, pool)
-    prune(core, rules, pool)
-    best, best_rank, best_seq = -1, np.inf, 0
-    for i in range(core.pools[pool].far):
-        item = core.far[pool, i].item
-        rank, seq = rank_of(core, rules, item)
-        if best < 0 or before(rank, seq, best_rank, best_seq):
-            best, best_rank, best_seq = item, rank, seq
-    return best, best_rank
-
-
-@inlined
-def _slack(core: Core, pool: int, lowest: float) -> float:
-    """Return by how much the first near candidate may have risen and still be taken."""
-    span = core.edge[pool].rank - lowest
-    return _SLACK * span if np.isfinite(span) else 0.0
+        own.uses += 1
 
 
 @inlined
@@ -354,15 +246,6 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """Return the slot with the lowest (rank, sequence number) of a nonempty pool, and its rank."""
     own = core.pools[pool]
     near, joiners = core.near[pool], core.joiners[pool]
-    if rules.kind == BY_SCORE and keeps(core) and is_due(core, rules, pool):
-        determine_all(core, rules, pool)
-    if moves(rules) and held_in(core, rules, pool) <= rules.exact_limit:
-        best, lowest = scan(core, rules, pool)
-        return slot_of(core, rules, best), lowest
-    if moves(rules):
-        own.uses += 1
-        if own.uses > held_in(core, rules, pool) >> 1:
-            spread(core, pool)
     while True:
         place = _lowest_place(core, pool)
         if place == _NOWHERE:
@@ -384,8 +267,7 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
         if rules.kind == BY_TUPLE:
             return int(item), seen
         rank, seq = rank_of(core, rules, item)
-        fallen = moves(rules) and rank <= seen + _slack(core, pool, seen)
-        if seq == known and (rank == seen or fallen):
+        if seq == known and rank == seen:
             return slot_of(core, rules, item), rank
         _take_first(core, rules, pool, place)
         if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
@@ -439,7 +321,9 @@ def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
 @entry_point
 def requeue(core: Core, rules: Rules) -> None:
     """Update all ranks; needed when ranks that otherwise only rise may have fallen."""
-    if rules.kind == BY_KEY or moves(rules):
+    if rules.kind == BY_SCORE:
+        rank_again(core, rules)
+    if rules.kind == BY_KEY:
         for pool in range(rules.pools):
             spread(core, pool)
             renew(core, rules, pool)
