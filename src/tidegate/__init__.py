@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from tidegate.api.cql import cql as cql
     from tidegate.api.estimate import estimate as estimate
     from tidegate.api.join import join as join
+    from tidegate.api.learn import Learned as Learned
+    from tidegate.api.learn import learn as learn
     from tidegate.api.memory_pool import MemoryPool as MemoryPool
     from tidegate.api.optimal import Optimal as Optimal
     from tidegate.api.optimal import optimal as optimal
     from tidegate.api.optimal_star import optimal_star as optimal_star
+    from tidegate.api.profile import profile as profile
     from tidegate.api.repair import repair as repair
     from tidegate.api.result import Result as Result
     from tidegate.api.sample_join import sample_join as sample_join
@@ -34,11 +37,12 @@ if TYPE_CHECKING:
     from tidegate.settings.rows import Rows as Rows
     from tidegate.settings.slow_cpu import SlowCPU as SlowCPU
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: The modules of the public names. Policies are not listed: `tidegate.policies` finds them.
 _HOMES = {
     "CA": "joins.constrained.constraints",
+    "Learned": "api.learn",
     "MemoryPool": "api.memory_pool",
     "Monitor": "joins.constrained.constraints",
     "OAC": "joins.constrained.constraints",
@@ -55,8 +59,10 @@ _HOMES = {
     "cql": "api.cql",
     "estimate": "api.estimate",
     "join": "api.join",
+    "learn": "api.learn",
     "optimal": "api.optimal",
     "optimal_star": "api.optimal_star",
+    "profile": "api.profile",
     "repair": "api.repair",
     "sample_join": "api.sample_join",
     "star_join": "api.star_join",
@@ -96,6 +102,5 @@ def __dir__() -> list[str]:
 
 
 # Import the package now, because a later import would replace the function of the same name.
-for _name in ("optimal",):
-    importlib.import_module(f"tidegate.{_name}")
-    del globals()[_name]
+importlib.import_module("tidegate.optimal")
+del globals()["optimal"]

@@ -11,8 +11,9 @@ import pyarrow as pa
 from tidegate.engine.base import Engine
 from tidegate.errors import TidegateError
 from tidegate.joins.window.job import WindowJob
-from tidegate.joins.window.spec import WindowJoin, window_join
+from tidegate.joins.window.spec import SHED_WHEN, WindowJoin, window_join
 from tidegate.policies import Policy, policy_of
+from tidegate.settings.types import ShedWhen
 
 #: The streams' ticks and keys, the window, and a memory for a quarter of the rows in the windows.
 _TICKS, _KEYS, _WINDOW, _MEMORY = 240, 12, 20, 10
@@ -55,7 +56,7 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
     streams = _streams(seed)
     exact = _exact(streams)
     for weighed in (False, True):
-        for shed_when in ("after-probe", "before-probe", "before-arrival"):
+        for shed_when in SHED_WHEN:
             spec = _spec(chosen, shed_when, weighed, _MEMORY)
             whole = _run(spec, streams, [_TICKS])
             _require(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
@@ -87,7 +88,7 @@ def _streams(seed: int) -> Streams:
     return sides[0], sides[1]
 
 
-def _spec(policy: Policy, shed_when: str, weighed: bool, memory: int) -> WindowJoin:
+def _spec(policy: Policy, shed_when: ShedWhen, weighed: bool, memory: int) -> WindowJoin:
     return window_join(
         _SCHEMA,
         _SCHEMA,

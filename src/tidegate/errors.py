@@ -1,6 +1,8 @@
-"""The exception that tidegate raises for bad input."""
+"""The exception that tidegate raises for bad input and for packages that are not installed."""
 
 from __future__ import annotations
+
+import importlib.util
 
 #: Limits of a message, so that it fits on one screen.
 _LETTERS, _LINES = 1_800, 22
@@ -42,3 +44,20 @@ def _few_lines(text: str) -> str:
     half = _LINES // 2
     note = f"[... {len(lines) - 2 * half + 1:,} lines ...]"
     return "\n".join([*lines[:half], note, *lines[len(lines) - half + 1 :]])
+
+
+def installed(package: str) -> bool:
+    """Return True if a package can be imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # its parent is missing, or something else has its name
+        return False
+
+
+def require(package: str, extra: str, use: str) -> None:
+    """Raise an error that names the extra to install, if a package that is needed is missing."""
+    if not installed(package):
+        raise TidegateError(
+            f"{use} needs the package {package}, which is not installed: "
+            f"pip install 'tidegate[{extra}]'"
+        )

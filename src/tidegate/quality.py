@@ -142,6 +142,8 @@ def overlap(x: Rows, y: Rows) -> float:
 def importance(results: pa.Table, columns: str | tuple[str, str], *, combine: str = "min") -> float:
     """Return the total importance of a result (paper 5, iJoin's measure of quality).
 
+    A null or NaN counts as 0. The importance of no rows is 0.
+
     Parameters
     ----------
     results
@@ -151,8 +153,6 @@ def importance(results: pa.Table, columns: str | tuple[str, str], *, combine: st
         the left and of the right row.
     combine
         How a pair becomes the importance of the result: "min" (iJoin's), "max", "sum", "product".
-
-    A null or NaN counts as 0. The importance of no rows is 0.
     """
     if combine not in COMBINE:
         listed = ", ".join(f'"{name}"' for name in COMBINE)

@@ -59,6 +59,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"constraints": tg.RIDS("S1 -> S2", within="5 s")}, ["must be a number", "'5 s'"]),
     ({"constraints": tg.RIDS("S1 -> S2", within=-1)}, ["must not be negative", "-1"]),
     ({"constraints": [tg.CA("S1.a", k=1), tg.CA("S1.a", k=2)]}, ["given twice"]),
+    ({"constraints": "automatic"}, ['"auto" for all that the joins allow', "'automatic'"]),
+    ({"eliminate": False, "constraints": "auto"}, ["leave out eliminate=False"]),
     ({"monitor": 5}, ["tg.Monitor(", "not 5"]),
     ({"choose": "yes"}, ["choose must be True or False"]),
     ({"eliminate": False, "constraints": tg.CA("S1.a", k=1)}, ["leave out eliminate=False"]),
@@ -90,6 +92,7 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
         (lambda: tg.Monitor(c=0.5), "at least 1"),
         (lambda: tg.Monitor(p=2), "between 0 and 1"),
         (lambda: tg.Monitor(window=0), "a positive number of rows"),
+        (lambda: tg.Monitor(on_rise=cast(Any, "fall")), '"raise" .* or "suspend" .*\'fall\''),
     ],
 )
 def test_bad_constraints(make: Any, words: str) -> None:

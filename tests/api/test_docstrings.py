@@ -37,6 +37,7 @@ def test_signatures_list_every_keyword() -> None:
         tg.constrained_join: (keywords.SparkConstrainedJoin, keywords.LocalConstrainedJoin),
         tg.cql: (keywords.SparkCql, keywords.LocalCql),
         tg.repair: (keywords.SparkRepair, keywords.LocalRepair),
+        tg.profile: (keywords.Profile,),
         tg.truncated_join: (keywords.SparkTruncatedJoin, keywords.LocalTruncatedJoin),
     }
     for call, sets in calls.items():

@@ -111,6 +111,7 @@ def test_inputs_are_of_one_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.proves(MemoryPool="local refused")
 def test_settings_of_the_other_kind_are_refused(name: str) -> None:
     call = CALLS[name]
     wrong: dict[str, str] = {}
@@ -164,3 +165,20 @@ def test_a_folder_is_for_spark_and_a_result_for_local_data() -> None:
         tg.repair([TABLE, TABLE], TABLE, time="t")
     with pytest.raises(tg.TidegateError, match="found in this process"):
         tg.optimal_star([Frame(), Frame()], Frame(), **STAR)  # type: ignore[list-item, arg-type]
+
+
+def test_columns_without_values_take_the_type_of_the_other_side() -> None:
+    """A pandas frame that a filter has emptied has lost the types of its columns of objects."""
+    rows = pd.DataFrame({"k": ["a", "b"], "t": [1, 2]})
+    settings: dict[str, Any] = {"on": "k", "time": "t", "within": 5}
+    assert tg.join(rows, rows, **settings).results == 2
+    for empty in (rows[rows.t > 9], pd.DataFrame({"k": [], "t": []})):
+        assert tg.join(empty, rows, **settings).results == 0
+        assert tg.join(rows, empty, **settings, memory=1).counters["arrived"] == 2
+        assert tg.join(empty, empty, **settings).results == 0
+        assert tg.sample_join(empty, rows, **settings, memory=5).results == 0
+    none = pa.table({"k": pa.nulls(2), "t": [1, 2]})
+    nulls = tg.join(none, rows, **settings)
+    assert (nulls.results, nulls.counters["null_keys"]) == (0, 2)
+    with pytest.raises(tg.TidegateError, match="key columns must have one type"):
+        tg.join(rows.assign(k=[1, 2]), rows, **settings)

@@ -93,6 +93,7 @@ def test_row_order_does_not_matter() -> None:
         assert rows(one.table) == rows(other.table)
 
 
+@pytest.mark.proves(join="local")
 def test_pandas_and_arrow_give_the_same() -> None:
     left, right = zipf(200, domain=10, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 20, "memory": 10}

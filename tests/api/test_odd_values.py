@@ -99,6 +99,7 @@ TWO = {"a": SCHEMA, "b": OTHER}
 QUERY = "Select A.k From A [Rows 5], B [Rows 5] Where A.k = B.j"
 
 ROWS = pa.table({"k": [1], "t": [1], "x": [0.5], "s": ["a"]}, schema=SCHEMA)
+LATER = pa.table({"k": [1], "t": [9], "x": [0.5], "s": ["a"]}, schema=SCHEMA)
 OTHERS = pa.table({"j": [1], "t": [1], "x": [0.5]}, schema=OTHER)
 LINKS = pa.table({"k": [1], "j": [1], "b": [0], "e": [9]}, schema=FACTS)
 JOIN: dict[str, Any] = {"on": "k", "time": "t", "within": 5}
@@ -173,6 +174,11 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
         tg.join,
         JOIN | {"left": ROWS, "right": ROWS},
     ),
+    "learn": (
+        lambda **s: tg.learn(s.pop("left"), s.pop("right"), **s),
+        tg.learn,
+        JOIN | {"left": ROWS, "right": pa.concat_tables([ROWS, LATER])},
+    ),
     "local star join": (
         lambda **s: tg.star_join(s.pop("streams"), s.pop("relation"), **s),
         tg.star_join,
@@ -181,6 +187,11 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
     "local constrained join": (
         lambda **s: tg.constrained_join(s.pop("streams"), **s),
         tg.constrained_join,
+        CONSTRAINED | {"streams": {"a": ROWS, "b": OTHERS}},
+    ),
+    "profile": (
+        lambda **s: tg.profile(s.pop("streams"), **s),
+        tg.profile,
         CONSTRAINED | {"streams": {"a": ROWS, "b": OTHERS}},
     ),
     "local truncated join": (

@@ -76,6 +76,7 @@ def test_an_importance_must_be_finite() -> None:
         tg.optimal(weighed, weighed, **JOIN, importance="i")
 
 
+@pytest.mark.proves(optimal="classic batch, classic stream refused")
 def test_streaming_frames_are_refused_and_batch_ones_are_not(spark: SparkSession) -> None:
     rate = spark.readStream.format("rate").load().withColumnRenamed("value", "k")
     with pytest.raises(tg.TidegateError, match="left input is a streaming DataFrame"):
@@ -88,6 +89,7 @@ def test_streaming_frames_are_refused_and_batch_ones_are_not(spark: SparkSession
         tg.optimal(loose, loose, **JOIN)
 
 
+@pytest.mark.proves(optimal="local")
 def test_pandas_timestamps_and_rows_that_never_join() -> None:
     def minutes(values: list[int | None]) -> list[Any]:
         start = pd.Timestamp("2024-01-01")

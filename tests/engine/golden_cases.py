@@ -110,7 +110,10 @@ CASES = (
     _sampled("sampled-pps-bytes", method="pps", memory="16 KB"),
     _sampled("sampled-age", method="uniform", model=("Age", {}), rows=40),
     _sampled("sampled-budget", budget=10),
+    # The records of `star-auto` and `star-changes` have arrival counts only, as `Auto` learned
+    # nothing else when they were stored. `star-auto-learned` has all that it learns now.
     _star("star-auto", changing=False, policy="auto"),
+    _star("star-auto-learned", changing=False, policy="auto"),
     _star("star-fifo", changing=False, policy="fifo", clocks=True),
     _star("star-importance", changing=False, policy="simpprob", importance="w", combine="sum"),
     _star("star-changes", changing=True, policy="auto"),
@@ -120,7 +123,7 @@ CASES = (
     _constrained(
         "constrained-found",
         constraints=_FOUND,
-        monitor=("Monitor", {"window": 8, "p": 0.25}),
+        monitor=("Monitor", {"window": 8, "p": 0.25, "on_rise": "suspend"}),
         lag=0,
     ),
     _constrained("constrained-archived", constraints=_CONSTRAINTS, archive=True),

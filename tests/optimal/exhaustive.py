@@ -1,6 +1,6 @@
 """Find the optimum by brute force: try every choice of rows to keep at every tick.
 
-It shares no code with `tidegate.optimal` and follows the rules of `docs/how_it_works.md` sentence
+It shares no code with `tidegate.optimal` and follows the rules of `docs/concepts` sentence
 by sentence. The number of choices doubles with every row, so inputs must be very small.
 """
 

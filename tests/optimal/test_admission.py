@@ -1,4 +1,4 @@
-"""`before-arrival` for larger inputs: plan and bound hold, and are near each other."""
+"""`before-arrival` for larger inputs: plan and bound hold, and are close to each other."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ JOIN: dict[str, Any] = {"on": "key", "time": "time", "shed_when": "before-arriva
         (40, "shared", 400),
     ],
 )
-def test_a_crowd_at_one_time(memory: int, split: Any, best: int) -> None:
+def test_many_rows_of_one_key_at_one_time(memory: int, split: Any, best: int) -> None:
     """Twenty rows of one key on each side: a times b results with a + b rows in memory."""
     crowd = pa.table({"key": [1] * 20, "time": [0] * 20})
     found = tg.optimal(crowd, crowd, **JOIN, within=5, memory=memory, split=split)
     assert found.results == found.upper_bound == found.table.num_rows == best
 
 
-def test_a_crowd_of_several_keys_and_worths() -> None:
+def test_many_rows_of_several_keys_at_one_time() -> None:
     keys = [i // 5 for i in range(60)]
     worth = [float(1 + key) for key in keys]
     crowd = pa.table({"key": keys, "time": [0] * 60, "i": worth})
@@ -58,7 +58,7 @@ def test_a_crowd_of_several_keys_and_worths() -> None:
         (20, 4.0, 5, 6, "shared", 0.5),
     ],
 )
-def test_plan_and_bound_are_near(
+def test_plan_and_bound_are_close(
     ticks: int, rate: float, window: int, memory: int, split: Any, above: float
 ) -> None:
     streams = zipf(ticks, domain=8, skew=1.0, rate=rate, seed=2)
@@ -72,7 +72,7 @@ def test_plan_and_bound_are_near(
 
 
 @pytest.mark.parametrize("crowded", [False, True])
-def test_against_trying_everything(monkeypatch: pytest.MonkeyPatch, crowded: bool) -> None:
+def test_plan_and_bound_match_brute_force(monkeypatch: pytest.MonkeyPatch, crowded: bool) -> None:
     monkeypatch.setattr(shedding, "MOST_PAIRS", -1)
     value = optimum = 0.0
     for seed in range(80):

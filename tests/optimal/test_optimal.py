@@ -144,7 +144,7 @@ def check(case: Case) -> tg.Optimal:
     return found
 
 
-def test_figure_3_of_paper_1() -> None:
+def test_the_example_of_figure_3_of_paper_1() -> None:
     r = pa.table({"k": [1, 1, 1, 3, 2], "t": range(5)})
     s = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
     join: dict[str, Any] = {"on": "k", "time": "t", "within": 3}
@@ -155,14 +155,16 @@ def test_figure_3_of_paper_1() -> None:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_random_cases(part: int) -> None:
+def test_random_cases_match_brute_force(part: int) -> None:
     for seed in range(100 * part, 100 * part + 100):
         check(random_case(seed))
 
 
 @pytest.mark.parametrize("split", list(SPLITS))
 @pytest.mark.parametrize("shed_when", SHED_WHEN[:2])
-def test_splits_and_shed_when(split: float | None, shed_when: str) -> None:
+def test_splits_and_times_of_shedding_match_brute_force(
+    split: float | None, shed_when: str
+) -> None:
     for seed in range(30):
         case = random_case(1_000 + seed, split=split, shed_when=shed_when)
         case.memory = [(t, max(m, 2)) for t, m in case.memory]
@@ -172,23 +174,23 @@ def test_splits_and_shed_when(split: float | None, shed_when: str) -> None:
 @pytest.mark.parametrize(
     "option", ["weighted", "filtered", "memory_changes", "window_changes", "warmed_up"]
 )
-def test_options(option: str) -> None:
+def test_options_match_brute_force(option: str) -> None:
     for seed in range(60):
         check(random_case(2_000 + seed, **{option: True}))
 
 
 @pytest.mark.parametrize("combine", ["min", "max", "sum", "product"])
-def test_importance(combine: str) -> None:
+def test_importance_matches_brute_force(combine: str) -> None:
     for seed in range(25):
         check(random_case(3_000 + seed, combine=combine))
 
 
-def test_many_arrivals_at_one_time() -> None:
+def test_many_arrivals_at_one_time_match_brute_force() -> None:
     for seed in range(60):
         check(random_case(4_000 + seed, crowded=True))
 
 
-def test_a_predicate_alone() -> None:
+def test_a_condition_without_a_key_matches_brute_force() -> None:
     for seed in range(60):
         case = random_case(9_000 + seed, filtered=True)
         case.rows = [replace(row, key=0) for row in case.rows]
@@ -197,7 +199,7 @@ def test_a_predicate_alone() -> None:
         assert tg.optimal(*tables(case.rows), **join).importance == found.importance
 
 
-def test_unbounded_windows() -> None:
+def test_unbounded_windows_match_brute_force() -> None:
     for seed in range(60):
         check(random_case(5_000 + seed, within=([(0, math.inf)], [(0, math.inf)])))
 
@@ -207,7 +209,7 @@ def test_small_cases_of_before_arrival_are_exact() -> None:
         check(random_case(6_000 + seed, shed_when="before-arrival"))
 
 
-def test_the_plan_on_the_engine() -> None:
+def test_the_engine_carries_out_the_plan() -> None:
     for seed in range(150):
         case = random_case(8_000 + seed, warmed_up=False, filtered=False)
         given_tables, join = tables(case.rows), settings(case)
@@ -229,7 +231,7 @@ def test_the_plan_on_the_engine() -> None:
     shed_when=st.sampled_from(SHED_WHEN),
     rate=st.sampled_from([0.5, 1.0, 3.0]),
 )
-def test_no_policy_is_better(
+def test_no_policy_beats_the_optimum(
     seed: int, policy: str, memory: int, split: Any, shed_when: Any, rate: float
 ) -> None:
     streams = zipf(100, domain=8, skew=1.0, rate=rate, seed=seed)

@@ -44,7 +44,8 @@ def earned(table: pa.Table) -> tuple[float, float, float]:
     return gains[0], gains[1], gains[2]
 
 
-def test_the_example_of_the_paper() -> None:
+@pytest.mark.proves(optimal_star="local")
+def test_the_example_of_paper_4() -> None:
     streams = {"r": R, "s": S}
     exact = tg.star_join(streams, F, **EXAMPLE, importance="w")
     assert (exact.results, exact.importance) == (15, 43)
@@ -128,7 +129,7 @@ def together(
     )
 
 
-tuples = st.lists(
+sides = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 2), st.sampled_from([1.0, 2.0, 3.5])), max_size=7
 )
 facts_of = st.dictionaries(
@@ -138,8 +139,8 @@ facts_of = st.dictionaries(
 )
 
 
-@given(tuples, tuples, facts_of, st.integers(1, 5), st.integers(1, 2), st.booleans())
-def test_the_flow_is_the_state_graph(
+@given(sides, sides, facts_of, st.integers(1, 5), st.integers(1, 2), st.booleans())
+def test_the_flow_matches_the_state_graph(
     r: list[tuple[int, int, float]],
     s: list[tuple[int, int, float]],
     active: dict[tuple[int, int], tuple[int, int]],
@@ -225,7 +226,7 @@ def test_no_policy_passes_the_optimum(shed_when: str) -> None:
     assert found["auto"] > 0.6 * best.importance
 
 
-def test_what_ossj_refuses() -> None:
+def test_unsuitable_settings_are_refused() -> None:
     settings = {**EXAMPLE, **HALVES}
     with pytest.raises(TidegateError, match="takes no policy; leave it out"):
         tg.optimal_star({"r": R, "s": S}, F, **settings, policy="simp")  # type: ignore[call-arg]

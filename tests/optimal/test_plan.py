@@ -45,7 +45,7 @@ def random_chains(seed: int, ticks: int, groups: int) -> Chains:
     )
 
 
-def by_tuple(chains: Chains) -> int:
+def by_row(chains: Chains) -> int:
     """Return the optimum by OR-tools, with one chain for every single member over all ticks."""
     solver = min_cost_flow.SimpleMinCostFlow()
     ticks = len(chains.memory)
@@ -89,11 +89,11 @@ def check_places(chains: Chains, until: NDArray[np.int64]) -> int:
 
 
 @pytest.mark.parametrize(("ticks", "groups"), [(6, 3), (12, 8), (30, 20)])
-def test_another_solver_finds_the_same(ticks: int, groups: int) -> None:
+def test_another_solver_finds_the_same_optimum(ticks: int, groups: int) -> None:
     for seed in range(100):
         chains = random_chains(seed, ticks, groups)
         plan = best_plan(chains)
-        assert plan.value == plan.bound == by_tuple(chains)
+        assert plan.value == plan.bound == by_row(chains)
         assert plan.value == check_places(chains, plan.until)
 
 

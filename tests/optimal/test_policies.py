@@ -38,18 +38,18 @@ def compare(name: str, **settings: Any) -> None:
         assert all(found.results == found.importance for found in online.values())
 
 
-def test_the_flights_are_all_that_is_left_out() -> None:
+def test_only_the_flights_are_left_out() -> None:
     assert len(DATA) - len(MADE) == 2
     assert len(POLICIES) > 10
 
 
 @pytest.mark.parametrize("split", ["shared", "fixed"])
 @pytest.mark.parametrize("name", MADE)
-def test_no_policy_is_better(name: str, split: str) -> None:
+def test_no_policy_beats_the_optimum(name: str, split: str) -> None:
     compare(name, split=split)
 
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 @pytest.mark.parametrize("name", ["Zipf(1)", "importance"])
-def test_no_policy_is_better_with_another_shed_when(name: str, shed_when: str) -> None:
+def test_no_policy_beats_the_optimum_with_another_shed_when(name: str, shed_when: str) -> None:
     compare(name, shed_when=shed_when)

@@ -103,7 +103,7 @@ def test_no_other_division_has_a_larger_sum(joins: list[tuple[Curve, float]], me
 
 
 @given(recalls(), st.floats(0, 1), st.floats(0, 80))
-def test_a_curve_and_its_inverse(curve: Curve, quality: float, memory: float) -> None:
+def test_a_curve_matches_its_inverse(curve: Curve, quality: float, memory: float) -> None:
     least = curve.memory_for(quality)
     if math.isfinite(least):
         assert curve.at(least) >= quality - 1e-9
@@ -115,7 +115,7 @@ def test_a_curve_and_its_inverse(curve: Curve, quality: float, memory: float) ->
 
 
 @given(errors(), st.floats(0.05, 2), st.floats(0.1, 80))
-def test_an_error_and_its_inverse(curve: Curve, quality: float, memory: float) -> None:
+def test_an_error_matches_its_inverse(curve: Curve, quality: float, memory: float) -> None:
     least = curve.memory_for(quality)
     if math.isfinite(least):
         assert curve.at(least) <= quality + 1e-9
@@ -126,7 +126,7 @@ def test_an_error_and_its_inverse(curve: Curve, quality: float, memory: float) -
     st.lists(st.tuples(st.floats(0, 50), st.integers(1, 3)), min_size=1, max_size=5),
     st.integers(0, 100),
 )
-def test_whole_shares_are_near_and_never_too_much(
+def test_whole_shares_are_close_and_never_add_up_to_too_much(
     parts: list[tuple[float, int]], spare: int
 ) -> None:
     least = [n for _, n in parts]
@@ -180,7 +180,7 @@ def test_the_error_of_a_sample_follows_its_fraction() -> None:
     assert curve.results == 400
 
 
-def test_what_cannot_be_divided() -> None:
+def test_impossible_divisions_are_refused() -> None:
     curve = of_points([10], [0.5])
     for weight in (0, -1.0, math.inf, math.nan, True, "much"):
         with pytest.raises(tg.TidegateError, match="a weight must be a number above 0"):

@@ -1,4 +1,4 @@
-"""However updates and reports are delayed, joins together never hold more than the memory."""
+"""Joins together never hold more than the memory, however late updates and reports are."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_rebuilt_join_keeps_its_account() -> None:
         ledger.renew("a", 2, 1.0, 6)
 
 
-def test_joins_that_are_refused() -> None:
+def test_unsuitable_joins_are_refused() -> None:
     ledger = AllocationLedger(5)
     ledger.open("a", 2, 1.0, 2)
     with pytest.raises(tg.TidegateError, match='has a join "a" already; each needs a name'):

@@ -143,7 +143,7 @@ def test_a_smaller_budget_sheds_at_once_and_a_larger_one_fills_later() -> None:
     assert engine.take_counters()["held"] == 8
 
 
-def test_budgets_in_bytes() -> None:
+def test_an_engine_never_exceeds_a_budget_in_bytes() -> None:
     spec = spec_of(within=1000, memory="64 kB")
     engine = WindowEngine(spec)
     for inputs in feeds_of(spec, uniform(200, domain=20, seed=1), 2):
@@ -373,7 +373,7 @@ def test_a_pooled_engine_applies_the_latest_update_and_reports() -> None:
     assert (again.take_counters()["allowed"], json.loads(again.report())["number"]) == (5, 2)
 
 
-def test_joins_that_cannot_be_copied() -> None:
+def test_joins_that_cannot_be_copied_are_refused() -> None:
     with pytest.raises(tg.TidegateError, match="window never ends cannot be foreseen"):
         WindowCopies(spec_of(within="unbounded", memory=5))
     with pytest.raises(tg.TidegateError, match='frequencies="sketch" takes a part of a size'):

@@ -120,7 +120,7 @@ def test_joins_stars_and_samples_share_one_memory(tmp_path: Path) -> None:
     assert "of a count over a window" in str(pool.explain())
 
 
-def test_weights_and_sums(tmp_path: Path) -> None:
+def test_weights_and_objectives_change_the_shares(tmp_path: Path) -> None:
     """More weight means more recall. With objective="sum", the join with more results gets all."""
     recalls: dict[str, list[float | None]] = {}
     for objective in ("min", "sum"):
@@ -328,7 +328,7 @@ def test_shards_whose_keys_are_worth_more_get_more() -> None:
     assert found.adapted > found.equal
 
 
-def test_explain(tmp_path: Path) -> None:
+def test_explain_shows_the_shares(tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "pool")
     run = PooledRun(pool)
     spec, feeds = turning(1.0, 1.0)
@@ -356,7 +356,7 @@ def test_explain(tmp_path: Path) -> None:
         assert (tmp_path / "pool.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bad_settings(tmp_path: Path) -> None:
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
     bad: tuple[tuple[dict[str, Any], str], ...] = (
         ({"memory": None}, "a pool needs memory"),
         ({"memory": 0}, "memory must be a positive number of rows"),
@@ -388,7 +388,7 @@ def test_bad_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', '{"number": 1, "sha', "[]"])
-def test_a_folder_with_files_of_others(tmp_path: Path, content: str) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "2020.json").write_text(content)
     with pytest.raises(tg.TidegateError, match="2020.json' is no budget update of a pool"):

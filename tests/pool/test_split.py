@@ -64,7 +64,7 @@ sides = st.one_of(
 )
 
 
-def test_the_papers_examples() -> None:
+def test_the_examples_of_paper_2() -> None:
     first = by_age([1, 1, 2, 1], 1, 4)
     assert [first.results(cells) for cells in range(6)] == pytest.approx([0, 4 / 3, 8 / 3, 4, 5, 5])
     assert by_age([3, 0, 2], 1, 3).results(2) == pytest.approx(4)
@@ -145,7 +145,9 @@ ZIPF = [
 
 @pytest.mark.parametrize("shape", ZIPF)
 @pytest.mark.parametrize("within", [(60, 60), (90, 30)])
-def test_split_and_recall_on_zipf(shape: dict[str, Any], within: tuple[int, int]) -> None:
+def test_split_and_recall_are_as_predicted_on_zipf_keys(
+    shape: dict[str, Any], within: tuple[int, int]
+) -> None:
     tables = zipf(3_000, domain=50, seed=3, **shape)
     policy = tg.Prob("whole")
     exact = measured(tables, within=within)
@@ -177,7 +179,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.8])
-def test_recall_on_auctions(shape: str, part: float) -> None:
+def test_recall_is_as_predicted_on_auctions(shape: str, part: float) -> None:
     """One side earns all results (section 6.2.2), so the other gets one row."""
     tables = auctions(3_000, life=timedelta(minutes=100), every=timedelta(seconds=20), shape=shape)
     buckets = [SHAPES[shape](k + 0.5, 20) for k in range(20)]
@@ -214,7 +216,7 @@ def two_ways(first: list[int], second: list[int], units: int) -> tuple[pa.Table,
 
 
 @pytest.mark.parametrize("memory", [60, 120, 240])
-def test_split_and_recall_by_age_on_both_sides(memory: int) -> None:
+def test_split_and_recall_are_as_predicted_by_age(memory: int) -> None:
     first, second, units = [0, 1, 1, 3, 3, 1], [3, 2, 1, 1, 0, 0, 0, 0], 2_000
     left, right = two_ways(first, second, units)
     rates = (1 + sum(second) / 2, 0.5 + sum(first))
@@ -239,7 +241,7 @@ TABLE = pa.table({"key": [1, 1, 2], "time": [1, 2, 3]})
 GOOD: dict[str, Any] = {"on": "key", "time": "time", "within": 5, "split": "predicted"}
 
 
-def test_a_table_says_how_many_arrive_in_a_unit_of_time() -> None:
+def test_a_table_has_arrivals_per_unit_of_time() -> None:
     tables = zipf(1_000, domain=20, skew=(1.0, 0.0), rate=(1.0, 2.0), seed=1)
     counts = [np.bincount(table["key"].to_numpy(), minlength=20) for table in tables]
     given = {"key": np.arange(20), "left": counts[0] / 999, "right": counts[1] / 999}
@@ -267,7 +269,7 @@ def test_empty_streams_and_single_ticks_are_split_in_half() -> None:
         assert found.counters["held_left"] == min(len(table), 2)
 
 
-def test_without_a_bound_nothing_is_predicted() -> None:
+def test_without_a_budget_nothing_is_predicted() -> None:
     assert tg.join(TABLE, TABLE, **GOOD).results == 5
 
 
@@ -283,7 +285,7 @@ def test_without_a_bound_nothing_is_predicted() -> None:
         ({"policy": tg.Prob("whole"), "memory": 1}, "at least 2 rows"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(changed: dict[str, Any], said: str) -> None:
+def test_splits_that_cannot_be_predicted_are_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(tg.TidegateError, match=said):
         tg.join(TABLE, TABLE, **GOOD | {"memory": 4} | changed)
 

@@ -201,6 +201,7 @@ def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
 
 @ends_processes
 @pytest.mark.skipif(compat.VERSION < (4, 1), reason="Connect has no stateful operator")
+@pytest.mark.proves(join="Connect stream, Connect batch")
 def test_a_connect_session_gives_what_a_classic_one_gives(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:
@@ -233,6 +234,10 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
 
 
 @ends_processes
+@pytest.mark.proves(
+    truncated_join="Connect batch, Connect stream refused",
+    optimal="Connect batch, Connect stream refused",
+)
 def test_calls_on_whole_inputs_give_what_local_ones_give(
     spark: SparkSession, tmp_path: Path, port: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def tables() -> dict[str, pa.Table]:
     return packets()
 
 
+@pytest.mark.proves(constrained_join="classic batch, local")
 def test_batch_frames_give_sparks_own_join(
     spark: SparkSession, tables: dict[str, pa.Table]
 ) -> None:
@@ -106,6 +108,7 @@ def test_batch_frames_give_sparks_own_join(
     assert bag(tg.constrained_join(tables, **settings()).table) == expected
 
 
+@pytest.mark.proves(constrained_join="classic stream")
 def test_a_stream_goes_on_from_its_checkpoint_and_holds_little(
     spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_violated_join_is_reported(spark: SparkSession, tables: dict[str, pa.T
     assert not bag(found.table) - bag(native(spark, twice).toArrow())
 
 
+@pytest.mark.proves(cql="classic stream, local")
 def test_a_query_as_text_gives_on_a_stream_what_it_gives_on_tables(
     spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
 ) -> None:
@@ -176,3 +180,56 @@ def test_a_query_as_text_gives_on_a_stream_what_it_gives_on_tables(
     local = tg.cql(text, tables, **more)
     assert local.results > 50
     assert bag(delivered(spark, tmp_path)) == bag(local.table)
+
+
+def test_gauges_by_stream_and_constraint_reach_observed_metrics(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    written(tables, tmp_path, 3, slice(0, 3))
+    monitor = tg.Monitor(window=40)
+    more = settings(constraints="auto", monitor=monitor)
+    query = start(tg.constrained_join(streams(spark, tmp_path), **more), tmp_path)
+    last = counters(query)[-1]
+    assert sum(last[f"held of {name}"] for name in NAMES) == last["held"]
+    ks = {name: value for name, value in last.items() if name.startswith("k of ")}
+    assert set(ks) >= {f'k of RIDS("{join}")' for join in ("B -> C", "O -> B", "C -> B", "B -> O")}
+    assert all(k is None or 0 <= k <= WINDOW for k in ks.values())
+    assert any(k is not None for k in ks.values())
+    uses = [value for name, value in last.items() if name.startswith("use of ")]
+    assert len(uses) == len(ks)
+    assert all(0 <= use <= 1 for use in uses)
+    assert 0 <= last["missed_low"] <= last["missed_high"]
+    latest = [p for p in query.recentProgress if p["numInputRows"]][-1]
+    [raw] = latest["observedMetrics"].values()
+    reports = [json.loads(line) for line in raw["report"].splitlines()]
+    assert len(reports) == last["shards"]
+    assert all(set(report["blocked"]) == set(NAMES) for report in reports)
+
+
+def test_no_upper_bound_is_null_in_observed_metrics(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    """Constraints with a given k and no monitor: nothing is sampled."""
+    written(tables, tmp_path, 2, slice(0, 2))
+    query = start(tg.constrained_join(streams(spark, tmp_path), **settings()), tmp_path)
+    last: dict[str, Any] = {**counters(query)[-1]}
+    assert last["missed_low"] == 0
+    assert last["missed_high"] is None
+    assert last['k of RIDS("C -> B")'] == 30
+    assert last['use of RIDS("C -> B")'] == 1
+
+
+@pytest.mark.proves(profile="classic batch, classic stream refused")
+def test_a_profile_takes_batch_frames_and_no_streaming_ones(
+    spark: SparkSession, tables: dict[str, pa.Table], tmp_path: Path
+) -> None:
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    asked: dict[str, Any] = {
+        "joins": ["C.pid = B.pid", "B.pid = O.pid"],
+        "time": "ts",
+        "within": WINDOW,
+    }
+    assert str(tg.profile(frames, **asked)) == str(tg.profile(tables, **asked))
+    written(tables, tmp_path, 2, slice(0, 2))
+    with pytest.raises(tg.TidegateError, match="is a streaming DataFrame"):
+        tg.profile(streams(spark, tmp_path), **asked)

@@ -378,6 +378,7 @@ def test_a_killed_star_join_restores_its_relation(spark: SparkSession, killed: K
 
 
 @ends_processes
+@pytest.mark.proves(estimate="classic stream")
 def test_estimates_of_a_killed_sample_are_those_of_an_undisturbed_one(
     spark: SparkSession, killed: Killed
 ) -> None:

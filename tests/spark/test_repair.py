@@ -25,6 +25,7 @@ def shed(tmp_path: Path) -> pa.Table:
     return pq.read_table(tmp_path / "shed")
 
 
+@pytest.mark.proves(repair="classic batch, local, classic stream refused")
 def test_delivered_plus_repaired_results_are_the_exact_result(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_delivered_plus_repaired_results_are_the_exact_result(
         tg.constrained_join(frames, joins=JOINS, time="ts", eliminate=False, shed_to="x")
 
 
+@pytest.mark.proves(cql="classic batch")
 def test_a_query_as_text_is_repaired_by_its_text(spark: SparkSession, tmp_path: Path) -> None:
     tables = packets()
     frames = {name: spark.createDataFrame(table) for name, table in tables.items()}

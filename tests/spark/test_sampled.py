@@ -56,6 +56,7 @@ def rounded(table: pa.Table) -> list[dict[str, Any]]:
     ],
     ids=["uniform", "pps", "cluster", "fraction"],
 )
+@pytest.mark.proves(sample_join="classic stream, classic batch, local")
 def test_a_sample_is_the_local_one(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_sample_is_the_local_one(
         assert 10 < max(count["held"] for count in counts) <= 30
 
 
+@pytest.mark.proves(estimate="classic batch, local")
 def test_estimates_of_a_batch_with_groups_never_sampled(spark: SparkSession) -> None:
     left, right = streams(200)
     local = tg.sample_join(left, right, **JOIN, fraction=0.2, method="cluster")

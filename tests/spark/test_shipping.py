@@ -102,7 +102,7 @@ from tidegate.settings.columns import hash_columns
 print(hash_columns([pa.array([7])], 1))
 """
     seen = []
-    for name in ("one.zip", "two/tidegate-0.1.0-py3-none-any.whl"):
+    for name in ("one.zip", "two/tidegate-0.2.0-py3-none-any.whl"):
         path = packed(tmp_path / name)
         done = subprocess.run(
             [bare_python, "-c", program],
@@ -117,7 +117,7 @@ print(hash_columns([pa.array([7])], 1))
     assert any(path.suffix == ".nbc" for path in seen[0][1])
 
 
-@pytest.mark.parametrize("name", ["tidegate.zip", "tidegate-0.1.0-py3-none-any.whl"])
+@pytest.mark.parametrize("name", ["tidegate.zip", "tidegate-0.2.0-py3-none-any.whl"])
 def test_an_archive_in_py_files_is_all_that_a_cluster_needs(
     name: str, bare_python: Path, tmp_path: Path
 ) -> None:

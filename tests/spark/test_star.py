@@ -1,4 +1,4 @@
-"""`tg.star_join` on Spark: against Spark's own two-step join, and against the local engine."""
+"""Compare `tg.star_join` on Spark with Spark's own join in two steps and with the local engine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def native(r: DataFrame, s: DataFrame, f: DataFrame, names: list[str]) -> DataFr
 
 
 class Files:
-    """Tables as files, one per batch, all cut by the same times."""
+    """Write tables as files, one per batch, all cut by the same times."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark, self.home = spark, home
@@ -126,6 +126,7 @@ def run(files: Files, name: str, result: DataFrame) -> tuple[Any, list[dict[str,
     return bag(delivered(files.spark, files.home / name)), counters(query)
 
 
+@pytest.mark.proves(star_join="classic stream, classic batch, local")
 def test_exact_mode_is_sparks_own_join_in_two_steps(spark: SparkSession, files: Files) -> None:
     facts = relation()
     f = frame(spark, facts)

@@ -1,4 +1,4 @@
-"""A changing relation on Spark under bad conditions, against Spark's own join in two steps."""
+"""Compare a changing relation on Spark with Spark's own join, with restarts and bad input."""
 
 from __future__ import annotations
 

@@ -192,6 +192,7 @@ def tangled(rows: int, seed: int) -> pa.Table:
         (["tags", "day."], {"keep": 57, "method": "adg"}),
     ],
 )
+@pytest.mark.proves(truncated_join="classic batch, local")
 def test_spark_is_local_row_for_row(spark: SparkSession, on: Any, budget: dict[str, Any]) -> None:
     left, right = tangled(160, 1), tangled(140, 2)
     expected = tg.truncated_join(left, right, on=on, **budget)

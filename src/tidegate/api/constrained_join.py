@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from tidegate.api import run_local
 from tidegate.api.inputs import (
     all_on_spark,
+    local_settings,
     local_table,
     refuse_local_settings,
-    refuse_spark_settings,
-    rows_at_once,
 )
 from tidegate.api.keywords import LocalConstrainedJoin, Settings, SparkConstrainedJoin
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AggregatedJob
-from tidegate.joins.constrained.constraints import Constraint, Monitor
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.repair import archive_settings
 from tidegate.joins.constrained.shed_log import archived
@@ -26,14 +24,8 @@ from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.joins.constrained.spec import constrained_join as constrained_spec
 from tidegate.joins.window.spec import check_collations
 from tidegate.settings.by_stream import named_streams
-from tidegate.settings.checks import flag
 from tidegate.settings.types import (
-    Duration,
-    Lateness,
     LocalData,
-    StreamColumn,
-    Suffixes,
-    WithinStreams,
 )
 
 if TYPE_CHECKING:
@@ -53,27 +45,15 @@ def constrained_join(
     streams: Sequence[LocalData] | Mapping[str, LocalData],
     **settings: Unpack[LocalConstrainedJoin],
 ) -> Result: ...
-@public_call
+@public_call(checked_by=constrained_spec)
 def constrained_join(
     streams: Any,
     *,
-    joins: str | Sequence[str],
-    time: StreamColumn,
-    within: WithinStreams = None,
-    closed: bool = False,
-    filters: Mapping[str, str] | None = None,
-    select: str | Sequence[str] | None = None,
-    constraints: Constraint | Sequence[Constraint] | None = None,
-    monitor: Monitor | None = None,
-    lateness: Lateness = None,
-    lag: Duration | None = None,
-    choose: bool = True,
-    eliminate: bool = True,
-    suffixes: Suffixes | None = None,
     shards: int | None = None,
     shed_to: str | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
+    **settings: Any,
 ) -> Any:
     """Join streams many-one, and hold only rows that can still be part of a result.
 
@@ -108,9 +88,11 @@ def constrained_join(
     constraints
         Known properties of the streams: ``RIDS("S1 -> S2", k=100)``, ``CA("S1.a", within="5 s")``,
         ``OAP("S1.a", k=10)``, ``OAC("S2.a", k=10)``. Without k, it is measured while running. If a
-        k is too small, results are missing.
+        k is too small, results are missing. ``"auto"`` measures, in time, every constraint that the
+        joins allow, and uses those that make the state smaller. `tidegate.profile` tells from the
+        past which constraints hold.
     monitor
-        How constraints are measured, ``tidegate.Monitor(c=1.2, p=0.01, window=1000)``. If given,
+        How constraints are measured, ``tidegate.Monitor(c=1.2, p=0.0025, window=1000)``. If given,
         the results that constraints with a given k cost are estimated too, in the counter
         ``missed``.
     lateness
@@ -151,9 +133,15 @@ def constrained_join(
         A DataFrame from DataFrames, a `Result` from local data: the selected columns. Results of
         the latest time come when a later row has arrived. Counters ``held_yes``, ``held_no`` and
         ``held_unknown`` tell what is held; ``violations`` is the number of rows with the key of
-        another held row although the join says that keys are unique. A `Result` also has the final
-        k of each constraint (infinity for one that is not used) and ``peak_held``, the most rows
-        that were held after any batch.
+        another held row although the join says that keys are unique. ``missed`` estimates how many
+        results constraints have cost; ``missed_low`` and ``missed_high`` are bounds on their number
+        since the start, which hold in 95 % of runs. ``missed_high`` is infinite (null in Spark's
+        metrics) where the sample cannot know: without a `monitor` or with ``p=0``, and with several
+        constraints on joins that share no key. By stream and constraint there are ``held of S1``,
+        ``k of CA("S1.a")`` (infinite for one that is not used now) and ``use of CA("S1.a")``, the
+        share of time in which it was used. On Spark, ``tidegate.spark.metrics.observed`` reads them
+        from a progress report. A `Result` also has ``peak_held``, the most rows that were held
+        after any batch, and ``explain()``, which names what blocks elimination.
 
     Examples
     --------
@@ -170,21 +158,6 @@ def constrained_join(
     >>> found.table.to_pylist()
     [{'id': 1, 'amount': 30}, {'id': 2, 'amount': 20}, {'id': 2, 'amount': 50}]
     """
-    settings: Settings = {
-        "joins": joins,
-        "time": time,
-        "within": within,
-        "closed": closed,
-        "filters": filters,
-        "select": select,
-        "constraints": constraints,
-        "monitor": monitor,
-        "lateness": lateness,
-        "lag": lag,
-        "choose": choose,
-        "eliminate": eliminate,
-        "suffixes": suffixes,
-    }
     given = named_streams(streams)
     if all_on_spark(given):
         refuse_local_settings(batch_rows, keep_shed, "give shed_to, a folder, instead")
@@ -192,9 +165,7 @@ def constrained_join(
         if shed_to is not None:
             spec = archived(spec)
         return on_frames(ConstrainedJob(spec), spec, list(given.values()), shards, shed_to)
-    refuse_spark_settings(shards=shards, shed_to=shed_to)
-    at_once = rows_at_once(batch_rows)
-    kept = flag(keep_shed, "keep_shed")
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, shed_to=shed_to)
     tables = {name: local_table(data) for name, data in given.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = constrained_spec(schemas, **in_step(settings))

@@ -10,7 +10,6 @@ import pyarrow as pa
 from tidegate.engine.payload import one_batch
 from tidegate.errors import TidegateError
 from tidegate.joins.window.spec import WindowJoin, frequencies_of, with_frequencies
-from tidegate.policies import ByFrequency
 from tidegate.settings.columns import hash_columns, whole
 from tidegate.settings.times import times
 
@@ -18,15 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _wanted(spec: WindowJoin) -> bool:
-    policy = spec.policy
-    return spec.sheds and isinstance(policy, ByFrequency) and policy.whole
-
-
 def counted_tables(spec: WindowJoin, tables: list[pa.Table]) -> WindowJoin:
-    """Return the join with the frequencies of its local inputs, if its policy asks for them."""
-    if not _wanted(spec):
-        return spec
+    """Return the join with the frequencies of the keys of its local inputs."""
     counts = []
     for side, table in zip(spec.sides, tables, strict=True):
         keys = one_batch(table.select(list(side.keys)).drop_null())
@@ -48,9 +40,7 @@ def _span(spec: WindowJoin, tables: list[pa.Table]) -> float:
 
 
 def counted_frames(spec: WindowJoin, left: DataFrame, right: DataFrame) -> WindowJoin:
-    """Return the join with the frequencies of its DataFrames, if its policy asks for them."""
-    if not _wanted(spec):
-        return spec
+    """Return the join with the frequencies of the keys of its DataFrames."""
     if left.isStreaming or right.isStreaming:
         raise TidegateError(
             'frequencies="whole" needs finite inputs, and these are streaming; use "learned", or '
@@ -58,7 +48,7 @@ def counted_frames(spec: WindowJoin, left: DataFrame, right: DataFrame) -> Windo
         )
     counts = []
     for frame, side in zip((left, right), spec.sides, strict=True):
-        keys = frame.select(*(_quoted(name) for name in side.keys))
+        keys = frame.select(*(quoted_name(name) for name in side.keys))
         keys = keys.toDF(*(f"k{i}" for i in range(len(side.keys)))).dropna()
         table: pa.Table = keys.groupBy(*keys.columns).count().toArrow()
         arrays = [
@@ -77,7 +67,7 @@ def _span_of_frames(spec: WindowJoin, frames: tuple[DataFrame, DataFrame]) -> fl
 
     found = [np.empty(0)]
     for frame, side in zip(frames, spec.sides, strict=True):
-        time = F.col(_quoted(side.time))
+        time = F.col(quoted_name(side.time))
         if spec.unit.kind == "real number":
             time = F.when(F.abs(time) < float("inf"), time)
         ends = frame.agg(F.min(time), F.max(time)).toArrow()
@@ -87,6 +77,6 @@ def _span_of_frames(spec: WindowJoin, frames: tuple[DataFrame, DataFrame]) -> fl
     return float(np.ptp(every)) if len(every) else 0.0
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """Return a column name as Spark expects it, with dots and other signs."""
     return "`" + name.replace("`", "``") + "`"

@@ -9,20 +9,18 @@ from tidegate.api import run_local
 from tidegate.api.constrained_join import in_step, on_frames, spark_schemas
 from tidegate.api.inputs import (
     all_on_spark,
+    local_settings,
     local_table,
     refuse_local_settings,
-    refuse_spark_settings,
-    rows_at_once,
 )
 from tidegate.api.keywords import LocalCql, Settings, SparkCql
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
 from tidegate.errors import TidegateError
-from tidegate.joins.constrained.constraints import Constraint, Monitor
+from tidegate.joins.constrained.constraints import Constraints, Monitor
 from tidegate.joins.constrained.cql_plan import Plan, planned
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.settings.by_stream import named_streams
-from tidegate.settings.checks import flag
 from tidegate.settings.types import Duration, Lateness, LocalData, StreamColumn
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ def cql(
     streams: Sequence[LocalData] | Mapping[str, LocalData],
     **settings: Unpack[LocalCql],
 ) -> Result: ...
-@public_call
+@public_call()
 def cql(
     query: str,
     streams: Any,
@@ -49,7 +47,7 @@ def cql(
     time: StreamColumn,
     unique: str | Sequence[str],
     closed: bool = False,
-    constraints: Constraint | Sequence[Constraint] | None = None,
+    constraints: Constraints = None,
     monitor: Monitor | None = None,
     lateness: Lateness = None,
     lag: Duration | None = None,
@@ -119,9 +117,7 @@ def cql(
             plan = _archived(plan)
         frames = [given[name] for name in plan.inputs]
         return on_frames(plan.job(), plan.spec, frames, shards, shed_to)
-    refuse_spark_settings(shards=shards, shed_to=shed_to)
-    at_once = rows_at_once(batch_rows)
-    kept = flag(keep_shed, "keep_shed")
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, shed_to=shed_to)
     tables = {name: local_table(data) for name, data in given.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     plan = planned(query, schemas, **in_step(settings))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from tidegate.api.inputs import is_spark, local_table
-from tidegate.api.keywords import Estimate, Settings
+from tidegate.api.keywords import Estimate
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
 from tidegate.api.run_local import result_of
 from tidegate.joins.sampled.estimates import estimated, estimation
-from tidegate.settings.types import Duration, LocalData
+from tidegate.settings.types import LocalData
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,17 +22,12 @@ def estimate(  # type: ignore[overload-overlap]
 ) -> DataFrame: ...
 @overload
 def estimate(sample: Result | LocalData, **settings: Unpack[Estimate]) -> Result: ...
-@public_call
+@public_call(checked_by=estimation)
 def estimate(
     sample: Any,
     *,
-    value: str | None = None,
-    by: str | Sequence[str] | None = None,
-    time: str | Sequence[str] | None = None,
-    per: Duration | None = None,
-    confidence: float = 0.95,
-    lateness: Duration = 0,
-    groups: DataFrame | LocalData | None = None,
+    groups: Any = None,
+    **settings: Any,
 ) -> Any:
     """Estimate counts, sums and averages of a join from a sample of it, with their errors.
 
@@ -83,15 +77,7 @@ def estimate(
     Cochran, *Sampling Techniques*; Srivastava, Widom, *Memory-Limited Execution of Windowed Stream
     Joins*, section 4.3.
     """
-    settings: Settings = {
-        "value": value,
-        "by": by,
-        "time": time,
-        "per": per,
-        "confidence": confidence,
-        "lateness": lateness,
-        "groups": groups.toArrow() if is_spark(groups) else groups,  # type: ignore[union-attr]
-    }
+    settings["groups"] = groups.toArrow() if is_spark(groups) else groups
     if is_spark(sample):
         from tidegate.spark import estimates, packing
 

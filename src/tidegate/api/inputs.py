@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidegate.errors import TidegateError
-from tidegate.policies.base import as_table
-from tidegate.settings.checks import flag, input_of
-from tidegate.settings.columns import decoded
+from tidegate.settings.checks import column_pair, flag, input_of, key_columns
+from tidegate.settings.columns import as_table, decoded
 from tidegate.settings.values import is_whole, quoted
 
 
@@ -49,6 +48,26 @@ def local_table(data: Any) -> pa.Table:
     return decoded(as_table(data))
 
 
+def local_pair(left: Any, right: Any, on: Any, time: Any) -> list[pa.Table]:
+    """Return the local data of both sides as tables whose key and time columns can be compared.
+
+    A column without any value, such as one of an empty pandas frame, may have lost its type. It
+    takes the type of the other side's column.
+    """
+    tables = [local_table(left), local_table(right)]
+    keys = () if on is None else zip(*key_columns(on), strict=True)
+    for pair in (*keys, column_pair(time, "time")):
+        if any(tables[side].column_names.count(name) != 1 for side, name in enumerate(pair)):
+            continue  # the check of the settings says what is wrong
+        for side, name in enumerate(pair):
+            column, kind = tables[side][name], tables[1 - side].schema.field(pair[1 - side]).type
+            if column.type != kind and column.null_count == len(column):
+                at = tables[side].schema.get_field_index(name)
+                nulls = pa.chunked_array([pa.nulls(len(column), kind)])
+                tables[side] = tables[side].set_column(at, name, nulls)
+    return tables
+
+
 def refuse_local_settings(
     batch_rows: Any, keep_shed: Any, instead: str = "the counters say how many rows were shed"
 ) -> None:
@@ -81,6 +100,15 @@ def refuse_spark_settings(*, shards: Any = None, shed_to: Any = None, memory: An
             "a share of a MemoryPool is for Spark DataFrames; with local data give memory as a "
             "number of rows or a size"
         )
+
+
+def local_settings(batch_rows: Any, keep_shed: Any, **of_spark: Any) -> tuple[int, bool]:
+    """Check the settings of a call with local data, and return `batch_rows` and `keep_shed`.
+
+    Refuse the settings `of_spark`, if they were given.
+    """
+    refuse_spark_settings(**of_spark)
+    return rows_at_once(batch_rows), flag(keep_shed, "keep_shed")
 
 
 def rows_at_once(batch_rows: Any) -> int:

@@ -8,10 +8,9 @@ from tidegate.api import run_local
 from tidegate.api.count_keys import counted_frames, counted_tables
 from tidegate.api.inputs import (
     all_on_spark,
-    local_table,
+    local_pair,
+    local_settings,
     refuse_local_settings,
-    refuse_spark_settings,
-    rows_at_once,
 )
 from tidegate.api.keywords import LocalJoin, Settings, SparkJoin
 from tidegate.api.public_call import public_call
@@ -20,21 +19,7 @@ from tidegate.errors import TidegateError
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import check_collations, window_join
-from tidegate.policies import Policy
-from tidegate.settings.checks import flag
-from tidegate.settings.slow_cpu import SlowCPU
-from tidegate.settings.types import (
-    Combine,
-    Keys,
-    Lateness,
-    LocalData,
-    Memory,
-    ShedWhen,
-    Split,
-    Suffixes,
-    TimeColumn,
-    Within,
-)
+from tidegate.settings.types import LocalData, Memory
 from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
@@ -49,29 +34,16 @@ def join(  # type: ignore[overload-overlap]
 ) -> DataFrame: ...
 @overload
 def join(left: LocalData, right: LocalData, **settings: Unpack[LocalJoin]) -> Result: ...
-@public_call
+@public_call(checked_by=window_join)
 def join(
     left: Any,
     right: Any,
     *,
-    on: Keys | None = None,
-    time: TimeColumn,
-    within: Within,
-    closed: bool = False,
-    where: str | None = None,
     memory: Memory | Share = None,
-    policy: str | Policy = "auto",
-    split: Split = "shared",
-    shed_when: ShedWhen = "after-probe",
-    importance: TimeColumn | None = None,
-    combine: Combine | None = None,
-    lateness: Lateness = None,
-    cpu: SlowCPU | None = None,
-    suffixes: Suffixes = ("_left", "_right"),
-    seed: int = 0,
     shards: int | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
+    **settings: Any,
 ) -> Any:
     """Join two streams over sliding windows within a fixed memory budget.
 
@@ -128,7 +100,7 @@ def join(
     cpu
         The model of a join that cannot keep up, such as
         ``tidegate.SlowCPU(rate=1_000, queue=500)``: rows wait in a bounded queue, and are dropped
-        when it is full. None takes all rows at once.
+        when it is full. None models no such limit: rows never wait.
     suffixes
         What is added to column names that both sides have.
     seed
@@ -160,31 +132,15 @@ def join(
     [{'item_left': 'lamp', 'reserve': 20, 'price': 25},
      {'item_left': 'desk', 'reserve': 90, 'price': 80}]
     """
-    settings: Settings = {
-        "on": on,
-        "time": time,
-        "within": within,
-        "closed": closed,
-        "where": where,
-        "policy": policy,
-        "split": split,
-        "shed_when": shed_when,
-        "importance": importance,
-        "combine": combine,
-        "lateness": lateness,
-        "cpu": cpu,
-        "suffixes": suffixes,
-        "seed": seed,
-    }
     if all_on_spark({"left": left, "right": right}):
         refuse_local_settings(batch_rows, keep_shed)
         return _on_spark(left, right, settings, memory, shards)
-    refuse_spark_settings(shards=shards, memory=memory)
-    at_once = rows_at_once(batch_rows)
-    kept = flag(keep_shed, "keep_shed")
-    tables = [local_table(left), local_table(right)]
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, memory=memory)
+    tables = local_pair(left, right, settings["on"], settings["time"])
     spec = window_join(tables[0].schema, tables[1].schema, memory=memory, **settings)
-    return run_local.run(WindowJob(counted_tables(spec, tables)), tables, at_once, kept)
+    if spec.counts_first:
+        spec = counted_tables(spec, tables)
+    return run_local.run(WindowJob(spec), tables, at_once, kept)
 
 
 def _on_spark(
@@ -203,11 +159,13 @@ def _on_spark(
             "a join without on compares all rows, so it runs in one shard, not "
             f"{quoted(shards)}; leave shards out, or give on"
         )
-    job = WindowJob(counted_frames(spec, left, right))
+    if spec.counts_first:
+        spec = counted_frames(spec, left, right)
+    job = WindowJob(spec)
     marked = watermarks.hold_back([left, right], [side.time for side in spec.sides], spec)
     member = None
     if share is not None:
-        member = PoolMembership(share, WindowCopies(job.spec, settings["split"]))
+        member = PoolMembership(share, WindowCopies(spec, settings["split"]))
     return operator.run(
         job,
         marked.inputs,

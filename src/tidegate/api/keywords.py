@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
-from tidegate.joins.constrained.constraints import Constraint, Monitor
+from tidegate.joins.constrained.constraints import Constraints, Monitor
 from tidegate.policies import Age, Policy, Prob
 from tidegate.settings.slow_cpu import SlowCPU
 from tidegate.settings.types import (
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from tidegate.spark.pool_controller import Share
 
 
+class _OnSpark(TypedDict, total=False):
+    shards: int | None
+
+
+class _Local(TypedDict, total=False):
+    batch_rows: int | None
+    keep_shed: bool
+
+
 class _Join(TypedDict, total=False):
     on: Keys | None
     time: Required[TimeColumn]
@@ -50,19 +59,27 @@ class _Join(TypedDict, total=False):
     seed: int
 
 
-class SparkJoin(_Join, total=False):
+class SparkJoin(_Join, _OnSpark, total=False):
     """Keywords of `tidegate.join` with Spark DataFrames."""
 
     memory: Memory | Share
-    shards: int | None
 
 
-class LocalJoin(_Join, total=False):
+class LocalJoin(_Join, _Local, total=False):
     """Keywords of `tidegate.join` with local data."""
 
     memory: Memory
-    batch_rows: int | None
-    keep_shed: bool
+
+
+class Learn(TypedDict, total=False):
+    """Keywords of `tidegate.learn`."""
+
+    on: Keys | None
+    time: Required[TimeColumn]
+    within: Required[Within]
+    closed: bool
+    where: str | None
+    steps: int
 
 
 class _StarJoin(TypedDict, total=False):
@@ -84,19 +101,16 @@ class _StarJoin(TypedDict, total=False):
     seed: int
 
 
-class SparkStarJoin(_StarJoin, total=False):
+class SparkStarJoin(_StarJoin, _OnSpark, total=False):
     """Keywords of `tidegate.star_join` with Spark DataFrames."""
 
     memory: int | str | Share | None
-    shards: int | None
 
 
-class LocalStarJoin(_StarJoin, total=False):
+class LocalStarJoin(_StarJoin, _Local, total=False):
     """Keywords of `tidegate.star_join` with local data."""
 
     memory: int | str | None
-    batch_rows: int | None
-    keep_shed: bool
 
 
 class _SampleJoin(TypedDict, total=False):
@@ -116,19 +130,16 @@ class _SampleJoin(TypedDict, total=False):
     seed: int
 
 
-class SparkSampleJoin(_SampleJoin, total=False):
+class SparkSampleJoin(_SampleJoin, _OnSpark, total=False):
     """Keywords of `tidegate.sample_join` with Spark DataFrames."""
 
     memory: int | str | Share | None
-    shards: int | None
 
 
-class LocalSampleJoin(_SampleJoin, total=False):
+class LocalSampleJoin(_SampleJoin, _Local, total=False):
     """Keywords of `tidegate.sample_join` with local data."""
 
     memory: int | str | None
-    batch_rows: int | None
-    keep_shed: bool
 
 
 class Estimate(TypedDict, total=False):
@@ -144,7 +155,7 @@ class Estimate(TypedDict, total=False):
 
 
 class _Constrained(TypedDict, total=False):
-    constraints: Constraint | Sequence[Constraint] | None
+    constraints: Constraints
     monitor: Monitor | None
     lateness: Lateness
     lag: Duration | None
@@ -162,18 +173,25 @@ class _ConstrainedJoin(_Constrained, total=False):
     suffixes: Suffixes | None
 
 
-class SparkConstrainedJoin(_ConstrainedJoin, total=False):
+class SparkConstrainedJoin(_ConstrainedJoin, _OnSpark, total=False):
     """Keywords of `tidegate.constrained_join` with Spark DataFrames."""
 
-    shards: int | None
     shed_to: str | None
 
 
-class LocalConstrainedJoin(_ConstrainedJoin, total=False):
+class LocalConstrainedJoin(_ConstrainedJoin, _Local, total=False):
     """Keywords of `tidegate.constrained_join` with local data."""
 
+
+class Profile(TypedDict, total=False):
+    """Keywords of `tidegate.profile`."""
+
+    joins: Required[str | Sequence[str]]
+    time: Required[StreamColumn]
+    within: WithinStreams
+    closed: bool
+    filters: Mapping[str, str] | None
     batch_rows: int | None
-    keep_shed: bool
 
 
 class _Cql(_Constrained, total=False):
@@ -182,18 +200,14 @@ class _Cql(_Constrained, total=False):
     closed: bool
 
 
-class SparkCql(_Cql, total=False):
+class SparkCql(_Cql, _OnSpark, total=False):
     """Keywords of `tidegate.cql` with Spark DataFrames."""
 
-    shards: int | None
     shed_to: str | None
 
 
-class LocalCql(_Cql, total=False):
+class LocalCql(_Cql, _Local, total=False):
     """Keywords of `tidegate.cql` with local data."""
-
-    batch_rows: int | None
-    keep_shed: bool
 
 
 class LocalRepair(_Constrained, total=False):
@@ -210,10 +224,8 @@ class LocalRepair(_Constrained, total=False):
     suffixes: Suffixes | None
 
 
-class SparkRepair(LocalRepair, total=False):
+class SparkRepair(LocalRepair, _OnSpark, total=False):
     """Keywords of `tidegate.repair` with Spark DataFrames."""
-
-    shards: int | None
 
 
 class SparkTruncatedJoin(TypedDict, total=False):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.api.inputs import all_on_spark, is_spark, local_table
-from tidegate.api.public_call import public_call_without
+from tidegate.api.public_call import public_call
 from tidegate.engine.payload import one_batch
 from tidegate.errors import TidegateError
 from tidegate.joins.window.spec import check_collations, window_join
@@ -92,9 +92,7 @@ class Optimal:
         return self._delivered.shed()
 
 
-@public_call_without(
-    policy="the optimum takes no policy; leave it out, and compare it with tidegate.join"
-)
+@public_call(policy="the optimum takes no policy; leave it out, and compare it with tidegate.join")
 def optimal(
     left: DataFrame | LocalData,
     right: DataFrame | LocalData,
@@ -216,7 +214,7 @@ def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
         above += (plan.bound - plan.value) / pool.unit
         for s in range(2):
             mine = (pool.side == s) & (plan.until >= 0)
-            until[s][pool.tuples[mine]] = pool.chains.at[plan.until[mine]]
+            until[s][pool.rows[mine]] = pool.chains.at[plan.until[mine]]
     delivered = Delivered(sides, until)
     _, importance = delivered.totals()
     upper = importance + above

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tidegate.api.inputs import is_spark, local_table
-from tidegate.api.public_call import public_call_without
+from tidegate.api.public_call import public_call
 from tidegate.errors import TidegateError
 from tidegate.joins.star.spec import FACT, RELATION, star_join
 from tidegate.optimal.star import OSSJ, best_star
@@ -24,7 +24,7 @@ from tidegate.settings.types import (
 )
 
 
-@public_call_without(
+@public_call(
     policy="the optimum takes no policy; leave it out, and compare it with tidegate.star_join",
     changes="the optimum takes no stream of changes; give links with an interval",
 )

@@ -14,13 +14,13 @@ from tidegate.api.keywords import LocalRepair, Settings, SparkRepair
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
 from tidegate.errors import TidegateError
-from tidegate.joins.constrained.constraints import Constraint, Monitor
+from tidegate.joins.constrained.constraints import Constraints, Monitor
 from tidegate.joins.constrained.cql_plan import repaired_spec
 from tidegate.joins.constrained.repair import MADE_BY, RepairJob, archive_settings, check_archive
 from tidegate.joins.constrained.shed_log import MARK, shed_schema
 from tidegate.joins.constrained.spec import ConstrainedJoin
-from tidegate.policies.base import as_table
 from tidegate.settings.by_stream import named_streams
+from tidegate.settings.columns import as_table
 from tidegate.settings.types import (
     Duration,
     Lateness,
@@ -47,7 +47,7 @@ def repair(
     shed: Result | LocalData,
     **settings: Unpack[LocalRepair],
 ) -> Result: ...
-@public_call
+@public_call()
 def repair(
     streams: Any,
     shed: Any,
@@ -60,7 +60,7 @@ def repair(
     closed: bool = False,
     filters: Mapping[str, str] | None = None,
     select: str | Sequence[str] | None = None,
-    constraints: Constraint | Sequence[Constraint] | None = None,
+    constraints: Constraints = None,
     monitor: Monitor | None = None,
     lateness: Lateness = None,
     lag: Duration | None = None,

@@ -44,6 +44,7 @@ class Result:
     importance: float
     counters: dict[str, int | float]
     _shed: pa.Table | None = field(default=None, repr=False)
+    _explanation: str | None = field(default=None, repr=False)
 
     @property
     def shed(self) -> pa.Table:
@@ -59,3 +60,12 @@ class Result:
                 "the call keep_shed=True"
             )
         return self._shed
+
+    def explain(self) -> str:
+        """Return what a constrained join held at the end, and what kept it from dropping more."""
+        if self._explanation is None:
+            raise TidegateError(
+                "only the result of tidegate.constrained_join or tidegate.cql has an explanation; "
+                "what happened to rows elsewhere is in counters"
+            )
+        return self._explanation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def run(
     engine = job.engine_at(0, 1, keep_shed=keep_shed)
     counters: Counters = {}
     found: list[pa.RecordBatch] = []
-    for inputs in _in_step(job, tables, batch_rows, counters):
+    for inputs in in_order_of_time(job, tables, batch_rows, counters):
         found += engine.feed(inputs)
     found += engine.finish()
     _add(counters, engine.take_counters())
@@ -48,6 +49,14 @@ def run(
     )
 
 
+def results(job: Job, tables: list[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the results of a join piece by piece, without keeping them."""
+    engine = job.engine_at(0, 1)
+    for inputs in in_order_of_time(job, tables, batch_rows, {}):
+        yield from engine.feed(inputs)
+    yield from engine.finish()
+
+
 def run_constrained(
     job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int
 ) -> Result:
@@ -56,19 +65,20 @@ def run_constrained(
     counters: Counters = {}
     found: list[pa.RecordBatch] = []
     peak = 0
-    for inputs in _in_step(job, tables, batch_rows, counters):
+    for inputs in in_order_of_time(job, tables, batch_rows, counters):
         found += engine.feed(inputs)
         peak = max(peak, engine.held)
     found += engine.finish()
     _add(counters, engine.take_counters())
     counters["peak_held"] = peak
-    for text, k in engine.adherence.items():
-        counters[f"k of {text}"] = math.inf if k is None else k
+    counters.setdefault("missed_high", math.inf)
+    counters |= engine.details()
     shed = None
     if isinstance(job, ConstrainedJob) and job.spec.archive:
         made_by = archive_label(archive_settings(job.spec))
         shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
-    return result_of(pa.Table.from_batches(found, job.result_schema), counters, shed)
+    table = pa.Table.from_batches(found, job.result_schema)
+    return replace(result_of(table, counters, shed), _explanation=engine.explain())
 
 
 def run_repair(job: RepairJob, tables: list[pa.Table]) -> Result:
@@ -89,7 +99,7 @@ def _add(counters: Counters, more: Counters | dict[str, int]) -> None:
         counters[name] = counters.get(name, 0) + value
 
 
-def _in_step(
+def in_order_of_time(
     job: Job, tables: list[pa.Table], batch_rows: int, counters: Counters
 ) -> Iterator[list[list[pa.RecordBatch]]]:
     """Yield the rows of all tables in order of time, about `batch_rows` at a time."""

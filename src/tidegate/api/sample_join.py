@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from tidegate.api import run_local
 from tidegate.api.inputs import (
     all_on_spark,
-    local_table,
+    local_pair,
+    local_settings,
     refuse_local_settings,
-    refuse_spark_settings,
-    rows_at_once,
 )
 from tidegate.api.keywords import LocalSampleJoin, Settings, SparkSampleJoin
 from tidegate.api.public_call import public_call
@@ -19,9 +18,7 @@ from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.sampled.expected_error import Expectations
 from tidegate.joins.sampled.spec import CLUSTER, PROBABILITY, sampled_join
 from tidegate.joins.window.spec import check_collations
-from tidegate.policies import Age, Prob
-from tidegate.settings.checks import flag
-from tidegate.settings.types import Keys, Lateness, LocalData, Suffixes, TimeColumn, Within
+from tidegate.settings.types import LocalData
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,29 +34,16 @@ def sample_join(  # type: ignore[overload-overlap]
 def sample_join(
     left: LocalData, right: LocalData, **settings: Unpack[LocalSampleJoin]
 ) -> Result: ...
-@public_call
+@public_call(checked_by=sampled_join)
 def sample_join(
     left: Any,
     right: Any,
     *,
-    on: Keys,
-    time: TimeColumn,
-    within: Within,
-    closed: bool = False,
-    where: str | None = None,
     memory: int | str | Share | None = None,
-    fraction: float | None = None,
-    method: Literal["uniform", "cluster", "pps", "auto"] = "auto",
-    model: Literal["frequency", "age"] | Prob | Age = "frequency",
-    value: str | None = None,
-    margin: float = 3.0,
-    reach: float = 3.0,
-    lateness: Lateness = None,
-    suffixes: Suffixes = ("_left", "_right"),
-    seed: int = 0,
     shards: int | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
+    **settings: Any,
 ) -> Any:
     """Take a random sample of the join of two streams within a fixed memory budget.
 
@@ -127,29 +111,11 @@ def sample_join(
     ----------
     Srivastava, Widom, *Memory-Limited Execution of Windowed Stream Joins*, section 4.
     """
-    settings: Settings = {
-        "on": on,
-        "time": time,
-        "within": within,
-        "closed": closed,
-        "where": where,
-        "fraction": fraction,
-        "method": method,
-        "model": model,
-        "value": value,
-        "margin": margin,
-        "reach": reach,
-        "lateness": lateness,
-        "suffixes": suffixes,
-        "seed": seed,
-    }
     if all_on_spark({"left": left, "right": right}):
         refuse_local_settings(batch_rows, keep_shed)
         return _on_spark(left, right, settings, memory, shards)
-    refuse_spark_settings(shards=shards, memory=memory)
-    at_once = rows_at_once(batch_rows)
-    kept = flag(keep_shed, "keep_shed")
-    tables = [local_table(left), local_table(right)]
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, memory=memory)
+    tables = local_pair(left, right, settings["on"], settings["time"])
     spec = sampled_join(tables[0].schema, tables[1].schema, memory=memory, **settings)
     return run_local.run(SampledJob(spec), tables, at_once, kept)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from tidegate.api import run_local
 from tidegate.api.inputs import (
     all_on_spark,
+    local_settings,
     local_table,
     refuse_local_settings,
-    refuse_spark_settings,
-    rows_at_once,
 )
 from tidegate.api.keywords import LocalStarJoin, Settings, SparkStarJoin
 from tidegate.api.public_call import public_call
@@ -22,18 +21,9 @@ from tidegate.joins.star.shadow import StarCopies
 from tidegate.joins.star.spec import FACT, RELATION
 from tidegate.joins.star.spec import star_join as star_spec
 from tidegate.joins.window.spec import check_collations
-from tidegate.policies import Policy
 from tidegate.settings.by_stream import named_streams
-from tidegate.settings.checks import flag
 from tidegate.settings.types import (
-    Combine,
-    Keys,
-    Lateness,
     LocalData,
-    ShedWhen,
-    StreamColumn,
-    Suffixes,
-    WithinStreams,
 )
 from tidegate.settings.values import quoted
 
@@ -55,31 +45,16 @@ def star_join(
     relation: LocalData,
     **settings: Unpack[LocalStarJoin],
 ) -> Result: ...
-@public_call
+@public_call(checked_by=star_spec)
 def star_join(
     streams: Any,
     relation: Any,
     *,
-    on: Keys | Sequence[Keys] | Mapping[str, Keys],
-    time: StreamColumn,
-    within: WithinStreams = None,
-    closed: bool = False,
-    interval: tuple[str, str] | None = None,
-    changes: tuple[str, str] | None = None,
-    fact: str | Sequence[str] | None = None,
     memory: int | str | Share | None = None,
-    split: Literal["shared", "fixed"] = "shared",
-    policy: str | Policy = "auto",
-    shed_when: ShedWhen = "after-probe",
-    importance: StreamColumn | None = None,
-    importance_limit: float | None = None,
-    combine: Combine | None = None,
-    lateness: Lateness = None,
-    suffixes: Suffixes | None = None,
-    seed: int = 0,
     shards: int | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
+    **settings: Any,
 ) -> Any:
     """Join streams through a relation within a fixed memory budget.
 
@@ -175,31 +150,11 @@ def star_join(
     ----------
     Towne, Zhu, Zuzarte, Hou, *Window Query Processing for Joining Data Streams with Relations*.
     """
-    settings: Settings = {
-        "on": on,
-        "time": time,
-        "within": within,
-        "closed": closed,
-        "interval": interval,
-        "changes": changes,
-        "fact": fact,
-        "split": split,
-        "policy": policy,
-        "shed_when": shed_when,
-        "importance": importance,
-        "importance_limit": importance_limit,
-        "combine": combine,
-        "lateness": lateness,
-        "suffixes": suffixes,
-        "seed": seed,
-    }
     given = named_streams(streams, FACT)
     if all_on_spark({**given, RELATION: relation}):
         refuse_local_settings(batch_rows, keep_shed)
         return _on_spark(given, relation, settings, memory, shards)
-    refuse_spark_settings(shards=shards, memory=memory)
-    at_once = rows_at_once(batch_rows)
-    kept = flag(keep_shed, "keep_shed")
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, memory=memory)
     tables = {name: local_table(data) for name, data in given.items()}
     links = local_table(relation)
     schemas = {name: table.schema for name, table in tables.items()}

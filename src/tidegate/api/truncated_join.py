@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from tidegate.joins.truncated import engine
 from tidegate.joins.truncated.spec import TruncatedJoin
 from tidegate.joins.truncated.spec import truncated_join as truncated_spec
 from tidegate.settings.checks import flag
-from tidegate.settings.types import Duration, Keys, LocalData, Suffixes
+from tidegate.settings.types import LocalData
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,20 +37,13 @@ def truncated_join(
     right: LocalData | None = None,
     **settings: Unpack[LocalTruncatedJoin],
 ) -> Result: ...
-@public_call
+@public_call(checked_by=truncated_spec)
 def truncated_join(
     left: Any,
     right: Any = None,
     *,
-    on: Keys,
-    keep: int | Sequence[int] | None = None,
-    delete: int | Sequence[int] | None = None,
-    method: Literal["optimal", "adg", "ndg", "independent"] | None = None,
-    time: str | Sequence[str] | None = None,
-    per: Duration | None = None,
-    suffixes: Suffixes | None = None,
-    seed: int = 0,
     keep_shed: bool = False,
+    **settings: Any,
 ) -> Any:
     """Join as much of two or more finite inputs as a budget of input rows allows.
 
@@ -116,16 +109,6 @@ def truncated_join(
 
         readings.writeStream.foreachBatch(each).start()
     """
-    settings: Settings = {
-        "on": on,
-        "keep": keep,
-        "delete": delete,
-        "method": method,
-        "time": time,
-        "per": per,
-        "suffixes": suffixes,
-        "seed": seed,
-    }
     inputs = _inputs(left, right)
     if all_on_spark(_by_name(inputs)):
         refuse_local_settings(None, keep_shed, "the rows that were not kept are not returned")

@@ -22,7 +22,7 @@ from tidegate.cli.demo_report import Outcome, Query, Sweep
 from tidegate.cli.folder import OutFolder
 from tidegate.cli.screen import Screen
 from tidegate.cli.sweep import best_first, sweep, window_rows
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, require
 from tidegate.policies import POLICIES
 from tidegate.report import plots
 from tidegate.streams import zipf
@@ -58,6 +58,7 @@ class Settings:
 def main(settings: Settings, *, as_json: bool) -> None:
     """Run the demo: progress goes to stderr, the outcome to stdout, files to the folder."""
     begin = time.perf_counter()
+    require("pyspark", "spark", "the demo")
     screen = Screen()
     names = [_RECORD, *demo_report.FILES, *(f"{name}.parquet" for name in Outcome.TABLES)]
     folder = OutFolder(settings.out, names, record=_RECORD, made_by="tidegate demo")

@@ -22,41 +22,6 @@ from numpy.typing import NDArray
 from tidegate.engine.prepare import KEY, shard_of
 from tidegate.errors import TidegateError
 
-#: Counters of events since the last call of `take_counters`.
-FLOWS = (
-    "arrived",
-    "out_of_order",
-    "late",
-    "null_keys",
-    "null_times",
-    "filtered",
-    "copies",
-    "admitted",
-    "rejected",
-    "shed",
-    "expired",
-    "results",
-    "queue_shed",
-    "eliminated",
-    "violations",
-)
-#: Counters that describe the present state, as whole numbers.
-GAUGES = (
-    "held",
-    "held_left",
-    "held_right",
-    "held_yes",
-    "held_no",
-    "held_unknown",
-    "allowed",
-    "waiting",
-    "queued",
-    "bytes",
-    "facts",
-)
-#: Counters that are real numbers.
-MEASURES = ("importance", "foreseen", "missed", "monitored", "beyond")
-
 #: The largest time of each stream; None for a stream whose time is unknown.
 Clocks = Sequence[int | float | None]
 
@@ -134,12 +99,18 @@ class Engine(ABC):
         )
 
     def report(self) -> str | None:
-        """Return the report for the pool, with events since the last one; None without a pool."""
+        """Return the report of the last batch as JSON, or None if there is none.
+
+        A member of a pool reports to the pool. Other engines may report gauges by name.
+        """
         return None
 
 
 class Job(ABC):
     """The settings of a join, without data: all that a worker needs to build its engine."""
+
+    #: True if its engines have a report for each batch even without a pool.
+    reports: bool = False
 
     @property
     @abstractmethod

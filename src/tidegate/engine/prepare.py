@@ -11,16 +11,13 @@ from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.settings.columns import as_floats, hash_columns
-from tidegate.settings.side import Side
+from tidegate.settings.schedules import Side
 from tidegate.settings.times import TimeUnit, times
 from tidegate.settings.values import quoted
 
 #: The columns of a prepared record batch before those of the input, and their number.
 KEY, TIME, ROW_HASH = "key", "time", "row_hash"
 PREPARED = 3
-#: An odd constant (2^64 over the golden ratio). Multiplying by it spreads every bit of a key hash
-#: upwards, so that the shard comes from other bits than the low ones that hash tables use.
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Bounds(NamedTuple):
@@ -90,7 +87,11 @@ def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANC
 
 def shard_of(keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
     """Return the shard (0 to shards-1) of each key hash."""
-    high = (keys * _MIX) >> np.uint64(32)
+    # The product spreads every bit of a key hash upwards, so that the shard comes from other bits
+    # than the low ones that hash tables use.
+    from tidegate.kernel.hashing import GOLDEN  # on use, as in `settings.columns`
+
+    high = (keys * GOLDEN) >> np.uint64(32)
     return ((high * np.uint64(shards)) >> np.uint64(32)).astype(np.uint16)
 
 

@@ -299,9 +299,9 @@ class _AtTicks(NamedTuple):
     best: Worth
 
 
-def _by_tick(sides: Sides, tuples: Whole, pairs: Pairs) -> _AtTicks:
+def _by_tick(sides: Sides, rows: Whole, pairs: Pairs) -> _AtTicks:
     size = max(map(len, sides.streams)) + 1
-    place, code = np.unique(pairs.now * size + tuples, return_inverse=True)
+    place, code = np.unique(pairs.now * size + rows, return_inverse=True)
     best = np.zeros(len(place))
     np.maximum.at(best, code, pairs.worth)
     total: Worth = np.bincount(code, pairs.worth, len(place)).astype(np.float64)

@@ -133,13 +133,13 @@ class Delivered:
                 "shed_at": self.sides.ticks[np.where(until >= 0, until, stream.tick[gone])],
                 "why": pa.array(np.where(until >= 0, "shed", "rejected"), pa.string()),
             }
-            tuples = [
+            structs = [
                 pa.nulls(len(gone), pa.struct(list(side.schema)))
                 if at != s
                 else pa.StructArray.from_arrays(rows.columns, fields=list(side.schema))
                 for at, side in enumerate(self.sides.spec.sides)
             ]
-            parts.append(pa.table(columns | dict(zip(SIDES, tuples, strict=True))))
+            parts.append(pa.table(columns | dict(zip(SIDES, structs, strict=True))))
         return pa.concat_tables(parts)
 
 

@@ -82,6 +82,10 @@ def saturate(network: Network, excess: Array) -> None:
         excess[v] += moved
 
 
+# This heap stays beside that of `kernel.heap`: an entry is a distance and a node, 16 bytes, half of
+# an entry there, which also breaks ties by a sequence number. Distances need no order among equals.
+
+
 @inlined
 def _push(heap_key: Array, heap_node: Array, size: int, key: int, node: int) -> None:
     at = size

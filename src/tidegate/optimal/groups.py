@@ -25,9 +25,9 @@ _SMALLEST = 2.0**-960
 
 @dataclass(frozen=True)
 class Grouped:
-    """One side's rows as chains. `tuples` says which row each member is."""
+    """One side's rows as chains. `rows` says which row each member is."""
 
-    tuples: Whole
+    rows: Whole
     members: Whole
     expire: Whole
     gains: Whole
@@ -43,7 +43,7 @@ class Pool:
     ----------
     chains
         The chains.
-    side, tuples
+    side, rows
         The side of each member, and its row there.
     unit
         The integer that stands for an importance of one.
@@ -51,7 +51,7 @@ class Pool:
 
     chains: Chains
     side: Whole
-    tuples: Whole
+    rows: Whole
     unit: float
 
 
@@ -68,8 +68,8 @@ def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
     return [
         Pool(
             chains=_merged(sides, [grouped[s] for s in mine], mine, places, late, unit),
-            side=np.concatenate([np.full(len(grouped[s].tuples), s) for s in mine]),
-            tuples=np.concatenate([grouped[s].tuples for s in mine]),
+            side=np.concatenate([np.full(len(grouped[s].rows), s) for s in mine]),
+            rows=np.concatenate([grouped[s].rows for s in mine]),
             unit=unit,
         )
         for mine, places in zip(shares, memory, strict=True)
@@ -87,7 +87,7 @@ def _merged(
     return Chains(
         members=offsets([g.members for g in grouped]),
         arrive=np.concatenate(
-            [sides.streams[s].tick[g.tuples] for s, g in zip(mine, grouped, strict=True)]
+            [sides.streams[s].tick[g.rows] for s, g in zip(mine, grouped, strict=True)]
         ),
         expire=np.concatenate([g.expire for g in grouped]),
         gains=offsets([g.gains for g in grouped]),
@@ -130,19 +130,19 @@ def unit_of(worth: NDArray[np.float64], most: int) -> float:
 def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     """Make one chain per key and importance, as long as later rows do not expire earlier."""
     stream, other = sides.streams[side], sides.streams[1 - side]
-    tuples = np.arange(len(stream))
+    rows = np.arange(len(stream))
     weight = np.zeros(len(stream)) if stream.weight is None else stream.weight
     if stream.weight is not None:
-        tuples = np.lexsort((stream.tick, weight, stream.key))
-    key, tick, weight = stream.key[tuples], stream.tick[tuples], weight[tuples]
-    none = np.zeros(len(tuples), np.int64)
+        rows = np.lexsort((stream.tick, weight, stream.key))
+    key, tick, weight = stream.key[rows], stream.tick[rows], weight[rows]
+    none = np.zeros(len(rows), np.int64)
     # A window matters only up to the last partner: rows that reach it expire together.
     last = sides.find(1 - side, key, none + len(sides.ticks), "right") - 1
     last_tick = np.append(other.tick, -1)[last]
     meets = (last >= 0) & (np.append(other.key, -1)[last] == key)
-    expire = np.where(meets, np.minimum(stream.expire[tuples], last_tick + 1), 0)
+    expire = np.where(meets, np.minimum(stream.expire[rows], last_tick + 1), 0)
     expire = np.maximum(expire, tick)
-    new = np.ones(len(tuples), np.bool_)
+    new = np.ones(len(rows), np.bool_)
     new[1:] = (np.diff(key) != 0) | (np.diff(weight) != 0) | (np.diff(expire) < 0)
     if late:
         # A row that stays for a partner cannot make room for a newcomer of the same tick. So rows
@@ -152,7 +152,7 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
         apart = (high > low) | (expire == last_tick + 1)
         new[1:] |= apart[1:] & (np.diff(expire) > 0)
     first = np.flatnonzero(new)
-    end = np.append(first, len(tuples))[1:]
+    end = np.append(first, len(rows))[1:]
     start = np.maximum(tick[first] + 1, sides.counted)
     low = sides.find(1 - side, key[first], start, "left")
     high = np.maximum(sides.find(1 - side, key[first], expire[end - 1], "left"), low)
@@ -162,24 +162,24 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
     how = COMBINES.index(sides.spec.combine) if sides.weighted else -1
     partners = np.zeros(0) if other.weight is None else other.weight
     kernel.fill_gains(low, high, other.tick, weight[first], partners, how, at, worth)
-    return Grouped(tuples, np.append(first, len(tuples)), expire, _offsets(counts), at, worth)
+    return Grouped(rows, np.append(first, len(rows)), expire, _offsets(counts), at, worth)
 
 
 def _by_row(sides: Sides, side: int, late: int) -> Grouped:
     """Make one chain per row, over the partners that the predicate gives it."""
     stream, other = sides.streams[side], sides.streams[1 - side]
-    tuples = np.arange(len(stream))
+    rows = np.arange(len(stream))
     ticks = len(sides.ticks) + 1
     places, worths = [np.empty(0, np.int64)], [np.empty(0)]
-    for pair in sides.pairs(sides.later(side, tuples, stream.expire - 1)):
+    for pair in sides.pairs(sides.later(side, rows, stream.expire - 1)):
         own, partner = pair[side], pair[1 - side]
         places.append(own * ticks + other.tick[partner])
         worths.append(sides.worth(*pair))
     place, where = np.unique(np.concatenate(places), return_inverse=True)
     worth = np.bincount(where, np.concatenate(worths), len(place)).astype(np.float64)
-    counts: Whole = np.bincount(place // ticks, minlength=len(tuples))
-    members: Any = np.arange(len(tuples) + 1)
-    return Grouped(tuples, members, stream.expire, _offsets(counts), place % ticks, worth)
+    counts: Whole = np.bincount(place // ticks, minlength=len(rows))
+    members: Any = np.arange(len(rows) + 1)
+    return Grouped(rows, members, stream.expire, _offsets(counts), place % ticks, worth)
 
 
 def _offsets(counts: Whole) -> Whole:

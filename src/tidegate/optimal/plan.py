@@ -28,7 +28,7 @@ _HALVINGS = 24
 
 @dataclass(frozen=True)
 class Plan:
-    """Which members are kept, and until when.
+    """A plan: the members that are kept, and until when.
 
     Attributes
     ----------

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tidegate.errors import require
 from tidegate.optimal.admission import Pairs
 from tidegate.optimal.sides import Sides, Whole
 
@@ -31,6 +32,7 @@ def count_pairs(sides: Sides) -> int:
 
 def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Whole] | None, float]:
     """Solve by integer programme. Return until when rows are kept, if solved, and a bound."""
+    require("ortools", "optimal", 'the optimum with shed_when="before-arrival"')
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()

@@ -14,8 +14,7 @@ from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, PREPARED, TIME, prepare
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.settings.columns import as_floats
-from tidegate.settings.schedules import Schedule
-from tidegate.settings.side import Side
+from tidegate.settings.schedules import Schedule, Side
 from tidegate.sql.conditions import Predicate
 
 Whole = NDArray[np.int64]
@@ -28,7 +27,7 @@ class Spans(NamedTuple):
     """Rows of one side, each with a range of the other side's rows."""
 
     side: int
-    tuples: Whole
+    rows: Whole
     low: Whole
     high: Whole
 
@@ -90,7 +89,7 @@ class Sides:
 
     @property
     def weighted(self) -> bool:
-        """Whether results have an importance."""
+        """True if results have an importance."""
         return self.streams[0].weight is not None
 
     def find(self, side: int, key: Whole, tick: Whole, how: Literal["left", "right"]) -> Whole:
@@ -99,21 +98,21 @@ class Sides:
         place = stream.key * ticks + stream.tick
         return np.searchsorted(place, key * ticks + tick, how)
 
-    def later(self, side: int, tuples: Whole, until: Whole) -> Spans:
+    def later(self, side: int, rows: Whole, until: Whole) -> Spans:
         """Return the other side's rows that arrive after these, by the tick `until`, and count."""
         stream = self.streams[side]
-        key = stream.key[tuples]
-        first = np.maximum(stream.tick[tuples] + 1, self.counted)
+        key = stream.key[rows]
+        first = np.maximum(stream.tick[rows] + 1, self.counted)
         low = self.find(1 - side, key, first, "left")
         high = self.find(1 - side, key, until, "right")
-        return Spans(side, tuples, low, np.maximum(low, high))
+        return Spans(side, rows, low, np.maximum(low, high))
 
     def together(self) -> Spans:
         """Return the right's rows that arrive at the same tick as the left's, and count."""
         left = self.streams[0]
-        tuples = np.flatnonzero(left.tick >= self.counted)
-        key, tick = left.key[tuples], left.tick[tuples]
-        return Spans(0, tuples, self.find(1, key, tick, "left"), self.find(1, key, tick, "right"))
+        rows = np.flatnonzero(left.tick >= self.counted)
+        key, tick = left.key[rows], left.tick[rows]
+        return Spans(0, rows, self.find(1, key, tick, "left"), self.find(1, key, tick, "right"))
 
     def pairs(self, spans: Spans) -> Iterator[tuple[Whole, Whole]]:
         """Yield the pairs of spans that fulfil the predicate: left's rows, right's rows."""
@@ -123,7 +122,7 @@ class Sides:
         for start in range(0, total, _PAIRS):
             at = np.arange(start, min(start + _PAIRS, total))
             span = np.searchsorted(ends, at, "right")
-            own = spans.tuples[span]
+            own = spans.rows[span]
             other = spans.low[span] + at - (ends[span] - sizes[span])
             left, right = (own, other) if spans.side == 0 else (other, own)
             if self.where is not None:

@@ -137,11 +137,11 @@ class _Pairs:
                     rows.column(mine).take(pa.array(one)),
                     relation.rows.column(theirs).take(pa.array(fact)),
                 )
-        self.tuples = [a[near], b[near]]
+        self.rows = [a[near], b[near]]
         self.fact = fact[near]
         self.relation = relation
         self.worth: NDArray[np.float64] = COMBINE[spec.combine](
-            sides[0].weight[self.tuples[0]], sides[1].weight[self.tuples[1]]
+            sides[0].weight[self.rows[0]], sides[1].weight[self.rows[1]]
         )
         if not spec.weighed:
             self.worth = np.ones(len(self.fact))
@@ -167,7 +167,7 @@ def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
     tick = [np.searchsorted(ticks, side.time) for side in sides]
     late = 0 if spec.shed_when == "after-probe" else 1
     until = [np.full(len(side.time), -1, np.int64) for side in sides]
-    now = [tick[s][pairs.tuples[s]] for s in range(2)]
+    now = [tick[s][pairs.rows[s]] for s in range(2)]
     unit = unit_of(pairs.worth, 1)
     above = 0.0
     for mine, places in _pools(spec, [len(side.time) for side in sides]):
@@ -182,7 +182,7 @@ def _solved(spec: StarJoin, sides: list[_Stream], pairs: _Pairs) -> OSSJ:
     # A pair is found if both arrive at one time, or if the later row finds the earlier one held.
     found = now[0] == now[1]
     for s in range(2):
-        found |= (now[s] < now[1 - s]) & (until[s][pairs.tuples[s]] >= now[1 - s])
+        found |= (now[s] < now[1 - s]) & (until[s][pairs.rows[s]] >= now[1 - s])
     importance = float(pairs.worth[found].sum())
     upper = importance + above
     if math.isclose(upper, importance, rel_tol=1e-9, abs_tol=1e-9):
@@ -227,7 +227,7 @@ def _chains(
     first, places, worths = 0, [], []
     for s in mine:
         later = now[1 - s] > now[s]
-        places.append((first + pairs.tuples[s][later]) * ticks + now[1 - s][later])
+        places.append((first + pairs.rows[s][later]) * ticks + now[1 - s][later])
         worths.append(pairs.worth[later])
         first += len(tick[s])
     place, where = np.unique(np.concatenate(places), return_inverse=True)
@@ -250,7 +250,7 @@ def _table(
 ) -> pa.Table:
     columns = []
     for s, side in enumerate(sides):
-        at = pa.array(pairs.tuples[s][found])
+        at = pa.array(pairs.rows[s][found])
         columns += [column.take(at) for column in side.rows.columns]
     facts = pa.array(pairs.fact[found])
     columns += [pairs.relation.rows.column(n).take(facts) for n in spec.relation.carried]

@@ -148,12 +148,12 @@ def _sum(curves: Sequence[Curve], weights: Sequence[float], memory: float) -> li
     if left < 0:
         return [float(each) for each in found * (memory / found.sum())]
     pieces = [
-        (-rate * weight, at, tuples)
+        (-rate * weight, at, rows)
         for at, (curve, weight) in enumerate(zip(curves, weights, strict=True))
-        for tuples, rate in zip(curve.hull().tuples, curve.hull().rates, strict=True)
+        for rows, rate in zip(curve.hull().rows, curve.hull().rates, strict=True)
     ]
-    for _, at, tuples in sorted(pieces):
-        taken = min(tuples, left)
+    for _, at, rows in sorted(pieces):
+        taken = min(rows, left)
         found[at] += taken
         left -= taken
     return [float(each) for each in found]

@@ -103,17 +103,17 @@ class Curve:
             ):
                 corners.pop()
             corners.append(at)
-        tuples, gains = np.diff(self.memory[corners]), np.diff(worth[corners])
+        rows, gains = np.diff(self.memory[corners]), np.diff(worth[corners])
         good = gains > 0
-        return Earnings(tuples[good], (gains / np.maximum(tuples, 1e-300))[good])
+        return Earnings(rows[good], (gains / np.maximum(rows, 1e-300))[good])
 
 
 def of_earnings(earnings: Earnings) -> Curve:
     """Return recall as predicted by the frequency or age model (sections 3.2.2 and 3.3)."""
     if earnings.most == 0:
         return Curve(np.zeros(1), np.ones(1), 0.0)
-    memory = np.concatenate([[0.0], np.cumsum(earnings.tuples)])
-    found = np.concatenate([[0.0], np.cumsum(earnings.tuples * earnings.rates)])
+    memory = np.concatenate([[0.0], np.cumsum(earnings.rows)])
+    found = np.concatenate([[0.0], np.cumsum(earnings.rows * earnings.rates)])
     return Curve(memory, np.minimum(found / earnings.most, 1.0), earnings.most)
 
 
@@ -145,7 +145,7 @@ def of_samples(
     `fractions` returns, for a memory, the inclusion probabilities of each side's classes. `alike`
     is an argument of `sampling.variance`.
     """
-    total = sum(float(side.tuples @ side.matches) for side in sides)
+    total = sum(float(side.rows @ side.matches) for side in sides)
     memory = np.array(sorted(set(memories)), np.float64)
     errors = [
         math.sqrt(max(sampling.variance(sides, fractions(m), alike), 0.0)) / total if total else 0.0

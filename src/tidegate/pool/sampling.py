@@ -1,4 +1,4 @@
-"""How much of a join can be sampled in a memory: section 4 of paper 2 (Srivastava, Widom).
+"""The share of a join that a memory can sample: section 4 of paper 2 (Srivastava, Widom).
 
 The rows in a side's window form *classes*. Each class has a number of rows, and an expected number
 of partners per row. Under the frequency model a class is a key (theorem 4.2). Under the age model
@@ -43,7 +43,7 @@ class Side:
 
     Attributes
     ----------
-    tuples
+    rows
         The memory that all rows of each class would take.
     matches
         The expected number of partners of a row of each class.
@@ -51,16 +51,16 @@ class Side:
         Under the age model, the matches by age, from 0 to the window's end in equal steps.
     """
 
-    tuples: Floats
+    rows: Floats
     matches: Floats
     curve: Floats | None = None
 
     @property
     def mean(self) -> float:
         """The expected number of partners of a row, averaged over all classes."""
-        total = float(self.tuples.sum())
+        total = float(self.rows.sum())
         if total > 0:
-            return float(self.tuples @ self.matches) / total
+            return float(self.rows @ self.matches) / total
         return float(self.matches.mean()) if len(self.matches) else 0.0
 
     @property
@@ -112,7 +112,11 @@ def kept_by_frequency(matches: Floats, reach: float) -> Callable[[float], Floats
 def kept_by_age(curve: Floats, reach: float) -> Callable[[float], Floats]:
     """Return the same function for rows whose matches come by age.
 
-    With a `reach` of 0 this is theorem 4.3, without the rate of arrivals.
+    With a `reach` of 0 this is theorem 4.3, without the rate of arrivals. The theorem's ages are
+    single instants, so its inverse of C is a step function. A step of a curve here covers many
+    instants, over which partners are spread, so the inverse is a line within each step. With steps
+    of one instant, the two differ by less than an instant. With longer steps, the step function
+    overestimates the memory.
     """
     total = np.concatenate([[0.0], np.cumsum(curve)])
     most = float(most_matches(total[-1:], reach)[0])
@@ -139,14 +143,14 @@ def uniform_memory(sides: Sequence[Side], reach: float) -> Callable[[float], flo
     """Return the expected memory of UNIFORM as a function of p (theorems 4.2 and 4.3)."""
     parts = [
         (
-            side.tuples,
+            side.rows,
             kept_by_frequency(side.matches, reach)
             if side.curve is None
             else kept_by_age(side.curve, reach),
         )
         for side in sides
     ]
-    return lambda p: float(sum((tuples * kept(p)).sum() for tuples, kept in parts))
+    return lambda p: float(sum((rows * kept(p)).sum() for rows, kept in parts))
 
 
 def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> float:
@@ -161,7 +165,7 @@ def uniform_fraction(sides: Sequence[Side], memory: float, reach: float) -> floa
 
 def cluster_fraction(sides: Sequence[Side], memory: float) -> float:
     """Return the share of clusters that EQ-CLUSTER can keep to their end (strategy 2)."""
-    window = sum(float(side.tuples.sum()) for side in sides)
+    window = sum(float(side.rows.sum()) for side in sides)
     return min(max(memory / window, _LEAST), 1.0) if window > 0 else 1.0
 
 
@@ -189,13 +193,13 @@ def pps_constant(sizes: Floats, costs: Floats, budget: float) -> float:
 def pps_for_memory(sides: Sequence[Side], memory: float) -> float:
     """Return the constant with which PPS-CLUSTER takes this memory (strategy 3)."""
     sizes = np.concatenate([side.sizes for side in sides])
-    return pps_constant(sizes, np.concatenate([side.tuples for side in sides]), memory)
+    return pps_constant(sizes, np.concatenate([side.rows for side in sides]), memory)
 
 
 def pps_for_fraction(sides: Sequence[Side], fraction: float) -> float:
     """Return the constant with which PPS-CLUSTER samples this share of all results."""
     sizes = np.concatenate([side.sizes for side in sides])
-    results = np.concatenate([side.tuples * side.matches for side in sides])
+    results = np.concatenate([side.rows * side.matches for side in sides])
     return pps_constant(sizes, results, fraction * float(results.sum()))
 
 
@@ -211,19 +215,19 @@ def variance(
     total = 0.0
     for at, (side, share) in enumerate(zip(sides, shares, strict=True)):
         square = 0.0 if alike is None else alike[at] * side.matches**2
-        total += float((side.tuples * (1.0 / share - 1.0) * (side.matches + square)).sum())
+        total += float((side.rows * (1.0 / share - 1.0) * (side.matches + square)).sum())
     return total
 
 
-def classes(tuples: Floats, matches: Floats, most: int = 64) -> tuple[Floats, Floats]:
+def classes(rows: Floats, matches: Floats, most: int = 64) -> tuple[Floats, Floats]:
     """Merge keys with about the same number of partners into classes, if there are many keys."""
-    used = tuples > 0
-    tuples, matches = tuples[used], matches[used]
-    if len(tuples) <= most:
-        return tuples, matches
+    used = rows > 0
+    rows, matches = rows[used], matches[used]
+    if len(rows) <= most:
+        return rows, matches
     level = np.floor(4.0 * np.log2(np.maximum(matches, 2.0**-12))).astype(np.int64)
     level = np.minimum(level - level.min(), 4 * 64)
-    total = np.bincount(level, tuples).astype(np.float64)
-    weighted = np.bincount(level, tuples * matches)
+    total = np.bincount(level, rows).astype(np.float64)
+    weighted = np.bincount(level, rows * matches)
     filled = total > 0
     return total[filled], weighted[filled] / total[filled]

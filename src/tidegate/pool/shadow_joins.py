@@ -94,7 +94,7 @@ class ShadowableJoin(Protocol):
 
     @property
     def sees_more(self) -> bool:
-        """Whether a copy can see rows that it never holds."""
+        """True if a copy can see rows that it never holds."""
 
     def key_group(self, stream: int, batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
         """Return the key group of each row: only rows of one group may join. None if all may."""
@@ -421,6 +421,8 @@ def _feed_and_count(
 
 def random_share(hashes: NDArray[np.uint64], mix: np.uint64) -> NDArray[np.float64]:
     """Return a number from 0 to 1 for each hash, from other bits than tables and shards use."""
+    # Reports in checkpoints come from these samples, so this mixer stays beside that of the
+    # kernel, `kernel.hashing.mix`, which would draw others.
     mixed = hashes * mix
     mixed ^= mixed >> np.uint64(29)
     return ((mixed * mix) >> np.uint64(11)).astype(np.float64) * 2.0**-53

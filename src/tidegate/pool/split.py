@@ -29,36 +29,36 @@ class Earnings:
 
     Attributes
     ----------
-    tuples
+    rows
         The number of rows of each piece.
     rates
         The results per unit of time that a row of each piece earns: positive and descending.
     """
 
-    tuples: NDArray[np.float64]
+    rows: NDArray[np.float64]
     rates: NDArray[np.float64]
 
     @property
     def most(self) -> float:
         """All results per unit of time."""
-        return float((self.tuples * self.rates).sum())
+        return float((self.rows * self.rates).sum())
 
     @property
     def need(self) -> float:
         """The least memory that earns all results."""
-        return float(self.tuples.sum())
+        return float(self.rows.sum())
 
     def results(self, memory: float) -> float:
         """Return the results per unit of time with a memory of this many rows."""
-        left = memory - np.concatenate([[0.0], np.cumsum(self.tuples)[:-1]])
-        return float((np.clip(left, 0.0, self.tuples) * self.rates).sum())
+        left = memory - np.concatenate([[0.0], np.cumsum(self.rows)[:-1]])
+        return float((np.clip(left, 0.0, self.rows) * self.rates).sum())
 
     def memory(self, results: float) -> float:
         """Return the least memory that earns these results per unit of time; infinite if none."""
-        earned = np.concatenate([[0.0], np.cumsum(self.tuples * self.rates)])
+        earned = np.concatenate([[0.0], np.cumsum(self.rows * self.rates)])
         if results > earned[-1] * (1 + 1e-12):
             return math.inf
-        return float(np.interp(results, earned, np.concatenate([[0.0], np.cumsum(self.tuples)])))
+        return float(np.interp(results, earned, np.concatenate([[0.0], np.cumsum(self.rows)])))
 
     def recall(self, memory: float) -> float:
         """Return the share of all results with a memory of this many rows."""
@@ -106,7 +106,7 @@ def by_frequency(own: NDArray[np.float64], other: NDArray[np.float64], window: f
 def together(earnings: Sequence[Earnings]) -> Earnings:
     """Predict what one memory earns that is divided between several sides in the best way."""
     return _earnings(
-        np.concatenate([each.tuples for each in earnings]),
+        np.concatenate([each.rows for each in earnings]),
         np.concatenate([each.rates for each in earnings]),
     )
 
@@ -135,16 +135,16 @@ def _division(left: Earnings, right: Earnings, memory: float) -> float:
     if memory >= need:
         return memory * left.need / need
     both = together([left, right])
-    last = int(np.searchsorted(np.cumsum(both.tuples), memory))
+    last = int(np.searchsorted(np.cumsum(both.rows), memory))
     worst = both.rates[min(last, len(both.rates) - 1)]
-    sure = [float(side.tuples[side.rates > worst].sum()) for side in (left, right)]
-    even = [float(side.tuples[side.rates == worst].sum()) for side in (left, right)]
+    sure = [float(side.rows[side.rates > worst].sum()) for side in (left, right)]
+    even = [float(side.rows[side.rates == worst].sum()) for side in (left, right)]
     return sure[0] + (memory - sum(sure)) * even[0] / sum(even)
 
 
-def _earnings(tuples: NDArray[np.float64], rates: NDArray[np.float64]) -> Earnings:
+def _earnings(rows: NDArray[np.float64], rates: NDArray[np.float64]) -> Earnings:
     """Sort pieces by descending rate, and drop those that earn nothing."""
     order = np.argsort(-rates, kind="stable")
-    tuples, rates = tuples[order], rates[order]
-    good = (tuples > 0) & (rates > 0)
-    return Earnings(tuples[good], rates[good])
+    rows, rates = rows[order], rates[order]
+    good = (rows > 0) & (rates > 0)
+    return Earnings(rows[good], rates[good])

@@ -7,14 +7,13 @@ than colours, lines of the same colour differ in stroke and marker.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidegate.errors import TidegateError
+from tidegate.errors import installed, require
 from tidegate.report.tables import about
 
 if TYPE_CHECKING:
@@ -56,10 +55,7 @@ _ROW = 0.22
 
 def available() -> bool:
     """Return True if matplotlib is installed."""
-    try:
-        return importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # something else is loaded under that name
-        return False
+    return installed("matplotlib")
 
 
 def recall_against_memory(
@@ -128,6 +124,24 @@ def recall_against_memory(
     axes.minorticks_off()
     axes.set_xlabel(f"memory ({unit}, log scale)")
     _share_axis(axes, "share of the exact result delivered")
+    _legend(figure, axes, look)
+    return _png(figure)
+
+
+def results_by_age(
+    series: Mapping[str, Sequence[tuple[float, float]]], *, title: str, theme: Theme = "light"
+) -> bytes:
+    """Plot age curves, (age, results in a unit of time) pairs, with a line for each side."""
+    look = _LOOKS[theme]
+    figure, axes = _figure(title, look)
+    for colour, (name, pairs) in zip(look.lines, series.items(), strict=False):
+        ages, results = zip(*pairs, strict=True)
+        axes.plot(
+            ages, results, color=colour, drawstyle="steps-post", linewidth=2, label=name, zorder=3
+        )
+    axes.set_xlabel("age of a row (seconds, or units of the time column)")
+    axes.set_ylabel("results in a unit of time")
+    axes.set_ylim(bottom=0)
     _legend(figure, axes, look)
     return _png(figure)
 
@@ -202,10 +216,7 @@ def _figure(title: str, look: _Look, rows: int = 1) -> Any:
     The figure is created without pyplot, which would keep every figure in memory and choose a
     back end by the screen.
     """
-    if not available():
-        raise TidegateError(
-            "plots need matplotlib, which is not installed: pip install 'tidegate[plots]'"
-        )
+    require("matplotlib", "plots", "a plot")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

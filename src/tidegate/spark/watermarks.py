@@ -84,11 +84,11 @@ class Timed(Protocol):
 
     @property
     def lateness(self) -> int | float:
-        """How late a row may come."""
+        """The time by which a row may be late."""
 
     @property
     def result_age(self) -> int | float | None:
-        """How much older than the newest row a result's times may be; None for any age."""
+        """The most by which a result is older than the newest row; None for any age."""
 
 
 def hold_back(inputs: Sequence[DataFrame], times: Sequence[str], join: Timed) -> Marked:
