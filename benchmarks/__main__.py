@@ -16,6 +16,7 @@ from benchmarks import (
     approximation,
     combined,
     constrained,
+    figures,
     growth,
     ijoin,
     kernel,
@@ -24,6 +25,7 @@ from benchmarks import (
     optimal,
     paper1,
     paper2_sampling,
+    picture,
     policies,
     pools,
     recall,
@@ -32,6 +34,7 @@ from benchmarks import (
     star,
     state,
     static,
+    store,
     wide,
 )
 
@@ -63,8 +66,8 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "linear_road": lambda quick, step: linear_road.run(
         linear_road.QUICK if quick else linear_road.FULL, step
     ),
+    "picture": lambda quick, step: picture.run(picture.QUICK if quick else picture.FULL, step),
 }
-OUTPUT = Path("BENCHMARKS.md")
 
 
 def main(
@@ -72,40 +75,40 @@ def main(
         list[str] | None, typer.Argument(help=f"Parts to run: {', '.join(PARTS)}; all by default.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option(help="Small sizes, to see that all works; writes no BENCHMARKS.md.")
+        bool, typer.Option(help="Small sizes, to see that all works; keeps no results.")
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all figures as JSON.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where to write instead of BENCHMARKS.md.")
+        Path | None, typer.Option(help="The folder for CSV files instead of benchmarks/results.")
     ] = None,
 ) -> None:
-    """Measure the design's figures in one run, and write BENCHMARKS.md.
+    """Measure, write the tables as CSV files, and draw the figures of the documentation from them.
 
-    Parts that do not run keep their earlier section. All parts take about 20 minutes on two cores
-    of an otherwise idle machine.
+    Parts that do not run keep their earlier files. All parts take about 20 minutes on two cores
+    of an otherwise idle machine. `python -m benchmarks.figures` draws the figures again.
     """
     for name in names or ():
         if name not in PARTS:
             raise typer.BadParameter(f"there is no part {name!r}; there are {', '.join(PARTS)}")
     chosen = [name for name in PARTS if not names or name in names]
-    target = output if output is not None or quick else OUTPUT
+    target = output if output is not None or quick else store.RESULTS
     console = Console()
     machine = measure.machine()
     command = " ".join(["python -m benchmarks", *(names or ()), *(["--quick"] if quick else ())])
     done: dict[str, report.Section] = {}
-    texts: dict[str, str] = {}
     for number, name in enumerate(chosen):
         done[name] = _run(console, name, f"{number + 1}/{len(chosen)}", quick)
-        texts[name] = report.section_text(name, done[name], machine, command)
         for table in report.tables_on_screen(done[name]):
             console.print(table)
         if target is not None:
             # Write after every part, so that an interrupted run keeps its results.
-            old = target.read_text() if target.exists() else ""
-            target.write_text(report.merged(old, done, texts, list(PARTS)))
+            store.write(target, name, done[name], machine, command, list(PARTS))
     console.print(report.on_screen(done))
+    if target == store.RESULTS:
+        for file in figures.draw(of_parts=chosen):
+            console.print(f"drew {file}")
     if json_file is not None:
         parts = {name: asdict(section) for name, section in done.items()}
         json_file.write_text(json.dumps({"machine": machine, "parts": parts}, indent=2) + "\n")

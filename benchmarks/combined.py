@@ -169,13 +169,13 @@ def run(scale: Scale, step: Step) -> Section:
     worst = max(each["chosen"] / min(each["CA"], each["both"]) for each in alone.values())
     crossed = [k for k, each in alone.items() if each["both"] > each["CA"]]
     first = f"from k = {min(crossed):,} on" if crossed else "for none of these k"
-    tuples = sum(5 * scale.children if s == "S1" else scale.children for s in ("S1", "S2", "S3"))
+    rows = sum(5 * scale.children if s == "S1" else scale.children for s in ("S1", "S2", "S3"))
     return Section(
         title="constraints combined",
         workload="Streams of benchmarks.combined, engine alone, one core.",
         figures=(
             Figure(
-                "CA and OAC together, tuples held over those with the better of them (figure 10)",
+                "CA and OAC together, rows held over those with the better of them (figure 10)",
                 f"{less:.2f}",
                 less,
                 bar=1.0,
@@ -184,7 +184,7 @@ def run(scale: Scale, step: Step) -> Section:
                 higher=False,
             ),
             Figure(
-                "CA and RIDS, tuples held as chosen over those of the better way (figure 11)",
+                "CA and RIDS, rows held as chosen over those of the better way (figure 11)",
                 f"{worst:.2f} at worst",
                 worst,
                 bar=1.5,
@@ -196,7 +196,7 @@ def run(scale: Scale, step: Step) -> Section:
         tables=(
             Table(
                 "Figure 10: CA and OAC",
-                ("constraints", "held", "of SWJ", "us a tuple", "paper's us"),
+                ("constraints", "held", "of SWJ", "us a row", "paper's us"),
                 tuple(
                     (
                         name,
@@ -208,8 +208,8 @@ def run(scale: Scale, step: Step) -> Section:
                     for name, each in together.items()
                 ),
                 f"Join graph 3(a), CA(0) on S1.A and OAC({scale.oac:,}) on S3.B, a quarter of S1 "
-                f"without a child in S3, windows of {scale.window:,} rows, {tuples:,} tuples. Held "
-                "are tuples, on average over the second half. The paper: both together give the "
+                f"without a child in S3, windows of {scale.window:,} rows, {rows:,} rows. Held "
+                "are rows, on average over the second half. The paper: both together give the "
                 "best reduction.",
             ),
             Table(
@@ -219,9 +219,9 @@ def run(scale: Scale, step: Step) -> Section:
                     (f"{k:,}", *(f"{each[way]:,.0f}" for way in ("CA", "both", "chosen")))
                     for k, each in alone.items()
                 ),
-                "Tuples held on average over the second half, join graph 3(c), CA on S1.A with a k "
+                "Rows held on average over the second half, join graph 3(c), CA on S1.A with a k "
                 f"of about {scale.ca:,}, two parents to a child, a filter that a tenth passes, "
-                f"{3 * scale.parents_of:,} tuples. With both the state is larger {first}; in the "
+                f"{3 * scale.parents_of:,} rows. With both the state is larger {first}; in the "
                 f"paper from about {CROSSING:,} on. The last "
                 "column is `choose=True`, which measures whether to keep No.",
             ),

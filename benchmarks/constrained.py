@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,11 @@ class Scale:
     watched_k: int = 4_000
     seconds: int = 1_500
     rate: int = 20
+    seeds: int = 10
 
 
 FULL = Scale()
-QUICK = Scale(2_000, 1_500, (0, 100, 500), 500, 4_000, 200, 900, 2)
+QUICK = Scale(2_000, 1_500, (0, 100, 500), 500, 4_000, 200, 900, 4, 2)
 
 FIGURE_3A = ["S1.A -> S2.A", "S1.B -> S3.B"]
 FIGURE_3B = ["S1.A -> S3.A", "S2.A -> S3.A"]
@@ -48,14 +49,18 @@ PAPER = {
     "oap": ((21, 21), (23, 21), (24, 22), (25, 23), (27, 25)),
     "oac": ((20, 18), (20, 18), (20, 18), (21, 18), (22, 18)),
 }
-#: The paper's monitors (sections 4.4, 5.4 and 6.4).
-MONITORS = {
-    "RIDS": ("rids", Monitor(c=1.0, p=0.01, window=500)),
-    "CA": ("ca", Monitor(c=1.2, p=0.01, window=1000)),
-    "OAP": ("oap", Monitor(c=1.2, p=0.01, window=1000)),
+#: c, p and W of the paper's monitors (sections 4.4, 5.4 and 6.4), and tidegate's own.
+FIGURE_5 = "RIDS, c=1.0, p=0.01, W=500 (figure 5)"
+MONITORS: dict[str, tuple[str, dict[str, Any]]] = {
+    FIGURE_5: ("rids", {"c": 1.0, "p": 0.01, "window": 500}),
+    "CA, c=1.2, p=0.01, W=1,000 (figure 7)": ("ca", {"p": 0.01}),
+    "OAP, c=1.2, p=0.01, W=1,000 (figure 9)": ("oap", {"p": 0.01}),
+    "RIDS, tidegate's defaults": ("rids", {}),
 }
-#: tidegate's default monitors, if they differ.
-OURS = {"RIDS, c=1.2, W=1,000": ("rids", Monitor())}
+#: tidegate's rule for a distance above k, and the paper's.
+RULES: tuple[Literal["raise", "suspend"], ...] = ("raise", "suspend")
+#: The ks of the motivating query, in milliseconds.
+LINK_KS = {"B -> C": 0, "O -> B": 0, "C -> B": 1_000, "B -> O": 1_000}
 #: No variation, gradual rise, gradual fall, sudden rise, sudden fall, as shares of the largest k.
 COURSE = ((0, 0.5), (0.2, 0.5), (0.35, 1), (0.5, 0.5), (0.65, 0.5), (0.65, 1), (0.8, 1), (0.8, 0.5))
 
@@ -68,6 +73,12 @@ class Ran:
     micros: float
     results: pa.Table
     used: tuple[int | None, ...]
+    counters: dict[str, int | float]
+
+    @property
+    def settled(self) -> float:
+        """Rows held on average over the second half of the streams."""
+        return statistics.mean(self.held[len(self.held) // 2 :])
 
 
 def constraints_of(kind: str, k: int | None) -> list[Constraint]:
@@ -109,7 +120,9 @@ def ran(tables: dict[str, pa.Table], batch: int, **settings: Any) -> Ran:
         held.append(engine.held)
         used += list(engine.adherence.values())[:1]
     found.append(pa.Table.from_batches(list(engine.finish()), spec.result_schema))
-    return Ran(tuple(held), 1e6 * taken / len(every), pa.concat_tables(found), tuple(used))
+    results = pa.concat_tables(found)
+    micros = 1e6 * taken / len(every)
+    return Ran(tuple(held), micros, results, tuple(used), engine.take_counters())
 
 
 def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
@@ -146,7 +159,7 @@ def against_k(kind: str, scale: Scale, step: Step) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Tracked:
-    """How well the monitor tracked k."""
+    """The accuracy with which the monitor tracked k."""
 
     worst_block: float
     missing: float
@@ -190,67 +203,162 @@ def _blocks(results: pa.Table, size: int) -> Any:
     return np.bincount(np.max(times, axis=0) // size)
 
 
-def motivating(scale: Scale) -> tuple[Ran, Ran]:
+def motivating(scale: Scale, seed: int, **settings: Any) -> Ran:
     """Run the query of section 1.1: three links, windows of 10 minutes."""
-    tables = links(scale.seconds, rate=scale.rate, delay=1.0, seed=1)
-    common: dict[str, Any] = {
-        "joins": ["C.pid <-> B.pid", "B.pid <-> O.pid"],
-        "time": "ts",
-        "within": 600_000,
-        "select": ["C.pid", "C.size"],
+    return ran(
+        links(scale.seconds, rate=scale.rate, delay=1.0, seed=seed),
+        scale.batch,
+        joins=["C.pid <-> B.pid", "B.pid <-> O.pid"],
+        time="ts",
+        within=600_000,
+        select=["C.pid", "C.size"],
+        **settings,
+    )
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Runs of the motivating query whose ks are not given, over all seeds."""
+
+    held: float  # rows held on average over the second half
+    peak: int
+    lost: int
+    results: int
+    covered: int  # runs in which the bounds of `missed` hold
+    estimate: float  # the mean of `missed`
+    bounds: tuple[float, float]  # the means of `missed_low` and `missed_high`
+
+
+def detected(scale: Scale, exact: list[int], **settings: Any) -> Detected:
+    """Run the motivating query for each seed, whose numbers of results are `exact`."""
+    runs = [motivating(scale, seed + 1, **settings) for seed in range(scale.seeds)]
+    lost = [every - each.results.num_rows for every, each in zip(exact, runs, strict=True)]
+    bounds = [(r.counters["missed_low"], r.counters["missed_high"]) for r in runs]
+    return Detected(
+        statistics.mean(each.settled for each in runs),
+        max(max(each.held) for each in runs),
+        sum(lost),
+        sum(exact),
+        sum(low <= n <= high for n, (low, high) in zip(lost, bounds, strict=True)),
+        statistics.mean(each.counters["missed"] for each in runs),
+        (statistics.mean(b[0] for b in bounds), statistics.mean(b[1] for b in bounds)),
+    )
+
+
+def all_detected(scale: Scale, step: Step) -> tuple[float, dict[str, Detected]]:
+    """Return the rows held with given ks, and the runs with ks that are found or too small."""
+    given = [RIDS(join, within=k) for join, k in LINK_KS.items()]
+    half = [RIDS(join, within=k // 2) for join, k in LINK_KS.items()]
+    detect = [RIDS(join, within="detect") for join in LINK_KS]
+    step("the motivating query with given ks")
+    known = [motivating(scale, seed + 1, constraints=given) for seed in range(scale.seeds)]
+    exact = [each.results.num_rows for each in known]
+    ways: dict[str, dict[str, Any]] = {
+        "detected": {"constraints": detect},
+        'constraints="auto"': {"constraints": "auto"},
+        "detected, the paper's rule": {
+            "constraints": detect,
+            "monitor": Monitor(p=0.01, on_rise="suspend"),
+        },
+        "given half the delay, p=0.05": {"constraints": half, "monitor": Monitor(p=0.05)},
     }
-    constraints = [
-        RIDS("B -> C", within=0),
-        RIDS("O -> B", within=0),
-        RIDS("C -> B", within=1_000),
-        RIDS("B -> O", within=1_000),
-    ]
-    mine = ran(tables, scale.batch, constraints=constraints, choose=False, **common)
-    return mine, ran(tables, scale.batch, eliminate=False, **common)
+    found = {}
+    for name, settings in ways.items():
+        step(f"the motivating query, {name}")
+        found[name] = detected(scale, exact, **settings)
+    return statistics.mean(each.settled for each in known), found
 
 
 def run(scale: Scale, step: Step) -> Section:
     """Measure state against k, cost against SWJ, tracking of k, and the motivating query."""
     rows = [row for kind in JOINS for row in against_k(kind, scale, step)]
     found = {}
-    for name, (kind, monitor) in {**MONITORS, **OURS}.items():
-        step(f"{name} with a k that changes")
-        found[name] = tracked(kind, monitor, scale)
+    for name, (kind, monitor) in MONITORS.items():
+        for rule in RULES:
+            step(f"{name} with a k that changes, on a rise: {rule}")
+            found[name, rule] = tracked(kind, Monitor(on_rise=rule, **monitor), scale)
     step("the motivating query")
-    mine, swj = motivating(scale)
+    given = [RIDS(join, within=k) for join, k in LINK_KS.items()]
+    mine = motivating(scale, 1, constraints=given, choose=False)
+    swj = motivating(scale, 1, eliminate=False)
     reduction = max(swj.held) / max(mine.held)
-    worst = max(each.worst_block for name, each in found.items() if name != "RIDS")
+    known, ways = all_detected(scale, step)
+    ours, hasty = ways["detected"], ways["given half the delay, p=0.05"]
+    times_given = ours.held / known
+    lost = ours.lost / ours.results
+    covered = (ours.covered + hasty.covered) / (2 * scale.seeds)
+    worst = max(
+        each.worst_block
+        for (name, rule), each in found.items()
+        if rule == "raise" and name != FIGURE_5
+    )
+    in_paper = found[FIGURE_5, "raise"].worst_block
     tables = (
         Table(
             "State and cost against k",
-            ("kind", "k", "most held", "SWJ", "ratio", "us a tuple", "SWJ", "ratio", "paper"),
+            ("kind", "k", "most held", "SWJ", "ratio", "us a row", "SWJ", "ratio", "paper"),
             tuple(rows),
-            f"Windows of {scale.window:,} rows, {scale.children:,} tuples a child stream, five "
-            "parents to a child, filters that half pass (section 3.5). Held are tuples, in all "
+            f"Windows of {scale.window:,} rows, {scale.children:,} rows a child stream, five "
+            "parents to a child, filters that half pass (section 3.5). Held are rows, in all "
             "components. Microseconds are of processor time. The last column is the ratio of the "
             "times in the paper's table 1.",
         ),
         Table(
             "A k that is found by watching while it changes",
-            ("kind", "worst block missing", "missing", "in use", "k used / k"),
+            ("kind", "on a rise", "worst block missing", "missing", "in use", "k used / k"),
             tuple(
                 (
                     name,
+                    rule,
                     f"{each.worst_block:.2%}",
                     f"{each.missing:.3%}",
                     f"{each.in_use:.0%}",
                     f"{each.ratio:.2f}",
                 )
-                for name, each in found.items()
+                for (name, rule), each in found.items()
             ),
             f"k holds still, rises and falls slowly, and jumps up and down, up to "
-            f"{scale.watched_k:,}; c, p and W are the paper's, and in the last row tidegate's. "
-            f"Blocks are of {scale.batch:,} tuples; the paper's worst one misses 2.3 %. "
+            f"{scale.watched_k:,}. On a rise above k, tidegate raises k up to c times k and only "
+            "then suspends the constraint; the paper always suspends it. With c=1, as in figure 5, "
+            "a rise shows only in the sample, after 1/p results are lost on average. "
+            f"Blocks are of {scale.batch:,} rows; the paper's worst one misses 2.3 %. "
             "k used is the median over blocks.",
         ),
         Table(
+            "The motivating query with ks that are not given",
+            (
+                "way",
+                "held, second half",
+                "times given ks",
+                "most held",
+                "lost",
+                "missed",
+                "bounds",
+                "bounds hold",
+            ),
+            (
+                ("given ks", f"{known:,.0f}", "1.0", "", "0", "", "", ""),
+                *(
+                    (
+                        name,
+                        f"{each.held:,.0f}",
+                        f"{each.held / known:.1f}",
+                        f"{each.peak:,}",
+                        f"{each.lost:,} of {each.results:,}",
+                        f"{each.estimate:,.0f}",
+                        f"{each.bounds[0]:,.0f} to {each.bounds[1]:,.0f}",
+                        f"{each.covered} of {scale.seeds}",
+                    )
+                    for name, each in ways.items()
+                ),
+            ),
+            f"{scale.seeds} seeds. Most held includes the start, when no k is known. `missed` and "
+            "its bounds are means over the runs. The last row has ks that are too small, so that "
+            "there is something to estimate.",
+        ),
+        Table(
             "The motivating query (section 1.1)",
-            ("way", "most held", "us a tuple", "results"),
+            ("way", "most held", "us a row", "results"),
             tuple(
                 (name, f"{max(r.held):,}", f"{r.micros:.2f}", f"{r.results.num_rows:,}")
                 for name, r in (("constraints", mine), ("SWJ", swj))
@@ -264,12 +372,47 @@ def run(scale: Scale, step: Step) -> Section:
         workload="Streams of tidegate.streams.many_one and links, engine alone, one core.",
         figures=(
             Figure(
-                "motivating query, tuples held by SWJ over those held with constraints",
+                "motivating query, rows held by SWJ over those held with constraints",
                 f"{reduction:,.0f}x",
                 reduction,
                 bar=100.0,
                 aim=400.0,
                 form="{:.0f}x",
+            ),
+            Figure(
+                "motivating query, rows held with detected ks over those with given ks",
+                f"{times_given:.1f}x",
+                times_given,
+                bar=3.0,
+                aim=2.0,
+                form="{:.1f}x",
+                higher=False,
+            ),
+            Figure(
+                f"motivating query, results lost with detected ks, {scale.seeds} seeds",
+                f"{lost:.2%}",
+                lost,
+                bar=0.01,
+                aim=0.001,
+                form="{:.1%}",
+                higher=False,
+            ),
+            Figure(
+                "motivating query, runs in which the bounds of `missed` hold",
+                f"{covered:.0%}",
+                covered,
+                bar=0.9,
+                aim=0.95,
+                form="{:.0%}",
+            ),
+            Figure(
+                "results missed in the worst block while k changes, RIDS as in figure 5, c=1",
+                f"{in_paper:.2%}",
+                in_paper,
+                bar=0.023,
+                aim=0.01,
+                form="{:.1%}",
+                higher=False,
             ),
             Figure(
                 "results missed in the worst block while k changes, c=1.2",

@@ -90,12 +90,12 @@ def _costs(scale: Scale, tracks: Sequence[_Track], policy: str) -> list[Cost]:
         [feeder.feed(track.round(at)) for feeder, track in zip(feeders, tracks, strict=True)]
         for at in range(scale.rounds)
     ]
-    tuples = 2 * scale.ticks
+    rows = 2 * scale.ticks
     return [
         Cost(
-            samples([took.seconds / tuples for took in column]),
-            samples([took.loop / tuples for took in column]),
-            sum(took.results for took in column) / (tuples * scale.rounds),
+            samples([took.seconds / rows for took in column]),
+            samples([took.loop / rows for took in column]),
+            sum(took.results for took in column) / (rows * scale.rounds),
         )
         for column in zip(*fed, strict=True)
     ]
@@ -139,8 +139,8 @@ def by_batch(scale: Scale, memory: int | None) -> dict[int, Cost]:
             whole.append(sum(took.seconds for took in fed) / (2 * ticks * number))
             loop.append(sum(took.loop for took in fed) / (2 * ticks * number))
             results += sum(took.results for took in fed)
-        tuples = 2 * ticks * number * scale.rounds
-        found[size] = Cost(samples(whole), samples(loop), results / tuples)
+        rows = 2 * ticks * number * scale.rounds
+        found[size] = Cost(samples(whole), samples(loop), results / rows)
     return found
 
 
@@ -202,7 +202,7 @@ def run(scale: Scale, step: Step) -> Section:
         slowest = max(ratios, key=lambda policy: ratios[policy])
         figures.append(
             Figure(
-                f"cost a tuple, memory {scale.memories[0]:,} to {scale.memories[-1]:,}, {what}",
+                f"cost a row, memory {scale.memories[0]:,} to {scale.memories[-1]:,}, {what}",
                 f"{ratios['prob']:.2f}x for prob; at worst {ratios[slowest]:.2f}x ({slowest})",
                 ratios[slowest],
                 2,
@@ -225,21 +225,21 @@ def run(scale: Scale, step: Step) -> Section:
     shard_rows = tuple(
         (str(n), took.show(), f"{took.median / base:.2f}") for n, (took, _) in shards.items()
     )
-    costs = ("whole feed, ns", "ratio", "loop alone, ns", "ratio", "results a tuple")
+    costs = ("whole feed, ns", "ratio", "loop alone, ns", "ratio", "results a row")
     return Section(
-        title="what a tuple costs as things grow",
+        title="what a row costs as things grow",
         workload=(
-            f"One core, uniform keys, {2 * scale.ticks:,} tuples a batch, {scale.rounds} batches "
+            f"One core, uniform keys, {2 * scale.ticks:,} rows a batch, {scale.rounds} batches "
             "once memory and window are full, all sizes in turns. With memory M the window is 4 M "
-            "tuples, there are 5 M keys, and up to M that hold nothing are counted, so that every "
-            "tuple competes for its place in the same way and finds as many partners everywhere. "
-            "What `auto` learns from costs a tuple most where windows are small: all leave a ghost."
+            "rows, there are 5 M keys, and up to M that hold nothing are counted, so that every "
+            "row competes for its place in the same way and finds as many partners everywhere. "
+            "What `auto` learns from costs a row most where windows are small: all leave a ghost."
         ),
         figures=tuple(figures),
         tables=(
             Table("With memory", ("policy", "memory", *costs), tuple(memory_rows)),
             Table("With the window", ("memory", "window a side", *costs), tuple(window_rows)),
-            Table("With the size of a batch", ("memory", "tuples", *costs), tuple(batch_rows)),
+            Table("With the size of a batch", ("memory", "rows", *costs), tuple(batch_rows)),
             Table(
                 f"With shards, on Spark, {scale.shard_rows:,} rows a batch, exact",
                 ("shards", "seconds a batch", "ratio"),

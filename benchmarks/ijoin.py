@@ -1,4 +1,4 @@
-"""When iJoin computes priorities: the slides' "Performance of Re-computation Schemes"."""
+"""The times of iJoin's computations: the slides' "Performance of Re-computation Schemes"."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="iJoin's schemes of recomputation",
         workload=(
-            f"Zipf(1.3) keys of 100 values, each of an importance of 1 to 100, a tuple a side at "
+            f"Zipf(1.3) keys of 100 values, each of an importance of 1 to 100, a row a side at "
             f"every time, {scale.ticks:,} ticks, mean of {scale.seeds} seeds; tau 2, Delta 3, "
             "penalty 0.1. The slides have 1,400, 1,200 and 1,300 of importance for successive, "
             "k-successive and adaptive, with 1,000, 100 and 600 recomputations."

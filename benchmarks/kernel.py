@@ -13,7 +13,7 @@ from tidegate.streams import uniform, zipf
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is fed: `ticks` with one row per side, in each of `repeats` batches."""
+    """The input: `ticks` with one row per side, in each of `repeats` batches."""
 
     ticks: int = 500_000
     repeats: int = 7
@@ -54,10 +54,10 @@ def measure(
     fed: dict[str, list[tuple[float, float, int]]] = {name: [] for name in feeders}
     for at in range(scale.repeats + 1):
         inputs = first.prepare(tables, at * scale.ticks, scale.ticks)
-        tuples = 2 * scale.ticks
+        rows = 2 * scale.ticks
         for name, feeder in feeders.items():
             took = feeder.feed(inputs)
-            fed[name].append((tuples / took.seconds, tuples / took.loop, took.results))
+            fed[name].append((rows / took.seconds, rows / took.loop, took.results))
     return {
         name: Measured(
             samples([whole for whole, _, _ in batches[1:]]),
@@ -94,7 +94,7 @@ def run(scale: Scale, step: Step) -> Section:
                 figures.append(
                     Figure(
                         f"kernel alone, {name} in memory; {shape}",
-                        millions.show("{:.1f}") + " M tuples/s a core",
+                        millions.show("{:.1f}") + " M rows/s a core",
                         millions.median,
                         3,
                         8,
@@ -105,10 +105,10 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="the compiled loop",
         workload=(
-            f"One core, {2 * scale.ticks:,} tuples a batch, {scale.repeats} batches after the "
-            f"first, a window of {window:,} tuples. The whole feed also sorts a batch, finds its "
+            f"One core, {2 * scale.ticks:,} rows a batch, {scale.repeats} batches after the "
+            f"first, a window of {window:,} rows. The whole feed also sorts a batch, finds its "
             "keys, assembles the results and trims what is held."
         ),
         figures=tuple(figures),
-        tables=(Table("Tuples a second", (*columns, "results a tuple"), tuple(rows)),),
+        tables=(Table("Rows a second", (*columns, "results a row"), tuple(rows)),),
     )

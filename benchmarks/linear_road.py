@@ -21,7 +21,7 @@ from tidegate.streams.linear_road import EVERY, EXIT
 _REPORTS, _AFFECTED = 4, 5
 #: The last report (or toll) of each car.
 LATEST = Rows(1, by="cid")
-MANY_ONE, TUPLES, TIME, SWJ = "many-one", "RIDS in tuples", "RIDS in seconds", "SWJ"
+MANY_ONE, COUNTED, TIME, SWJ = "many-one", "RIDS in rows", "RIDS in seconds", "SWJ"
 #: RIDS in rows, with the largest k that the monitor found.
 GIVEN = "RIDS, that k given"
 
@@ -198,7 +198,7 @@ class Way:
     def cells(self) -> tuple[str, ...]:
         """Return a table row; the paper's ratios are for RIDS in rows, if it has that."""
         ks = [k for k in self.mine.used if k is not None]
-        theirs = self.constraints == (TUPLES if self.query.rids else MANY_ONE)
+        theirs = self.constraints == (COUNTED if self.query.rids else MANY_ONE)
         return (
             self.query.name,
             self.constraints,
@@ -226,7 +226,7 @@ def compared(query: Query, streams: dict[str, pa.Table], scale: Scale) -> list[W
     ways: dict[str, dict[str, Any]] = {MANY_ONE: {}}
     if query.rids:
         watched = {"monitor": scale.monitor}
-        ways[TUPLES] = {"constraints": RIDS(query.rids), **watched}
+        ways[COUNTED] = {"constraints": RIDS(query.rids), **watched}
         ways[GIVEN] = {}
         ways[TIME] = {"constraints": RIDS(query.rids, within=DETECT), **watched}
     ways[SWJ] = {"eliminate": False}
@@ -235,7 +235,7 @@ def compared(query: Query, streams: dict[str, pa.Table], scale: Scale) -> list[W
     for _ in range(scale.rounds):
         for name, settings in ways.items():
             if name == GIVEN:
-                k = max((k for k in runs[TUPLES].used if k is not None), default=None)
+                k = max((k for k in runs[COUNTED].used if k is not None), default=None)
                 settings = {"constraints": RIDS(str(query.rids), k=k)}
             runs[name] = ran(tables, scale.batch, **settings, **common)
             micros[name].append(runs[name].micros)
@@ -270,7 +270,7 @@ def run(scale: Scale, step: Step) -> Section:
         ),
         figures=(
             Figure(
-                "four Linear Road queries, the best way, tuples held over those held by SWJ",
+                "four Linear Road queries, the best way, rows held over those held by SWJ",
                 f"{worst.memory:.2f} at worst ({worst.query.name})",
                 worst.memory,
                 bar=0.13,
@@ -279,7 +279,7 @@ def run(scale: Scale, step: Step) -> Section:
                 higher=False,
             ),
             Figure(
-                "four Linear Road queries, the same way, time a tuple over that of SWJ",
+                "four Linear Road queries, the same way, time a row over that of SWJ",
                 f"{slowest.time.show()} at worst ({slowest.query.name})",
                 slowest.time.median,
                 bar=0.99,
@@ -293,18 +293,17 @@ def run(scale: Scale, step: Step) -> Section:
                 "Table 3",
                 (
                     *("query", "constraints", "k", "in use", "held", "of SWJ", "paper"),
-                    *("us a tuple", "of SWJ", "paper", "missing"),
+                    *("us a row", "of SWJ", "paper", "missing"),
                 ),
                 tuple(way.cells() for way in found),
-                "Held are tuples, on average over the last quarter. k is the largest that was "
+                "Held are rows, on average over the last quarter. k is the largest that was "
                 f"found by watching (c = {monitor.c}, p = {monitor.p}, W = {monitor.window:,}), in "
                 "use for the share of the stream beside it; missing are results that this cost. "
-                "A rise of k stops the use of RIDS until W tuples of the child stream have come, "
-                "as the paper has it, and as much is held then as with many-one joins alone: "
-                "that is where the ratio of AccSeg comes from. A child comes with its parent, and "
-                "the distance in tuples is how many others do in the same second, 3 to 7. W of "
-                "them take six minutes of the two hours. With k given, RIDS is in use all the "
-                "time. In seconds that distance is 0, which never rises. "
+                "A rise of k beyond c times k stops the use of RIDS until W rows of the child "
+                "stream have come, and as much is held then as with many-one joins alone. A child "
+                "comes with its parent, and the distance in rows is how many others do in the same "
+                "second, 3 to 7. W rows take six minutes of the two hours. With k given, RIDS is "
+                "in use all the time. In seconds that distance is 0, which never rises. "
                 f"{stood:,} of {streams['Credits'].num_rows:,} credits of NegTollStr are of cars "
                 "that had an accident themselves; some of them have stood for minutes in the "
                 "segment whose toll they get back, and set its k: the last rows are without them, "

@@ -1,4 +1,4 @@
-"""How to measure: repeats, the loop alone, and a description of the machine."""
+"""Measurements: repeats, the loop alone, and a description of the machine."""
 
 from __future__ import annotations
 

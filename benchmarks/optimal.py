@@ -97,12 +97,12 @@ def paper_arcs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return tails, heads and costs: source 0, sink 1, then a node per row and time."""
     n = len(own)
-    tuples, ages = (a.ravel() for a in np.indices((n, window)))
-    node = 2 + tuples * window + ages
-    now = tuples + ages
+    rows, ages = (a.ravel() for a in np.indices((n, window)))
+    node = 2 + rows * window + ages
+    now = rows + ages
     stays = (ages + 1 < window) & (now + 1 < n)
     replaced = (ages > 0) & (now < n)
-    earns = own[tuples[stays]] == other[now[stays] + 1]
+    earns = own[rows[stays]] == other[now[stays] + 1]
     first = 2 + np.arange(n) * window
     tail = [node[stays], node[replaced], np.zeros(n, np.int64), node[now < n]]
     head = [node[stays] + 1, 2 + now[replaced] * window, first, np.ones((now < n).sum(), np.int64)]
@@ -156,8 +156,8 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="the best any policy could have done",
         workload=(
-            "`tg.optimal` on two streams of Zipf(1) keys, domain 50, a tuple a side at every "
-            "time, with memory for w tuples, half of what a full window has. Seconds are those of "
+            "`tg.optimal` on two streams of Zipf(1) keys, domain 50, a row a side at every "
+            "time, with memory for w rows, half of what a full window has. Seconds are those of "
             "the whole call, on one core; memory is the highest of the process, which starts with "
             "about 200 MiB of libraries. `above` is how far the certified bound is above the "
             "result: 0 % is optimal."
@@ -179,7 +179,7 @@ def run(scale: Scale, step: Step) -> Section:
                 tuple(rows),
             ),
             Table(
-                "Against a node for every tuple and time",
+                "Against a node for every row and time",
                 ("N a side", "w = M", "processor", "peak MiB", "paper's graph", "its MiB", "same"),
                 tuple(paper_rows),
                 "The graph of paper 1, section 4.1.1, with w times N nodes a side, solved by "

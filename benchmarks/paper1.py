@@ -44,7 +44,7 @@ SETTINGS: dict[str, Setting] = {
     "frequent on one, rare on the other": Setting({"correlation": "opposite"}),
     "before-probe": Setting(shed_when="before-probe"),
     "OPT of all results": Setting(best_of_all=True),
-    "counted from the first tuple": Setting(count_from=0),
+    "counted from the first row": Setting(count_from=0),
     "frequencies of a tenfold stream": Setting(longer=10),
     "domain 200": Setting({"domain": 200}),
 }
@@ -127,7 +127,7 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="paper 1's policies over the optimum",
         workload=(
-            f"Zipf(1), domain 50, uncorrelated, w = {WINDOW}, {LENGTH:,} tuples a side, half of "
+            f"Zipf(1), domain 50, uncorrelated, w = {WINDOW}, {LENGTH:,} rows a side, half of "
             "the memory for each side, frequencies those of the whole streams, output counted "
             f"after 2w; mean of {scale.seeds} seeds, lowest and highest. Each line changes one "
             "thing."
@@ -142,7 +142,7 @@ def run(scale: Scale, step: Step) -> Section:
                 "RAND about 53 %, LIFE about 91 %; with domain 200 OPT 99.7 % of exact. What PROB "
                 "and LIFE reach depends on which keys the two streams' permutations make frequent "
                 f"together. So the last line takes, of the seeds {scale.chosen_from} to "
-                f"{2 * scale.chosen_from - 1}, the {scale.seeds} on whose streams two tuples have "
+                f"{2 * scale.chosen_from - 1}, the {scale.seeds} on whose streams two rows have "
                 "the same key most often; the rule was found on the seeds before these. It is weak "
                 "evidence that the expected figures come from such streams: the ratio of PROB "
                 "rises with how often keys meet, so that it must pass the expected one somewhere. "

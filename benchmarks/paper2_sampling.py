@@ -259,7 +259,7 @@ def run(scale: Scale, step: Step) -> Section:
         step(f"the loop, {method}")
         processor, clock = speed(scale, method)
         measured = (
-            f"{processor.show('{:.1f}')} M tuples/s a core of processor time, "
+            f"{processor.show('{:.1f}')} M rows/s a core of processor time, "
             f"{clock.show('{:.1f}')} by the clock"
         )
         name = f"sampled join, kernel alone, {method}"
@@ -268,7 +268,7 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="paper 2's samples",
         workload=(
-            f"Zipf(2) over {DOMAIN} keys, 1 left and {RIGHT} right tuples a tick, a window of "
+            f"Zipf(2) over {DOMAIN} keys, 1 left and {RIGHT} right rows a tick, a window of "
             f"{WINDOW} ticks on the left, {scale.ticks:,} ticks, frequencies known; the average of "
             f"the last {WINDOW} ticks, relative error, mean over all ticks as in the paper, median "
             f"over {scale.seeds} seeds. UNIFORM has 32/34 of the memory, as in the paper."
@@ -288,7 +288,7 @@ def run(scale: Scale, step: Step) -> Section:
                 _NOTE_9,
             ),
             Table(
-                "The same by order of keys: partners of a left tuple of the commonest key",
+                "The same by order of keys: partners of a left row of the commonest key",
                 ("partners", "UNIFORM", "EQ-CLUSTER", "PPS-CLUSTER", "UNIFORM ahead of PPS"),
                 tuple(_orders(orders, f"spread {scale.spreads[0]:g}_left")),
                 _NOTE_ORDERS,
@@ -313,7 +313,7 @@ _NOTE_8 = (
     "last column says in how many streams UNIFORM is ahead. With a margin of 0, as "
     "here, a memory overflows now and then and the sample is thinned, so that clusters are not "
     "exact at 100 % either. "
-    "`auto` does not take the paper's UNIFORM (reach 0), which never samples what a tuple finds "
+    "`auto` does not take the paper's UNIFORM (reach 0), which never samples what a row finds "
     "beyond the mean: counts and sums by it are too low."
 )
 _NOTE_9 = (

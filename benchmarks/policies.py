@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,12 @@ def _zipf(skew: float, correlation: str = "none", shuffles: int = 0) -> Data:
     return Data(make)
 
 
-def _auctions(shape: str, skew: float = 0.0) -> Data:
+def _auctions(shape: str, skew: float = 0.0, seconds: int = 15, bids: float = 4.0) -> Data:
+    """Return auctions of which one opens every so many seconds; each lasts two hours."""
+
     def make(n: int, seed: int) -> Tables:
-        return auctions(n, bids=4.0, shape=shape, skew=skew, seed=seed)
+        every = timedelta(seconds=seconds)
+        return auctions(n, every=every, bids=bids, shape=shape, skew=skew, seed=seed)
 
     return Data(
         make,
@@ -91,6 +95,7 @@ DATA: dict[str, Data] = {
     "auctions (INC)": _auctions("inc"),
     "orders (DEC)": _auctions("dec"),
     "sensors (BELL)": _auctions("bell"),
+    "many sensors (BELL)": _auctions("bell", seconds=3, bids=0.5),
     "popular auctions": _auctions("inc", skew=1.0),
     "replies": Data(lambda n, seed: echoes(n, seed=seed), within=(400, 1)),
     "importance": Data(
@@ -221,7 +226,7 @@ def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
     memory, change = max(round(share * 2 * width), 2), ticks // 2
     totals = dict.fromkeys(("exact", *rivals), np.zeros(windows + 1))
     for seed in range(seeds):
-        step(f"after the drift, windows of {2 * width:,} tuples, seed {seed}")
+        step(f"after the drift, windows of {2 * width:,} rows, seed {seed}")
         tables = data.make(ticks, seed)
         for name in totals:
             bound = (
@@ -241,7 +246,7 @@ def after_drift(scale: Scale, step: Step, width: int, seeds: int) -> Table:
         if totals["exact"][at]
     )
     title = "Recall before and after all keys change places (drift), windows of "
-    title += f"{2 * width:,} tuples, memory {share:.0%}, {seeds} seeds"
+    title += f"{2 * width:,} rows, memory {share:.0%}, {seeds} seeds"
     return Table(title, ("when", *rivals), rows)
 
 
@@ -278,7 +283,7 @@ def run(scale: Scale, step: Step) -> Section:
         workload=(
             f"{scale.ticks:,} ticks (auctions, orders and sensors: as many, with four bids each; "
             f"flights: as many departures), mean of {scale.seeds} seeds. Memory is a "
-            "share of the tuples that are live on average; shared between the sides. "
+            "share of the rows that are live on average; shared between the sides. "
             "*Second half*: its results over those of the policy that has most of them there."
         ),
         figures=(figure,),
@@ -298,7 +303,7 @@ def run(scale: Scale, step: Step) -> Section:
                 "Jain's fairness of the time in memory", names, _rows(found, "fairness", "{:.2f}")
             ),
             Table(
-                "Thousand tuples a second",
+                "Thousand rows a second",
                 names,
                 tuple(
                     (*row[:2], *(f"{float(cell) / 1000:.0f}" for cell in row[2:]))

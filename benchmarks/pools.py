@@ -393,7 +393,7 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="one memory for several joins",
         workload=(
-            f"Figures 10 and 11 of paper 2: two joins, {RIGHT} right tuples for a left one, a "
+            f"Figures 10 and 11 of paper 2: two joins, {RIGHT} right rows for a left one, a "
             f"window of {WINDOW} on the left, {scale.ticks:,} ticks, mean of {scale.seeds} seeds; "
             "ALLOC by the models of frequency and of age, recall as measured."
         ),
@@ -402,11 +402,11 @@ def run(scale: Scale, step: Step) -> Section:
             _points("Figure 10: PROB, memory 20 % of what both need", "Z", ("DC", "IC"), tenth),
             _points("Figure 11: AGE, memory 50 % of what both need", "p", ("INC", "DEC"), eleventh),
             Table(
-                "Predicted / measured recall, by memory as a share of the live tuples",
+                "Predicted / measured recall, by memory as a share of the live rows",
                 ("policy", "streams", "5%", "10%", "25%", "50%", "off at most"),
                 tuple(rows),
                 f"{scale.predicted:,} ticks. Predicted by ten copies of the join, with memories "
-                "from all live tuples down by the root of 2, and up to six more where recall rises "
+                "from all live rows down by the root of 2, and up to six more where recall rises "
                 "much: 25 % and 50 % are among the ten, 5 % and 10 % lie between.",
             ),
             others,
@@ -451,7 +451,7 @@ def _others(scale: Scale, step: Step) -> Table:
         "The same with a sample of the streams, of star joins, and of samples",
         ("of", "policy or method", "5%", "10%", "25%", "50%", "off at most"),
         tuple(rows),
-        f"By a sample: windows of {scale.large:,} ticks, with more tuples than copies hold. Star "
+        f"By a sample: windows of {scale.large:,} ticks, with more rows than copies hold. Star "
         f"join: facts connect keys in threes. Samples: the error of a count over a "
         f"window, expected, and as counts of {scale.samples} seeds differ.",
     )

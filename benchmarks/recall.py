@@ -187,7 +187,7 @@ def run(scale: Scale, step: Step) -> Section:
     step("paper 1, domain 50, w = 400")
     shares = paper(scale)
     figures = []
-    for what, after in (("counted after 2w", True), ("from the first tuple", False)):
+    for what, after in (("counted after 2w", True), ("from the first row", False)):
         means = {s: k.share("learned", "whole", after) for s, k in kept.items()}
         middle = statistics.median(means.values())
         lowest = min(means, key=lambda s: means[s])
@@ -246,9 +246,9 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="what is kept",
         workload=(
-            f"Zipf keys, uncorrelated, a tuple a side at every time, {scale.seeds} seeds. Streams "
-            "have 14 w tuples a side, but at least 20 for every key. Memory is a share of the 2w "
-            f"tuples of a full window, in one pool. Settings with fewer than {FEWEST} results are "
+            f"Zipf keys, uncorrelated, a row a side at every time, {scale.seeds} seeds. Streams "
+            "have 14 w rows a side, but at least 20 for every key. Memory is a share of the 2w "
+            f"rows of a full window, in one pool. Settings with fewer than {FEWEST} results are "
             "left out."
         ),
         figures=tuple(figures),
@@ -262,7 +262,7 @@ def run(scale: Scale, step: Step) -> Section:
                     "memory",
                     "after 2w",
                     "over seeds",
-                    "from the first tuple",
+                    "from the first row",
                     "after 2w, never forgetting",
                     "after 2w, over long-run ones",
                     "long-run over whole",
@@ -286,7 +286,7 @@ def run(scale: Scale, step: Step) -> Section:
                 "Share of the exact result, paper 1's setting",
                 ("split", "memory", *policies),
                 _paper_rows(shares),
-                "Zipf(1), domain 50, w = 400, 5,600 tuples a side, output counted after 2w, mean "
+                "Zipf(1), domain 50, w = 400, 5,600 rows a side, output counted after 2w, mean "
                 f"of {scale.paper_seeds} seeds; frequencies are the whole streams' unless learned.",
             ),
         ),

@@ -128,14 +128,14 @@ def table(skews: Sequence[float], seeds: int, step: Step) -> Table:
             "EQ-CLUSTER, warned of",
         ),
         tuple(rows),
-        f"{TICKS:,} ticks of one tuple on either side, 50 keys, a memory of 30 % of both windows, "
+        f"{TICKS:,} ticks of one row on either side, 50 keys, a memory of 30 % of both windows, "
         f"models learned; {seeds} seeds, so that a share of 95 % is measured to within "
         f"{2 * math.sqrt(0.95 * 0.05 / seeds):.1%}. Where one or two clusters make up much of the "
         "result, EQ-CLUSTER mostly misses them, and its sample cannot know: no interval is right "
         "then (the next table has longer streams). The model does know: a sample is warned of "
         "where its error is less than half of what the counter `variance` foresees; that was made "
         "on these streams, and has not been tried on others. UNIFORM finds no more partners of a "
-        "tuple than its model foresees: its counts are too small by what lies beyond, as `beyond / "
+        "row than its model foresees: its counts are too small by what lies beyond, as `beyond / "
         "monitored` tells, and its intervals miss the truth where that is much.",
     )
 

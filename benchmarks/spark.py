@@ -144,7 +144,7 @@ def _first_rows(found: dict[str, list[dict[str, Any]]]) -> tuple[tuple[str, ...]
 def _figures(
     found: dict[str, list[queries.Ran]], firsts: dict[str, list[dict[str, Any]]], scale: Scale
 ) -> tuple[Figure, ...]:
-    size = f"{2 * scale.rows / 1e6:g} M tuples"
+    size = f"{2 * scale.rows / 1e6:g} M rows"
     figures = []
     bounded = {_bounded(p): f"memory a quarter of the window, {p}" for p in POLICIES}
     for name, what in ({EXACT: "exact mode"} | bounded).items():

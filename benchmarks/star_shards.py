@@ -23,7 +23,7 @@ class Sharded:
 
     results: int
     copies: int
-    tuples: int
+    rows: int
 
 
 def sharded(tables: dict[str, pa.Table], facts: pa.Table, shards: int, **settings: Any) -> Sharded:
@@ -45,8 +45,8 @@ def sharded(tables: dict[str, pa.Table], facts: pa.Table, shards: int, **setting
         ]
         for found in (engine.feed(own, clocks), engine.finish()):
             results += sum(batch.num_rows for batch in found)
-    tuples = sum(rows.num_rows for rows in streams)
-    return Sharded(results, sum(len(row) for row, _ in routes) - tuples, tuples)
+    rows = sum(stream.num_rows for stream in streams)
+    return Sharded(results, sum(len(row) for row, _ in routes) - rows, rows)
 
 
 def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any) -> Table:
@@ -60,13 +60,13 @@ def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any)
             }
             total = {n: sum(one.results for one in found[n]) for n in SHARDS}
             rows.append((kind, f"{memory:,}", *(f"{total[n] / total[1]:.3f}" for n in SHARDS[1:])))
-        copied = [np.mean([one.copies / one.tuples for one in found[n]]) for n in SHARDS[1:]]
-        rows.append((kind, "copies a tuple", *(f"{share:.2f}" for share in copied)))
+        copied = [np.mean([one.copies / one.rows for one in found[n]]) for n in SHARDS[1:]]
+        rows.append((kind, "copies a row", *(f"{share:.2f}" for share in copied)))
     return Table(
         f"Shards: results over those of one shard with the same memory, m = {WITHIN}, Auto",
         ("relation", "memory", *(f"{n} shards" for n in SHARDS[1:])),
         tuple(rows),
-        f"Both windows have {2 * WITHIN} tuples, of which one shard holds all with as much memory. "
+        f"Both windows have {2 * WITHIN} rows, of which one shard holds all with as much memory. "
         "Copies need memory too, so where facts hang together several shards need more for the "
         "exact result.",
     )

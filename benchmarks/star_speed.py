@@ -72,14 +72,14 @@ def table_alone(rows: int, facts: tuple[int, ...], memories: tuple[int, ...]) ->
     cells = []
     for size in facts:
         for memory in memories:
-            tuples, results, indexed = alone(rows, size, memory)
-            speeds = (f"{tuples / 1e6:.2f} M", f"{results / 1e6:.2f} M", f"{indexed:.2f} s")
+            speed, results, indexed = alone(rows, size, memory)
+            speeds = (f"{speed / 1e6:.2f} M", f"{results / 1e6:.2f} M", f"{indexed:.2f} s")
             cells.append((f"{size:,}", f"{memory:,}", *speeds))
     return Table(
-        f"The engine alone, {2 * rows:,} tuples, results assembled, policy Auto, in processor time",
-        ("facts", "memory", "tuples a second", "results a second", "indexing"),
+        f"The engine alone, {2 * rows:,} rows, results assembled, policy Auto, in processor time",
+        ("facts", "memory", "rows a second", "results a second", "indexing"),
         tuple(cells),
-        "250 facts and much memory mean many results a tuple, which are what takes the time.",
+        "250 facts and much memory mean many results a row, which are what takes the time.",
     )
 
 
@@ -135,7 +135,7 @@ def on_spark(rows: int, batches: int, facts: tuple[int, ...]) -> Table:
                 )
             )
     return Table(
-        f"On Spark, {2 * rows // batches:,} tuples a batch, window {WITHIN}, memory {MEMORY:,}, "
+        f"On Spark, {2 * rows // batches:,} rows a batch, window {WITHIN}, memory {MEMORY:,}, "
         "seconds",
         (
             "facts",
@@ -143,7 +143,7 @@ def on_spark(rows: int, batches: int, facts: tuple[int, ...]) -> Table:
             "the call",
             "first batch",
             "later batches",
-            "tuples a second",
+            "rows a second",
             "filtered",
             "results",
             "state a batch",

@@ -177,10 +177,10 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="bytes of state written a batch",
         workload=(
-            f"Budgets of {scale.memory:,} and {10 * scale.memory:,} tuples, PROB, a window of "
-            f"{2 * scale.fill:,} tuples, {50 * scale.memory:,} keys. A first batch fills the "
-            f"memory; then {2 * scale.ticks:,} tuples a batch. Exact: {2 * scale.exact_ticks:,} "
-            "tuples a batch and no window, so that what is held grows by all of them."
+            f"Budgets of {scale.memory:,} and {10 * scale.memory:,} rows, PROB, a window of "
+            f"{2 * scale.fill:,} rows, {50 * scale.memory:,} keys. A first batch fills the "
+            f"memory; then {2 * scale.ticks:,} rows a batch. Exact: {2 * scale.exact_ticks:,} "
+            "rows a batch and no window, so that what is held grows by all of them."
         ),
         figures=tuple(figures),
         tables=(
@@ -198,7 +198,7 @@ def run(scale: Scale, step: Step) -> Section:
                     "bytes for each of these",
                 ),
                 _long_rows(long),
-                "The engine alone, written out by the operator's rule. A tuple that is admitted "
+                "The engine alone, written out by the operator's rule. A row that is admitted "
                 "and evicted within one batch is not written. A log says what came and went: where "
                 "the larger memory takes in more of the same input, it writes more.",
             ),

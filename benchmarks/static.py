@@ -21,7 +21,7 @@ from tidegate.streams import zipf
 class Scale:
     """Section 5.1: rows per relation, values, and how many rows of both are kept."""
 
-    tuples: int = 50_000
+    rows: int = 50_000
     values: int = 1_000
     keep: int = 5_000
     skews: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -49,7 +49,7 @@ class Compared:
 
 def counted(scale: Scale, skew: float, seed: int) -> Counts:
     """Count how often each value occurs in each of two relations."""
-    tables = zipf(scale.tuples, domain=scale.values, skew=skew, seed=seed)
+    tables = zipf(scale.rows, domain=scale.values, skew=skew, seed=seed)
     keys = [table.column("key").to_numpy() for table in tables]
     return np.stack([np.bincount(k, minlength=scale.values) for k in keys])
 
@@ -119,14 +119,14 @@ def run(scale: Scale, step: Step) -> Section:
     return Section(
         title="truncated joins",
         workload=(
-            f"Section 5.1 of paper 1: two relations of {scale.tuples:,} tuples and "
-            f"{scale.values:,} values, Zipf, uncorrelated, {scale.keep:,} tuples kept; "
+            f"Section 5.1 of paper 1: two relations of {scale.rows:,} rows and "
+            f"{scale.values:,} values, Zipf, uncorrelated, {scale.keep:,} rows kept; "
             f"{scale.seeds} seeds, and {scale.each_seeds} with a budget for each. The plan alone, "
             "from counts, on one core. The paper's OPTDP took 26 s and its ADG 0.002 s."
         ),
         figures=(
             Figure(
-                f"OPTDP, {scale.values:,} values, keep {scale.keep:,} of {2 * scale.tuples:,}, at "
+                f"OPTDP, {scale.values:,} values, keep {scale.keep:,} of {2 * scale.rows:,}, at "
                 "the slowest skew",
                 slowest.show("{:.4f}") + " s",
                 slowest.median,

@@ -42,7 +42,7 @@ def test_queries_of_table_3_hold_less(query: linear_road.Query) -> None:
     assert first.memory < 1
     for way in rest:
         assert way.memory <= first.memory
-        # So few tuples do not show how large k is; as soon as they do, watching stops its use.
+        # So few rows do not show how large k is; as soon as they do, watching stops its use.
         assert 0 <= way.missing < (0.05 if way.constraints != linear_road.GIVEN else 1)
     assert swj.cells()[5] == "1.000"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import growth, kernel, optimal, paper1, queries, recall, report, state, static
+from benchmarks import growth, kernel, optimal, paper1, queries, recall, state, static
 from benchmarks.measure import Feeder, samples
-from benchmarks.report import Figure, Section, Table
+from benchmarks.report import Figure
 from tidegate.joins.window import loop as compiled
 from tidegate.streams import uniform, zipf
 
@@ -121,7 +121,7 @@ def test_paper_1_over_the_optimum_counts_as_recall_does() -> None:
 
 
 def test_static_compares_plans_of_the_same_relations() -> None:
-    scale = static.Scale(tuples=400, values=30, keep=60, skews=(1.0,), each_skews=(1.0,), seeds=3)
+    scale = static.Scale(rows=400, values=30, keep=60, skews=(1.0,), each_skews=(1.0,), seeds=3)
     section = static.run(scale, lambda what: None)
     [row] = section.tables[0].rows
     shares = [
@@ -137,24 +137,3 @@ def test_exact_results_are_the_joins() -> None:
     tables = queries.events(300, domain=10)
     joined = tg.join(*tables, on="key", time="time", within="40 ms")
     assert queries.exact_results(tables, 40) == joined.results > 0
-
-
-def test_parts_that_did_not_run_keep_rows_and_section() -> None:
-    def section(title: str, measured: str) -> Section:
-        figure = Figure(f"{title}, fast", measured, 5, 4, 8, "{}x")
-        return Section(title, "A workload.", (figure,), (Table("Raw", ("a",), (("1",),)),))
-
-    def text(name: str, part: Section) -> str:
-        return report.section_text(name, part, {"cores": "2"}, "python -m benchmarks")
-
-    one, two, new = section("One", "5x"), section("Two", "5x"), section("Two", "6x")
-    order = ["one", "two"]
-    old = report.merged("", {"two": two}, {"two": text("two", two)}, order)
-    both = report.merged(old, {"one": one}, {"one": text("one", one)}, order)
-    assert both.index("## one: One") < both.index("## two: Two")
-    assert "| Two, fast | 5x | 4x | 8x | bar | two |" in both
-    again = report.merged(both, {"two": new}, {"two": text("two", new)}, order)
-    assert "| Two, fast | 6x |" in again
-    assert "| Two, fast | 5x |" not in again
-    assert again.count("## two: ") == again.count("| One, fast |") == 1
-    assert report.merged(again, {}, {}, order) == again

@@ -11,7 +11,7 @@ def test_errors_fall_with_memory_and_clusters_of_all_are_exact() -> None:
     scale = paper2_sampling.Scale(ticks=2_500, spreads=(1.0,))
     tables, names = paper2_sampling.streams(scale, "opposite", 0), tuple(paper2_sampling.METHODS)
     value = "spread 1_left"
-    # A little more than the window, which is as many tuples only on average.
+    # A little more than the window, which is as many rows only on average.
     every = paper2_sampling.errors(tables, 1.2, (value,), names, 0)
     assert set(every) == set(names)
     assert every["EQ-CLUSTER"][value] == pytest.approx(0.0, abs=1e-9)

@@ -53,7 +53,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_values_are_told_apart_wherever_they_stand(name: str) -> None:
+def test_different_values_have_different_hashes_in_any_slice(name: str) -> None:
     kind, values = COLUMNS[name]
     array = pa.array(values * 2, kind)
     hashes = hash_column(array)
@@ -84,7 +84,7 @@ def test_nan_equals_nan_and_minus_zero_equals_zero() -> None:
     assert (hash_column(left, exact=True) == hash_column(right, exact=True)).tolist() == [False] * 3
 
 
-def test_sizes_count_what_a_value_holds() -> None:
+def test_sizes_count_the_bytes_of_a_value() -> None:
     assert row_bytes(pa.array([1, 2], pa.int64())).tolist() == [8, 8]
     assert row_bytes(pa.array(["", "abc", None])).tolist() == [4, 7, 4]
     assert row_bytes(pa.array([[1, 2], []], pa.list_(pa.int32()))).tolist() == [12, 4]

@@ -1,4 +1,4 @@
-"""Schedules: what they are read as, and what they do to a join."""
+"""Schedules: reading them, and their effect on a join."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_times_are_read_as_those_of_the_time_column(
     assert len(spec.left.windows) == 1
 
 
-def test_pairs_of_windows_are_no_schedules() -> None:
+def test_a_pair_of_windows_is_not_a_schedule() -> None:
     assert all(map(is_schedule, ([(0, 5), (7, 3)], (("noon", "1 h"),))))
     assert not any(map(is_schedule, [5, (5, 3), ("1 h", "2 h"), [], ([(0, 5)], [(0, 4)]), "ab"]))
 
 
-def test_a_checkpoint_depends_on_them() -> None:
+def test_a_checkpoint_depends_on_schedules() -> None:
     schema = pa.schema([("k", pa.int64()), ("t", pa.int64())])
     join: dict[str, Any] = {"on": "k", "time": "t"}
     spec = window_join(
@@ -78,7 +78,7 @@ def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("batch_rows", [7, 1 << 20])
 @pytest.mark.parametrize("split", ["shared", "fixed"])
-def test_exact_results_are_those_of_the_definition(batch_rows: int, split: Any) -> None:
+def test_exact_results_match_the_definition(batch_rows: int, split: Any) -> None:
     left, right = zipf(300, domain=20, seed=4)
     steps = ([(0, 30), (100, 5), (180, 60)], [(0, 8), (150, 40)])
     found = tg.join(
@@ -104,7 +104,7 @@ def test_exact_results_are_those_of_the_definition(batch_rows: int, split: Any) 
 
 
 def test_memory_follows_its_schedule() -> None:
-    """Held to each of its values in turn; what must leave is evicted, the least valuable first."""
+    """Each value applies in turn; rows that do not fit are shed, the least valuable first."""
     left, right = zipf(1_000, domain=50, seed=2)
     join: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "policy": "prob"}
     least = tg.join(left, right, **join, memory=20)

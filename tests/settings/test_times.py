@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.settings.checks import time_unit
-from tidegate.settings.times import shown, times
+from tidegate.settings.times import shown, time_unit, times
 
 
 @pytest.mark.parametrize(

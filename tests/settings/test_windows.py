@@ -14,7 +14,7 @@ from tidegate.joins.constrained.spec import constrained_join
 from tidegate.joins.sampled.spec import sampled_join
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.window.spec import window_join
-from tidegate.settings.checks import SHORTEST
+from tidegate.settings.times import SHORTEST
 
 NUMBERS = [0, 1, 2, 3, 4, 5]
 TIMES: dict[str, tuple[Any, Any]] = {
@@ -30,7 +30,7 @@ def pairs(table: pa.Table) -> set[tuple[int, int]]:
 
 
 def wanted(left: int, right: int) -> set[tuple[int, int]]:
-    """Pairs of which the later comes at most a window after the earlier."""
+    """Return the pairs whose later row comes at most a window after the earlier one."""
     return {(a, b) for a in NUMBERS for b in NUMBERS if -right <= b - a <= left}
 
 
@@ -59,7 +59,7 @@ def test_closed_windows_include_their_end(kind: str) -> None:
     assert pairs(open_end.table) == wanted(1, 1)
 
 
-def test_closed_windows_of_several_streams() -> None:
+def test_closed_windows_of_several_streams_include_their_end() -> None:
     one = pa.table({"k": [1, 2], "t": [0, 10]})
     many = pa.table({"k": [1, 1, 2, 2], "t": [4, 5, 15, 16]})
     links = {"k": [1, 2], "j": [1, 2]}
@@ -139,7 +139,7 @@ def test_windows_of_rows_are_over_sequence_numbers() -> None:
         tg.join(table, table, **join, within=tg.Rows(3, by="k"))
 
 
-def test_sides_by_name() -> None:
+def test_settings_can_be_given_by_side() -> None:
     left = {"k": [1, 1], "a": [0, 5], "u": [2.0, 3.0]}
     right = {"k": [1], "b": [6], "v": [1.0]}
     named = tg.join(
@@ -156,7 +156,7 @@ def test_sides_by_name() -> None:
 
 
 @pytest.mark.parametrize("memory", ["20 rows", "20rows", " 20 Rows ", "2_0 rows", 20])
-def test_memory_in_rows(memory: Any) -> None:
+def test_memory_can_be_given_in_rows(memory: Any) -> None:
     schema = pa.schema([("k", pa.int64()), ("t", pa.int64())])
     join: dict[str, Any] = {"on": "k", "time": "t", "within": 5}
     spec = window_join(schema, schema, **join, memory=memory)

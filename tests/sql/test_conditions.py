@@ -65,7 +65,7 @@ RIGHT = pa.record_batch(
         ("true", [1, 1, 1, 1]),
     ],
 )
-def test_conditions(where: str, passes: list[int]) -> None:
+def test_conditions_select_the_expected_pairs(where: str, passes: list[int]) -> None:
     mask = Predicate(where, LEFT.schema, RIGHT.schema).mask(LEFT, RIGHT)
     assert mask.tolist() == [bool(p) for p in passes]
 
@@ -98,13 +98,15 @@ def test_conditions(where: str, passes: list[int]) -> None:
         ("NOT " * 9000 + "true", "is too long|cannot be read"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_row(where: Any, words: str) -> None:
+def test_impossible_conditions_are_refused_before_any_row(where: Any, words: str) -> None:
     with pytest.raises(tg.TidegateError, match=words):
         tg.join(LEFT.slice(0, 0), RIGHT.slice(0, 0), where=where, time="n", within=3, memory=2)
 
 
-def test_a_condition_of_thousands_of_terms_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error is made where there is one, and a column is read once, whatever the length."""
+def test_a_condition_of_thousands_of_terms_is_read_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Errors are built only if there is one, and a column is read once."""
     texts: list[Any] = []
     monkeypatch.setattr(Predicate, "_wrong", lambda self, *about: texts.append(about))
     where = " AND ".join(f"l.x <= r.x + {i}" for i in range(10_000))
@@ -128,7 +130,7 @@ def test_a_condition_of_thousands_of_terms_is_read_once(monkeypatch: pytest.Monk
     ],
     ids=["brackets", "not", "minus", "abs", "or", "sum"],
 )
-def test_what_nests_too_deeply_says_what_to_write_instead(where: str) -> None:
+def test_too_deep_nesting_is_refused_with_advice(where: str) -> None:
     with pytest.raises(tg.TidegateError, match=r"nest too deeply.*comparisons with AND") as error:
         Predicate(where, LEFT.schema, RIGHT.schema)
     assert len(str(error.value)) < 600
@@ -153,7 +155,7 @@ def test_a_join_needs_a_condition() -> None:
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(0, 20)), max_size=60),
     st.sampled_from([None, 4, 10]),
 )
-def test_a_band_join_is_what_two_loops_find(
+def test_a_band_join_matches_two_loops(
     rows: list[tuple[int, int, int]], memory: int | None
 ) -> None:
     sides = [
@@ -183,8 +185,8 @@ def test_a_band_join_is_what_two_loops_find(
             wanted.remove(pair)
 
 
-def test_where_only_filters() -> None:
-    """What is kept does not depend on it, nor does the rest of the answer."""
+def test_where_only_filters_results() -> None:
+    """The held rows do not depend on it, nor do the other results."""
     left, right = uniform(3000, domain=30, seed=2)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "memory": 60}
     plain = tg.join(left, right, **settings)

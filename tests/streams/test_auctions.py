@@ -25,7 +25,7 @@ def ages(left: pa.Table, right: pa.Table, life: timedelta = LIFE) -> npt.NDArray
     return age / (life // timedelta(microseconds=1))
 
 
-def test_schema_and_order() -> None:
+def test_tables_have_their_schema_and_are_in_order() -> None:
     left, right = auctions(200, bids=3)
     time = pa.timestamp("us", tz="UTC")
     assert left.schema == pa.schema(
@@ -65,7 +65,7 @@ def test_auctions_open_steadily() -> None:
         ("bell", lambda a: 4 * a**3 if a <= 0.5 else 1 - 4 * (1 - a) ** 3),
     ],
 )
-def test_age_curves(shape: str, cumulative: Callable[[float], float]) -> None:
+def test_bids_follow_the_age_curves(shape: str, cumulative: Callable[[float], float]) -> None:
     """The share of bids up to each age is the integral of the curve of paper 2, section 6.2.2."""
     found = ages(*auctions(2_000, bids=20, shape=shape, seed=1))
     assert found.min() >= 0
@@ -92,7 +92,7 @@ def test_prices_rise_over_an_auction() -> None:
         assert (np.diff(price[right["auction_id"].to_numpy() == auction]) >= 0).all()
 
 
-def test_popularity() -> None:
+def test_popular_auctions_get_more_bids() -> None:
     _, even = auctions(1_000, bids=10, seed=2)
     _, skewed = auctions(1_000, bids=10, skew=1.0, seed=2)
     counts = [
@@ -103,20 +103,20 @@ def test_popularity() -> None:
     assert np.argmax(counts[1]) != 0, "popularity does not follow the order of opening"
 
 
-def test_no_bids() -> None:
+def test_auctions_without_bids() -> None:
     left, right = auctions(3, bids=0)
     assert left.num_rows == 3
     assert right.num_rows == 0
     assert right.schema == auctions(3)[1].schema
 
 
-def test_same_seed_same_tables() -> None:
+def test_the_same_seed_gives_the_same_tables() -> None:
     assert auctions(100, seed=1) == auctions(100, seed=1)
     assert auctions(100, seed=1) != auctions(100, seed=2)
     assert auctions(100, shape="dec")[0] == auctions(100, shape="bell")[0]
 
 
-def test_known_values() -> None:
+def test_values_do_not_change_between_versions() -> None:
     """Fixed values reveal a platform or library that changes them."""
     left, right = auctions(1_000)
     assert left["seller"].to_pylist()[:3] == ["seller-802", "seller-942", "seller-5"]
@@ -142,6 +142,6 @@ def test_known_values() -> None:
         ({"seed": 1.5}, "seed must be"),
     ],
 )
-def test_bad_input(arguments: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TidegateError, match=message):
         auctions(**{"n": 10, **arguments})

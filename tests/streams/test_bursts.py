@@ -22,7 +22,7 @@ def test_a_key_is_busy_for_a_while_and_then_gone() -> None:
     assert max(busy) <= 2 * 20
 
 
-def test_replies_come_within_the_window_of_what_they_reply_to() -> None:
+def test_replies_come_within_the_window_of_their_row() -> None:
     left, right = echoes(
         2_000, window=100, domain=2_000, skew=0.0, replies=1.5, shape="dec", seed=1
     )
@@ -38,7 +38,7 @@ def test_replies_come_within_the_window_of_what_they_reply_to() -> None:
     assert (np.diff(right["time"].to_numpy()) >= 0).all()
 
 
-def test_a_shuffle_changes_who_is_frequent_and_nothing_before_it() -> None:
+def test_a_shuffle_changes_frequencies_only_from_then_on() -> None:
     plain = zipf(4_000, domain=50, skew=1.5, seed=2)
     moved = zipf(4_000, domain=50, skew=1.5, shuffles=1, seed=2)
     for before, after in zip(plain, moved, strict=True):
@@ -61,7 +61,7 @@ def test_a_shuffle_changes_who_is_frequent_and_nothing_before_it() -> None:
         (lambda: zipf(5, shuffles=0.5), "shuffles must be a whole number of at least 0, not 0.5"),  # type: ignore[arg-type]
     ],
 )
-def test_bad_settings(make: object, message: str) -> None:
+def test_bad_settings_are_refused(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(TidegateError, match=message):
         make()

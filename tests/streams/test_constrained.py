@@ -24,7 +24,7 @@ def arrivals(tables: dict[str, pa.Table]) -> list[Tup]:
 
 
 @pytest.mark.parametrize("k", [0, 7, 30])
-def test_referential_integrity(k: int) -> None:
+def test_streams_satisfy_referential_integrity(k: int) -> None:
     rows = arrivals(many_one(80, kind="rids", k=k, multiplicity=3, seed=k))
     for child, column in (("S2", "A"), ("S3", "B")):
         found = naive.rids(rows, Join("S1", child, ((column, column),)))
@@ -33,7 +33,7 @@ def test_referential_integrity(k: int) -> None:
 
 @pytest.mark.parametrize("kind", ["ca", "oap", "oac"])
 @pytest.mark.parametrize("k", [0, 8, 40])
-def test_clustered_and_ordered_arrival(kind: str, k: int) -> None:
+def test_streams_satisfy_clustered_and_ordered_arrival(kind: str, k: int) -> None:
     """Distances are drawn from all of 0 to k (sections 5.4 and 6.4), so the largest is about k."""
     n = 240 if kind == "oac" else 60
     rows = arrivals(many_one(n, kind=kind, k=k, multiplicity=4, seed=1))
@@ -45,7 +45,7 @@ def test_clustered_and_ordered_arrival(kind: str, k: int) -> None:
             assert naive.rids(rows, Join(parent, "S3", (("A", "A"),))) == 0
 
 
-def test_k_may_change() -> None:
+def test_k_may_change_over_time() -> None:
     tables = many_one(200, kind="rids", k=[(0, 0), (0.5, 0), (0.5, 20), (1, 20)], seed=3)
     rows = arrivals(tables)
     join = Join("S1", "S2", (("A", "A"),))
@@ -76,7 +76,7 @@ def test_the_largest_distance_of_each_value_is_even_over_0_to_k(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["ca", "oap", "oac"])
-def test_a_k_that_changes_holds_for_what_comes_then(kind: str) -> None:
+def test_a_changed_k_holds_for_later_rows(kind: str) -> None:
     tables = many_one(400, kind=kind, k=[(0, 30), (0.5, 30), (0.5, 2), (1, 2)], seed=3)
     rows = arrivals(tables)
     own = [t for t in rows if t.stream == "S2"]

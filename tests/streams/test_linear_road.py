@@ -34,7 +34,7 @@ def test_accidents_stop_cars_for_four_reports_and_more() -> None:
     assert 0.15 < len(stopped) / len(longest) < 0.25
 
 
-def test_some_take_an_exit_and_some_are_not_heard_of_any_more() -> None:
+def test_some_cars_take_an_exit_and_some_stop_reporting() -> None:
     reports = car_reports(2_000, rate=1.0, trip=100, exits=0.3, seed=2).to_pandas()
     last = reports.groupby("cid").last()
     left = last[last.ts < 1_900].lane == 4

@@ -18,7 +18,7 @@ from tidegate.errors import TidegateError
 from tidegate.streams import auctions, cut_by_time, read_parquet, write_parquet_batches, zipf
 
 
-def test_round_trip_in_time_order(tmp_path: Path) -> None:
+def test_files_are_read_back_in_time_order(tmp_path: Path) -> None:
     left, _ = zipf(1_000)
     paths = write_parquet_batches(left, tmp_path / "new" / "left", time="time", batches=7)
     assert [path.name for path in paths] == [f"part-{i:05d}.parquet" for i in range(7)]
@@ -37,7 +37,7 @@ def test_reads_in_name_order_and_in_small_batches(tmp_path: Path) -> None:
     assert max(batch.num_rows for batch in batches) == 4
 
 
-def test_reads_one_file_and_columns_in_the_order_asked(tmp_path: Path) -> None:
+def test_reads_one_file_and_columns_in_the_given_order(tmp_path: Path) -> None:
     file = tmp_path / "data"
     pq.write_table(pa.table({"a": [1], "b": ["x"], "c": [[1, 2]]}), file)
     (batch,) = read_parquet(str(file), columns=["c", "a"])
@@ -45,7 +45,7 @@ def test_reads_one_file_and_columns_in_the_order_asked(tmp_path: Path) -> None:
     assert batch.to_pylist() == [{"c": [1, 2], "a": 1}]
 
 
-def test_reader_says_what_is_wrong_before_the_first_batch(tmp_path: Path) -> None:
+def test_the_reader_reports_errors_before_the_first_batch(tmp_path: Path) -> None:
     with pytest.raises(TidegateError, match='path must be a Parquet file .*nowhere" is not'):
         read_parquet(tmp_path / "nowhere")
     with pytest.raises(TidegateError, match='holds no ".parquet" file'):
@@ -63,7 +63,7 @@ def test_reader_says_what_is_wrong_before_the_first_batch(tmp_path: Path) -> Non
         read_parquet(tmp_path)
 
 
-def test_reader_refuses_another_schema(tmp_path: Path) -> None:
+def test_the_reader_refuses_another_schema(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "2.parquet")
     batches = read_parquet(tmp_path)
@@ -72,7 +72,7 @@ def test_reader_refuses_another_schema(tmp_path: Path) -> None:
         next(batches)
 
 
-def test_cut_by_hand() -> None:
+def test_cut_matches_an_example_by_hand() -> None:
     table = pa.table({"t": [9, 0, 5, 4, None, 5], "row": range(6)})
     first, second = cut_by_time(table, time="t", batches=2)
     assert first["row"].to_pylist() == [4, 1, 3], "no time, then 0 and 4"
@@ -91,7 +91,7 @@ def test_cut_with_one_span_keeps_streams_in_step() -> None:
                 assert (time - first) * 10 // (last - first + 1) == index
 
 
-def test_cut_takes_unsorted_views_only_in_order() -> None:
+def test_cut_accepts_unsorted_views_only_in_order() -> None:
     words = pa.array(["a", "b"], type=pa.string_view())
     ordered = cut_by_time(pa.table({"t": [1, 2], "w": words}), time="t", batches=2)
     assert [piece["w"].to_pylist() for piece in ordered] == [["a"], ["b"]]
@@ -113,7 +113,7 @@ def test_cut_takes_unsorted_views_only_in_order() -> None:
         (pa.timestamp("s", tz="UTC"), [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 9, 2)]),
     ],
 )
-def test_cut_takes_any_kind_of_time(kind: pa.DataType, values: list[Any]) -> None:
+def test_cut_accepts_every_type_of_time(kind: pa.DataType, values: list[Any]) -> None:
     table = pa.table({"t": pa.array(values, type=kind), "row": range(3)})
     pieces = cut_by_time(table, time="t", batches=3)
     rows = [row for piece in pieces for row in piece["row"].to_pylist()]
@@ -129,7 +129,7 @@ def test_cut_takes_any_kind_of_time(kind: pa.DataType, values: list[Any]) -> Non
     batches=st.integers(1, 9),
     span=st.none() | st.tuples(st.integers(-50, 0), st.integers(0, 50)),
 )
-def test_cut_keeps_every_row_and_never_parts_a_tick(
+def test_cut_keeps_every_row_and_never_divides_a_tick(
     times: list[int | None], batches: int, span: tuple[int, int] | None
 ) -> None:
     table = pa.table({"t": pa.array(times, type=pa.int64()), "row": range(len(times))})
@@ -153,7 +153,7 @@ def test_files_are_in_order_for_spark(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(path.name for path in first + second)
 
 
-def test_a_table_without_rows_or_times(tmp_path: Path) -> None:
+def test_a_table_without_rows_or_times_is_written(tmp_path: Path) -> None:
     empty = pa.table({"t": pa.array([], type=pa.int64())})
     paths = write_parquet_batches(empty, tmp_path, time="t", batches=2)
     assert [pq.read_table(path).schema for path in paths] == [empty.schema] * 2
@@ -194,7 +194,7 @@ def test_bad_input_leaves_no_file(tmp_path: Path, arguments: dict[str, Any], mes
     assert not (tmp_path / "out").exists()
 
 
-def test_time_too_large_and_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_too_large_times_and_a_file_as_folder_are_refused(tmp_path: Path) -> None:
     huge = pa.table({"t": pa.array([2**64 - 1], type=pa.uint64())})
     with pytest.raises(TidegateError, match="does not fit into int64"):
         cut_by_time(huge, time="t", batches=1)

@@ -33,7 +33,7 @@ def test_columns_and_one_row_per_tick() -> None:
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.25, 1.0, 2.0])
-def test_frequencies_are_zipf(skew: float) -> None:
+def test_frequencies_follow_zipfs_law(skew: float) -> None:
     expected = np.arange(1, 51) ** -skew
     expected /= expected.sum()
     for side in zipf(100_000, skew=skew, seed=3):
@@ -50,7 +50,7 @@ def test_draws_are_independent_of_each_other() -> None:
     assert not np.array_equal(left["value"].to_numpy(), right["value"].to_numpy())
 
 
-def test_correlations() -> None:
+def test_correlation_relates_the_frequencies_of_both_sides() -> None:
     domain = 50
     found = {}
     for correlation in ("none", "same", "opposite"):
@@ -70,18 +70,18 @@ def test_correlations() -> None:
     assert len(orders) == 10, "every stream and seed has its own permutation"
 
 
-def test_a_skew_a_side() -> None:
+def test_each_side_may_have_its_own_skew() -> None:
     left, right = zipf(50_000, domain=10, skew=(2.0, 0.0), seed=2)
     assert frequencies(left, 10).max() > 0.6
     assert np.abs(frequencies(right, 10) - 0.1).max() < 0.01
 
 
-def test_huge_skew_leaves_one_key() -> None:
+def test_a_huge_skew_leaves_one_key() -> None:
     left, _ = zipf(100, skew=5000.0, correlation="same")
     assert set(left["key"].to_pylist()) == {0}
 
 
-def test_rates_by_hand() -> None:
+def test_rates_match_an_example_by_hand() -> None:
     left, right = zipf(5, rate=(2, 0.5))
     assert left["time"].to_pylist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert right["time"].to_pylist() == [0, 2, 4]
@@ -105,19 +105,19 @@ def test_rates_are_even(n: int, rate: float) -> None:
     assert a_tick.max() - a_tick.min() <= 1
 
 
-def test_same_seed_same_tables() -> None:
+def test_the_same_seed_gives_the_same_tables() -> None:
     assert zipf(500, seed=7) == zipf(500, seed=7)
     assert zipf(500, seed=7) != zipf(500, seed=8)
 
 
-def test_known_values() -> None:
+def test_values_do_not_change_between_versions() -> None:
     """Fixed values reveal a platform or library that changes them."""
     left, right = zipf(10)
     assert left["key"].to_pylist() == [10, 21, 16, 15, 3, 14, 5, 10, 15, 38]
     assert right["key"].to_pylist() == [30, 18, 4, 13, 4, 19, 37, 18, 19, 34]
 
 
-def test_a_side_does_not_depend_on_the_other_and_longer_begins_with_shorter() -> None:
+def test_sides_are_independent_and_longer_streams_extend_shorter_ones() -> None:
     left, right = zipf(200, seed=5)
     assert zipf(200, seed=5, skew=(1.0, 0.0), rate=(1, 3))[0] == left
     longer = zipf(300, seed=5)
@@ -125,7 +125,7 @@ def test_a_side_does_not_depend_on_the_other_and_longer_begins_with_shorter() ->
     assert longer[1].slice(0, 200) == right
 
 
-def test_uniform() -> None:
+def test_uniform_keys_are_equally_frequent() -> None:
     for side in uniform(50_000, domain=20, seed=1):
         assert np.abs(frequencies(side, 20) - 0.05).max() < 0.01
     left, right = uniform(10, domain=1, rate=(1, 2))
@@ -153,6 +153,6 @@ def test_uniform() -> None:
         ({"n": 2**62, "rate": 1000.5}, "n must give fewer rows"),
     ],
 )
-def test_bad_input(arguments: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TidegateError, match=message):
         zipf(**{"n": 10, **arguments})
