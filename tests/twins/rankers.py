@@ -473,18 +473,22 @@ class Auto(ByKey):
         self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
         for ghost in self.ghosts:
             self.expect(ghost, clock)
-            trail = self.trails.setdefault(ghost.uid, [])
-            _, step, where, _ = self.place(ghost, float(clock - ghost.time))
-            while len(trail) <= int(self.STARTS[int(step)] * self.MARKS / 16):
-                trail.append((int(where + 0.5), self.found[ghost.uid]))
+            self.leave_trail(ghost, clock)
         early = seq - self.fit_at >= 16 + self.fit_at // 8
         late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
         if early or late:
             self.fit_at, self.fitted = seq, float(clock)
             for side in range(len(self.windows)):
-                self.worth[side] = np.log2(self.best(self.returns[side], *self.cells[side]))
+                self.worth[side] = self.best(self.returns[side], *self.cells[side])
         if self.has_changed():
             self.forget()
+
+    def leave_trail(self, ghost: Row, clock: Time) -> None:
+        """Note the level of a ghost's key, and its results, at the marks of age it has passed."""
+        trail = self.trails.setdefault(ghost.uid, [])
+        _, step, where, _ = self.place(ghost, float(clock - ghost.time))
+        while len(trail) <= int(self.STARTS[int(step)] * self.MARKS / 16):
+            trail.append((int(where + 0.5), self.found[ghost.uid]))
 
     def has_changed(self) -> bool:
         """Return True if recent counts predict arrivals much better than they used to."""
@@ -529,7 +533,10 @@ class Auto(ByKey):
                     self.returns[ghost.side, 2 + 3 * number : 5 + 3 * number, mark, level] += tried
 
     def best(self, returns: Any, expected: Any, found: Any) -> Any:
-        """Fit factors for each step of each feature and for each cell; return the best rates."""
+        """Fit factors for each step of each feature and for each cell.
+
+        Return the logarithms of the best rates.
+        """
         scale = (found.sum() + 1.0) / (expected.sum() + 1.0)
         shapes = [(-1, 1, 1), (1, -1, 1), (1, 1, -1)]
         factors = [np.ones(n).reshape(s) for n, s in zip(expected.shape, shapes, strict=True)]
@@ -571,7 +578,7 @@ class Auto(ByKey):
                 rates = [(r / usually + 8.0 * left * more) / (t + 8.0 * left) for r, t in plans]
                 more = max(*rates, 1.0)
                 best[i, level] *= more
-        return best
+        return np.log2(best)
 
     def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
         """Return the logarithm of the expected results, corrected by the table around the row."""
@@ -593,3 +600,61 @@ class Auto(ByKey):
             if part > 0:
                 corrected += part * self.worth[(side, *at)]
         return float(corrected)
+
+
+class LearnedAge(Auto):
+    """AGE with a learned curve: ghosts count results by age alone, in equal steps of the window."""
+
+    STEPS = 32
+
+    def __init__(self, windows: Windows) -> None:
+        super().__init__(windows)
+        self.halflife = None
+        self.cells = np.zeros((len(windows), 2, self.STEPS))
+        self.worth = np.ones((len(windows), self.STEPS))
+
+    def step(self, row: Row, age: float) -> float:
+        """Return the step of a row's age, with a fraction."""
+        window = float(in_force(self.windows[row.side], row.time))
+        return min(max(age * self.STEPS / window, 0.0), self.STEPS - 1.0)
+
+    def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
+        """Add results, or the share of a window in which they are expected, at an age."""
+        self.cells[ghost.side, what, int(self.step(ghost, age))] += (
+            amount if what == 1 else amount / self.span
+        )
+
+    def expect(self, ghost: Row, clock: Time) -> None:
+        """Add the time since this was last done, at the age in its middle."""
+        start, stop = (float(at - ghost.time) for at in (self.until[ghost.uid], clock))
+        self.until[ghost.uid] = clock
+        if start < stop:
+            self.count(0, ghost, 0.5 * (start + stop), stop - start)
+
+    def observe(self, row: Row, clock: Time) -> None:
+        """Keys are not counted."""
+
+    def leave_trail(self, ghost: Row, clock: Time) -> None:
+        """Ghosts leave no trails."""
+
+    def best(self, returns: Any, expected: Any, found: Any) -> Any:
+        """Fit the results by age; return the best mean rate over any remaining holding time."""
+        scale = (found.sum() + 1.0) / (expected.sum() + 1.0)
+        factors: list[Any] = [1.0, 1.0, 1.0]  # by age; the other two correct all ages alike
+        for _ in range(3):
+            factors[0] = (found + 8.0) / (scale * expected * factors[1] * factors[2] + 8.0)
+            for own, other in ((1, 2), (2, 1)):
+                hoped = (scale * expected * factors[0] * factors[other]).sum()
+                factors[own] = (found.sum() + 8.0) / (hoped + 8.0)
+        fit = scale * math.prod(factors)
+        earned = fit * (found + 32.0) / (expected * fit + 32.0)
+        ahead = [
+            np.cumsum(earned[i:]) / np.arange(1, self.STEPS - i + 1) for i in range(self.STEPS)
+        ]
+        return [max(means) for means in ahead]
+
+    def rank(self, row: Row, seq: int, now: Time, floor: float) -> float:
+        """Interpolate between two steps of age."""
+        step = self.step(row, float(now - row.time))
+        here, after = (self.worth[row.side, min(int(step) + n, self.STEPS - 1)] for n in (0, 1))
+        return row.importance * float(here + (step - int(step)) * (after - here))

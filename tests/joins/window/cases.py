@@ -104,11 +104,6 @@ def windows_of(spec: WindowJoin) -> naive.Windows:
     return left[0][1] if len(left) == 1 else left, right[0][1] if len(right) == 1 else right
 
 
-def has_twin(policy: Policy) -> bool:
-    """True unless the policy learns by age alone, for which there is no twin."""
-    return policy.learns != "ages"
-
-
 def scored(spec: WindowJoin, formula: int, **kwargs: Any) -> rankers.Scored:
     name, params = rankers.FORMULAS[formula]
     given = dict(zip(params, spec.params, strict=True))
@@ -150,6 +145,8 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rank
     kwargs = counting(spec, rows, rules) if policy.counts == "arrivals" else {}
     if policy.learns == "rates":
         return rankers.Auto(windows_of(spec), **kwargs)
+    if policy.learns == "ages":
+        return rankers.LearnedAge(windows_of(spec))
     if policy.ranks == "score":
         return scored(spec, policy.formula, **kwargs)
     if policy.ranks == "life":
@@ -282,7 +279,7 @@ def takes_unbounded_windows(policy: Policy) -> bool:
 
 
 #: Every policy with its default settings; a new policy is found by itself.
-EVERY = [policy for policy in (kind() for kind in POLICIES.values()) if has_twin(policy)]
+EVERY = [kind() for kind in POLICIES.values()]
 #: These, and some with other settings.
 policies = st.one_of(
     st.sampled_from([policy for policy in EVERY if takes_unbounded_windows(policy)]),

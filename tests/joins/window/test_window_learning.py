@@ -35,6 +35,25 @@ def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]
     assert sum(learned.values()) > 100
 
 
+@pytest.mark.parametrize("within", [60, (90, 30), [(0, 40), (120, 80)]])
+@pytest.mark.parametrize("memory", [20, 100])
+@pytest.mark.parametrize("exact_limit", [0, 256])
+def test_age_learns_its_curve_as_its_twin_does(exact_limit: int, memory: int, within: Any) -> None:
+    """Partners come after a delay, so that middle ages are worth most."""
+    rng = np.random.default_rng(11)
+    spec = window_join(
+        INTEGERS, INTEGERS, on="k", time="t", within=within, memory=memory, policy="age"
+    )
+    times = sorted(
+        [(uid // 2, 0, uid) for uid in range(450)]
+        + [(uid // 2 + int(rng.normal(25, 6)), 1, uid) for uid in range(450)]
+    )
+    cells = [(side, key, time, uid) for uid, (time, side, key) in enumerate(times)]
+    feeds = [cells[at : at + 150] for at in range(0, len(cells), 150)]
+    learned = run_case(Case(spec, feeds, restarts={1, 3}, exact_limit=exact_limit))
+    assert sum(learned.values()) > 50
+
+
 @pytest.mark.parametrize(("name", "learns"), [("auto", "rates"), ("age", "ages")])
 def test_what_is_learned_is_part_of_a_memory_in_bytes(name: str, learns: str) -> None:
     spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory="8 MB", policy=name)
