@@ -13,6 +13,7 @@ import numpy as np
 from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, joined
 
 from tidegate.learning import scores
+from tidegate.policies import HeldRow
 
 if TYPE_CHECKING:
     from twins.window import NaiveJoin
@@ -28,6 +29,7 @@ FORMULAS: dict[int, tuple[str, tuple[str, ...]]] = {
     scores.DGL: ("dgl", ("alpha", "beta", "instant")),
     scores.IJOIN: ("ijoin", ("decay", "tau", "delta", "penalty", "p_init", "every")),
     scores.AGE: ("age", ()),
+    scores.OWN: ("own", ("first", "second")),
 }
 
 
@@ -210,6 +212,7 @@ class Scored(ByKey):
         self.every = given.get("every", 0.0)
         self.determined: dict[int, float] = {}  # by uid: the latest priority
         self.pools = [Quality(), Quality()]
+        self.own: Any = None  # a policy's own scoring function
 
     def choosing(self, pool: int, candidates: Sequence[Row], now: Time) -> bool:
         """Compute priorities at every k-th call, or if the quality has fallen."""
@@ -285,6 +288,8 @@ class Scored(ByKey):
             won = row.importance * self.partners(row) * self.life(row, clock)
             self.gain[row.uid] = left + max(won / self.given["alpha"], 0.0)
             self.last[row.uid] = clock
+        elif self.formula == "own":
+            self.gain[row.uid], self.last[row.uid] = gain + 1.0, clock
         elif self.formula == "greedy-dual":
             floor = self.join.floors[self.join.pool_of(row)]
             self.gain[row.uid] = floor + row.importance * self.rate(row)
@@ -316,12 +321,18 @@ class Scored(ByKey):
             if not math.isinf(window):
                 part = -math.expm1(-max(self.life(row, now), 0.0) / stay)
             return imp * self.rate(row) * part
+        # The row that is being added does not count yet.
+        added, there = self.join.added, self.partners(row)
+        if added is not None and added.key == row.key and added.side != row.side:
+            there -= 1
         if self.formula == "dimpprob":
-            # The row that is being added does not count yet.
-            added, there = self.join.added, self.partners(row)
-            if added is not None and added.key == row.key and added.side != row.side:
-                there -= 1
             return imp * (there + 2.0**-40)
+        if self.formula == "own":
+            life = math.inf if math.isinf(window) else max(self.life(row, now), 0.0)
+            params = (*self.given.values(), *[0.0] * 6)[:6]
+            known = imp, max(age, 0.0), life, gain, max(since, 0.0), self.rate(row), float(there)
+            rank = float(self.own(HeldRow(*known), params))
+            return rank if abs(rank) < 1e300 else -1e300
         if self.formula == "dgl":
             return max(gain - self.given["beta"] * since, 0.0)
         if self.formula == "age":

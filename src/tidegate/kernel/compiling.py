@@ -6,6 +6,7 @@ for a debugger or a measure of line coverage.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -231,6 +232,41 @@ def _ones(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
+#: The numbers that a policy's own scoring function takes, and the C type of such a function.
+_NUMBERS = 13
+_C_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_double] * _NUMBERS)
+
+
+def callback(function: Callable[..., float]) -> tuple[int, Any]:
+    """Compile a function of 13 numbers, which `call_back` calls without compiling its caller again.
+
+    Return its address, and what must be kept for as long as the address is used.
+    """
+    if not _COMPILES:
+        kept = _C_FUNCTION(function)
+        return cast(int, ctypes.cast(kept, ctypes.c_void_p).value), kept
+    number = types.float64
+    compiled = numba.cfunc(number(*[number] * _NUMBERS), error_model="numpy")(function)
+    return cast(int, compiled.address), compiled
+
+
+def _call_back(typing: Any, address: Any, numbers: Any) -> Any:
+    """Call the function at an address with 13 numbers."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        real = ir.DoubleType()
+        kind = ir.FunctionType(real, [real] * _NUMBERS)
+        place = builder.inttoptr(arguments[0], kind.as_pointer())
+        return builder.call(place, cgutils.unpack_tuple(builder, arguments[1], _NUMBERS))
+
+    return types.float64(types.int64, types.UniTuple(types.float64, _NUMBERS)), emit
+
+
+def _plain_call_back(address: int, numbers: tuple[float, ...]) -> float:
+    """Call the function at an address, where code is not compiled."""
+    return float(_C_FUNCTION(address)(*numbers))
+
+
 def _plain_prefetch(array: Array, at: Any) -> None:
     """Do nothing, where code is not compiled."""
 
@@ -240,6 +276,9 @@ def _plain_ones(word: Any) -> int:
     return int(word).bit_count()
 
 
+call_back = cast(
+    Callable[[int, Any], float], intrinsic(_call_back) if _COMPILES else _plain_call_back
+)
 ones = cast(Callable[[Any], int], intrinsic(_ones) if _COMPILES else _plain_ones)
 prefetch = cast(
     Callable[[Array, Any], None], intrinsic(_prefetch) if _COMPILES else _plain_prefetch

@@ -302,6 +302,7 @@ class Rules(NamedTuple):
     learn: int
     formula: int
     params: Any  # of the formula
+    own_score: int  # the address of a policy's own scoring function, or 0
     halflife: Any  # 0: no decay
     cap: int
     floor_weight: float

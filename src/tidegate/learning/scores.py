@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tidegate.kernel.compiling import Array, inlined
+from tidegate.kernel.compiling import Array, call_back, inlined
 from tidegate.kernel.layout import FAINTEST, Core, Rules
 from tidegate.kernel.windows import life_of, step_of, window_of
 from tidegate.learning.rates import doublings_of, level_of, rate_of, stage_of, trend_of
 
 # Formulas, named as in the papers; see `policies/`.
-FORMULAS = 10
-RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO = range(FORMULAS)
+FORMULAS = 11
+RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO, OWN = range(FORMULAS)
 
 #: Those that read what was learned of a row.
-LEARNING = (GREEDY_DUAL, SIMPPROB, DGL, IJOIN)
+LEARNING = (GREEDY_DUAL, SIMPPROB, DGL, IJOIN, OWN)
 
 #: Epsilon added to partner counts, so that importance breaks ties at zero.
 TRACE = 2.0**-40
@@ -109,7 +109,32 @@ def score(
         return math.floor(value * DIGITS) / DIGITS
     if formula == IJOIN:
         return priority(rules, weight, gain, age, since)
+    if formula == OWN:
+        return _own_score(core, rules, now, group, time, weight, gain, since)
     return gain
+
+
+@inlined
+def _own_score(
+    core: Core,
+    rules: Rules,
+    now: Any,
+    group: int,
+    time: Any,
+    weight: float,
+    gain: float,
+    since: float,
+) -> float:
+    """Return the score by a policy's own function; see `tidegate.policies.own_score`."""
+    life = math.inf
+    if window_of(rules, group & 1, time) != 0:
+        life = max(float(life_of(rules, now, group, time)), 0.0)
+    # A queue may ask for the score at an earlier time, when the row had no age yet.
+    age, idle = max(float(now - time), 0.0), max(since, 0.0)
+    partners = float(core.groups[group ^ 1].count)
+    known = (float(weight), age, life, float(gain), idle, rate_of(core, group), partners)
+    value = call_back(rules.own_score, known + rules.params)
+    return value if abs(value) < SPARED else -SPARED
 
 
 @inlined
@@ -163,6 +188,8 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
         # do.
         idle = max(since - params[2], 0.0)
         held.gain = max(held.gain - params[1] * idle, 0.0) + max(won, 0.0)
+    elif formula == OWN:
+        held.gain += 1.0
     elif formula == GREEDY_DUAL:
         pool = group & 1 if rules.pools == 2 else 0
         held.gain = core.floor[pool] + held.rank * rate_of(core, group)

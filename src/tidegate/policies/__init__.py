@@ -17,6 +17,7 @@ from tidegate.policies.base import ByFrequency as ByFrequency
 from tidegate.policies.base import Policy as Policy
 from tidegate.policies.base import ranking
 from tidegate.policies.base import ranks_of as ranks_of
+from tidegate.policies.own_score import HeldRow as HeldRow
 from tidegate.settings.checks import nearest
 from tidegate.settings.values import quoted
 

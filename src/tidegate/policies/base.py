@@ -13,12 +13,13 @@ The class attribute ``ranks`` says what a policy ranks by:
 ``"life"``
     That frequency, times the time until the row's window ends. Subclass `ByFrequency`.
 ``"score"``
-    A formula of `tidegate.learning.scores`, evaluated again as time passes and partners arrive.
-    Set `Policy.formula` and write `Policy.params`.
+    A formula, evaluated again as time passes and partners arrive. Write `Policy.score`, or set
+    `Policy.formula` to one of `tidegate.learning.scores`; write `Policy.params` if it has any.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from tidegate.errors import TidegateError
 from tidegate.kernel.hashing import GOLDEN
 from tidegate.learning import scores
+from tidegate.policies.own_score import Score, compiled_score
 from tidegate.settings.columns import as_table, is_table
 from tidegate.settings.values import is_number, is_whole, quoted, real
 
@@ -162,6 +164,8 @@ class Policy:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register a policy under its name; a subclass without a name of its own is not one."""
         super().__init_subclass__(**kwargs)
+        if cls.score is not None:
+            cls.formula = scores.OWN
         if "name" in cls.__dict__:
             _check_name(cls)
             Policy.registered[cls.name] = cls
@@ -175,8 +179,13 @@ class Policy:
         return np.zeros(len(arrivals.time))
 
     def params(self, times: Times) -> tuple[float, ...]:
-        """Return the numbers that `formula` needs; override it if ``ranks`` is ``"score"``."""
+        """Return the numbers that the formula or `score` needs, six at most."""
         return ()
+
+    #: A formula of the policy's own, if ``ranks`` is ``"score"``: a static method that takes a
+    #: `HeldRow` and the tuple of `params`, filled up to six with 0, and returns the row's rank. It
+    #: is compiled. A rank that is not a finite number is the lowest.
+    score: ClassVar[Any] = None
 
     @property
     def learns(self) -> Literal["ages", "rates"] | None:
@@ -331,7 +340,25 @@ def ranking(policy: Policy) -> Policy:
         raise TidegateError(
             f"{who} must have a formula of tidegate.learning.scores, not {quoted(policy.formula)}"
         )
+    if policy.score is not None and ranks != "score":
+        raise TidegateError(
+            f'{who} has a score, and ranks by "{ranks}"; write ranks = "score" in the class'
+        )
+    if ranks == "score" and policy.formula == scores.OWN:
+        compiled_score(name, _score_of(policy, who))
     return policy
+
+
+def _score_of(policy: Policy, who: str) -> Score:
+    """Return a policy's own scoring function, or raise an error if it is not one."""
+    score = inspect.getattr_static(type(policy), "score", None)
+    if not isinstance(score, staticmethod):
+        raise TidegateError(
+            f"{who} must have a static method score, which takes a row and parameters, not "
+            f"{quoted(score)}; write @staticmethod before def score(row, params)"
+        )
+    function: Score = score.__func__
+    return function
 
 
 def ranks_of(policy: Policy, arrivals: Arrivals) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +32,15 @@ from tidegate.policies import (
     Fifo,
     GreedyDual,
     Heeb,
+    HeldRow,
     IJoin,
     Life,
     Policy,
     Prob,
     UntilExpiry,
 )
+from tidegate.policies.base import Ranks, Times
+from tidegate.policies.own_score import Params
 
 INTEGERS = pa.schema(
     [
@@ -106,16 +109,20 @@ def windows_of(spec: WindowJoin) -> naive.Windows:
 
 def scored(spec: WindowJoin, formula: int, **kwargs: Any) -> rankers.Scored:
     name, params = rankers.FORMULAS[formula]
-    given = dict(zip(params, spec.params, strict=True))
+    given = dict(zip(params, spec.params, strict=False))
     twin = rankers.Scored(name, windows_of(spec), given, **{"learned": False, **kwargs})
-    twin.curves = spec.curves
+    twin.curves, twin.own = spec.curves, spec.policy.score
     return twin
 
 
 def counting(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> dict[str, Any]:
     """Return how the twin counts arrivals by key."""
     policy = spec.policy
-    kwargs: dict[str, Any] = {"halflife": spec.halflife or None, "cap": rules.cap}
+    kwargs: dict[str, Any] = {
+        "learned": True,
+        "halflife": spec.halflife or None,
+        "cap": rules.cap,
+    }
     if not isinstance(policy, ByFrequency):
         return kwargs
     kwargs |= {"learned": policy.learned, "columns": rules.columns}
@@ -278,6 +285,39 @@ def takes_unbounded_windows(policy: Policy) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Aging(Policy):
+    """Least frequently used with aging: a formula of a policy's own, over all it can know."""
+
+    name: ClassVar[str] = "aging"
+    ranks: ClassVar[Ranks] = "score"
+    counts: ClassVar[Literal["nothing", "arrivals", "results"]] = "arrivals"
+
+    power: float = 1.5
+
+    def params(self, times: Times) -> tuple[float, ...]:
+        return self.power, times.unit
+
+    @staticmethod
+    def score(row: HeldRow, params: Params) -> float:
+        power, unit = params[0], params[1]
+        used = row.importance * (row.matches + 0.25 * row.rate + 0.125 * row.partners)
+        left = row.life if row.life < 1e9 else 1.0
+        return float((used + 0.01 * left) / (1.0 + row.age + 0.5 * row.idle / unit) ** power)
+
+
+@dataclass(frozen=True)
+class Broken(Policy):
+    """Its ranks are not finite numbers for most rows; these rank lowest."""
+
+    name: ClassVar[str] = "broken"
+    ranks: ClassVar[Ranks] = "score"
+
+    @staticmethod
+    def score(row: HeldRow, params: Params) -> float:
+        return math.inf if row.age > 2 else row.age
+
+
 #: Every policy with its default settings; a new policy is found by itself.
 EVERY = [kind() for kind in POLICIES.values()]
 #: These, and some with other settings.
@@ -293,6 +333,7 @@ policies = st.one_of(
     st.sampled_from([Heeb("sketch", 3, 2), GreedyDual("sketch", keys=1)]),
     st.sampled_from([Prob(GIVEN), Life(GIVEN), Heeb(GIVEN)]),
     st.sampled_from([Heeb(alpha=3), Heeb(halflife=3), GreedyDual(halflife=3, keys=2)]),
+    st.sampled_from([Aging(), Aging(0.5), Broken()]),
     st.just(IJoin(tau=2, delta=3, penalty=0.25, decay=0.5, p_init=3.0)),
     st.builds(
         lambda tau, when, fall: IJoin(tau, 3, 0.25, 0.5, 3.0, when, fall),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.joins.window.spec import WindowJoin
+from tidegate.joins.window.spec import PARAMS, WindowJoin
 from tidegate.kernel import layout
 from tidegate.learning import scores
 from tidegate.policies import ByFrequency
+from tidegate.policies.own_score import compiled_score
 
 #: Bytes that a held row takes besides its payload: its slot, its places in the queue of victims and
 #: in the list of rows in order of expiry, and its share of the index of keys.
@@ -27,8 +28,6 @@ LEARNED = {"ages": 64 * 1024, "rates": 384 * 1024}
 _SKETCH = 16_384
 #: Rows up to which all moving ranks are computed at each choice.
 EXACT_LIMIT = 256
-#: Number of parameters of a formula.
-_PARAMS = 6
 
 _KINDS = {
     "row": layout.BY_TUPLE,
@@ -104,7 +103,8 @@ def rules_of(
         lateness=number(spec.lateness),
         learn=learn,
         formula=formula,
-        params=(*spec.params, *[0.0] * (_PARAMS - len(spec.params))),
+        params=(*spec.params, *[0.0] * (PARAMS - len(spec.params))),
+        own_score=0 if policy.score is None else compiled_score(policy.name, policy.score),
         halflife=number(spec.halflife),
         cap=cap,
         floor_weight=policy.floor_weight,

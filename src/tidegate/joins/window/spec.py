@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, Prob, policy_of
-from tidegate.policies.base import Times
+from tidegate.policies.base import Times, at_least
 from tidegate.pool import predicted_split as predicted
 from tidegate.settings.checks import (
     check_carried,
@@ -44,6 +44,8 @@ from tidegate.settings.types import Combine, Keys, ShedWhen, Suffixes, TimeColum
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import Predicate
 
+#: The largest number of parameters of a formula.
+PARAMS = 6
 SHED_WHEN: tuple[ShedWhen, ...] = ("after-probe", "before-probe", "before-arrival")
 COMBINE: dict[str, Any] = {
     "min": np.minimum,
@@ -280,9 +282,16 @@ def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
             'frequencies="window" counts the arrivals of a window, and one is unbounded; give '
             'within a length, or use frequencies="learned"'
         )
+    params = chosen.params(times_of(spec.unit, lengths))
+    if len(params) > PARAMS:
+        raise TidegateError(
+            f"policy {chosen.name} has {len(params)} params; a formula takes {PARAMS} at most"
+        )
+    for value in params:
+        at_least(value, -math.inf, f"params of policy {chosen.name}")
     spec = replace(
         spec,
-        params=chosen.params(times_of(spec.unit, lengths)),
+        params=tuple(float(value) for value in params),
         curves=chosen.curves(_windows(spec)),
     )
     return _to_be_split(spec, memory) if split == "predicted" else spec
