@@ -22,7 +22,6 @@ from tidegate.optimal.groups import pools
 from tidegate.optimal.plan import best_plan
 from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.settings.columns import decoded
-from tidegate.settings.schedules import time_of
 from tidegate.settings.types import (
     Combine,
     Keys,
@@ -146,7 +145,7 @@ def optimal(
     lateness, seed
         Accepted, so that the settings of a join can be given as they are; not used.
     count_from
-        Results before this time are left out: a warm-up.
+        Results before this time are left out: a warm-up. As in `tidegate.join`.
 
     Returns
     -------
@@ -193,6 +192,7 @@ def optimal(
         lateness=lateness,
         suffixes=suffixes,
         seed=seed,
+        count_from=count_from,
     )
     if value is not None:
         if importance is not None:
@@ -214,13 +214,10 @@ def optimal(
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         if is_spark(data):
             check_collations(data, keys)
-    kind = spec.left.schema.field(spec.left.time).type
-    start = None if count_from is None else time_of(count_from, "count_from", spec.unit, kind)
     sides = read(
         spec,
         [one_batch(left_table()), one_batch(right_table())],
         np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
-        start,
         value,
     )
     return _solved(sides, _places(sides))

@@ -168,7 +168,6 @@ def read(
     spec: WindowJoin,
     tables: Sequence[pa.RecordBatch],
     changes: NDArray[Any],
-    count_from: int | float | None,
     value: str | None = None,
 ) -> Sides:
     """Put both inputs on one timeline that includes the times at which the memory changes."""
@@ -203,7 +202,7 @@ def read(
                 weight=_weight(side, rows),
             )
         )
-    counted = 0 if count_from is None else int(np.searchsorted(seen, count_from))
+    counted = 0 if spec.count_from is None else int(np.searchsorted(seen, spec.count_from))
     schemas = spec.left.schema, spec.right.schema
     where = None if spec.where is None else Predicate(spec.where, *schemas)
     worth = None if value is None else PairValue(value, *schemas)
