@@ -56,6 +56,11 @@ RIGHT = pa.table({"k": [2, 3, 1, 1, 3], "t": range(5)})
         ({"within": (1, 2, 3)}, "within must be one window, one schedule"),
         ({"within": -math.inf}, "within must be finite, not -inf"),
         ({"count_from": "noon"}, "count_from must have a time like those .* not 'noon'"),
+        ({"value": "l.k + r.t", "importance": "t"}, "'l.k . r.t' and importance='t' both say"),
+        ({"value": 3}, 'value must be an expression such as "l.price . r.amount - 3", not 3'),
+        ({"value": "l.k = r.k"}, "value='l.k = r.k': .* gives bool, and must give a number"),
+        ({"value": "l.k + r.price"}, "value='l.k . r.price': 'price' is no column; there are k, t"),
+        ({"value": "1 / (l.t - r.t)"}, "gives null or no number for row 2 of the left with row 2"),
         ({"gap": 0.1}, "there is no setting 'gap'; there are on, time, within, .*count_from"),
         ({"shards": 2}, "there is no setting 'shards'; there are on, time"),
         ({"split": "fixed", "memory": 1}, "at least 2 rows"),
@@ -74,6 +79,43 @@ def test_an_importance_must_be_finite() -> None:
         tg.TidegateError, match='importance must be a finite number of at least 0, and column "i"'
     ):
         tg.optimal(weighed, weighed, **JOIN, importance="i")
+
+
+def test_a_value_may_not_be_infinite() -> None:
+    far = LEFT.append_column("x", pa.array([1e200] * 5))
+    words = "gives inf for row 2 of the left with row 2 of the right, and must give a finite number"
+    with pytest.raises(tg.TidegateError, match=words):
+        tg.optimal(far, far, **JOIN, where="l.t = 2 AND r.t = 2", value="l.x * r.x")
+
+
+def test_negative_values_of_many_pairs_need_every_newcomer_to_probe() -> None:
+    left, right = zipf(60, domain=2, skew=0.0, seed=1)
+    join: dict[str, Any] = {"on": "key", "time": "time", "within": 20, "memory": 5}
+    join |= {"shed_when": "before-arrival"}
+    with pytest.raises(
+        tg.TidegateError, match=r"at most 300 pairs that join, and there are [\d,]+:"
+    ):
+        tg.optimal(left, right, **join, value="-1")
+    assert tg.optimal(left, right, **join, value="1").importance > 0
+    found = tg.optimal(left, right, **join | {"shed_when": "after-probe"}, value="-1")
+    # Only rows that arrive together join.
+    assert found.importance == -found.results == found.upper_bound
+    assert found.keep_until.num_rows == 0
+
+
+@pytest.mark.parametrize("shed_when", ["after-probe", "before-probe", "before-arrival"])
+def test_a_value_that_is_an_importance_has_the_same_optimum(shed_when: Any) -> None:
+    left, right = (
+        table.append_column("i", pa.array([at % 5 for at in range(60)], pa.int64()))
+        for table in zipf(60, domain=4, skew=0.5, seed=2)
+    )
+    join: dict[str, Any] = {"on": "key", "time": "time", "within": 10, "memory": 3}
+    weighed = tg.optimal(
+        left, right, **join, shed_when=shed_when, importance="i", combine="product"
+    )
+    valued = tg.optimal(left, right, **join, shed_when=shed_when, value="l.i * r.i")
+    assert valued.importance == weighed.importance
+    assert valued.upper_bound == weighed.upper_bound
 
 
 @pytest.mark.proves(optimal="classic batch, classic stream refused")

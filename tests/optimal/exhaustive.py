@@ -60,6 +60,7 @@ class Case:
     combine: str | None = None
     where: Callable[[Row, Row], bool] = always
     count_from: Time = -math.inf
+    pair_value: Callable[[Row, Row], float] | None = None
 
     def joins(self, a: Row, b: Row) -> bool:
         """Return True if two rows join, provided that neither has been shed."""
@@ -81,6 +82,8 @@ class Case:
 
     def value(self, a: Row, b: Row) -> float:
         """Return what one pair is worth."""
+        if self.pair_value is not None:
+            return self.pair_value(*((a, b) if a.side == LEFT else (b, a)))
         return 1.0 if self.combine is None else COMBINE[self.combine](a.importance, b.importance)
 
     def fits(self, held: Sequence[Row], time: Time) -> bool:

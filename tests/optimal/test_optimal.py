@@ -62,6 +62,8 @@ def settings(case: Case) -> dict[str, Any]:
         found |= {"importance": "imp", "combine": case.combine}
     if case.where is not always:
         found["where"] = "abs(l.x - r.x) <= 1"
+    if case.pair_value is not None:
+        found["value"] = "l.imp * r.imp - 3 * r.x + l.x"
     if not math.isinf(case.count_from):
         found["count_from"] = case.count_from
     return found
@@ -69,6 +71,10 @@ def settings(case: Case) -> dict[str, Any]:
 
 def near(left: Row, right: Row) -> bool:
     return abs(left.uid % 4 - right.uid % 4) <= 1
+
+
+def valued(left: Row, right: Row) -> float:
+    return left.importance * right.importance - 3 * (right.uid % 4) + left.uid % 4
 
 
 def random_rows(draw: np.random.Generator, n: int, span: int, real: bool) -> list[Row]:
@@ -183,6 +189,37 @@ def test_options_match_brute_force(option: str) -> None:
 def test_importance_matches_brute_force(combine: str) -> None:
     for seed in range(25):
         check(random_case(3_000 + seed, combine=combine))
+
+
+@pytest.mark.parametrize("shed_when", SHED_WHEN)
+def test_values_of_pairs_match_brute_force(shed_when: str) -> None:
+    negative = dropped = 0
+    for seed in range(80):
+        case = random_case(
+            10_000 + seed, weighted=False, pair_value=valued, shed_when=shed_when, crowded=seed > 50
+        )
+        found = check(case)
+        worth = [valued(*pair) for pair in _joining(case)]
+        negative += any(value < 0 for value in worth)
+        dropped += found.importance > sum(worth)
+    assert negative > 40
+    assert dropped > 20
+
+
+def test_values_without_a_limit_of_memory_match_brute_force() -> None:
+    for seed in range(40):
+        case = random_case(11_000 + seed, weighted=False, pair_value=valued, split=None)
+        case.memory = [(0, math.inf)]
+        check(case)
+
+
+def _joining(case: Case) -> list[tuple[Row, Row]]:
+    return [
+        (a, b)
+        for a in case.rows
+        for b in case.rows
+        if a.side == LEFT and case.joins(a, b) and max(a.time, b.time) >= case.count_from
+    ]
 
 
 def test_many_arrivals_at_one_time_match_brute_force() -> None:

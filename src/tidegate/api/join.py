@@ -105,6 +105,9 @@ def join(
         What is added to column names that both sides have.
     seed
         The seed of policies that choose at random.
+    count_from
+        Results before this time are left out, from the table and from all counts: a warm-up, in
+        which memory fills and policies learn. The time of a result is that of its later row.
     shards
         The number of parts of the join, by key; by default the number of shuffle partitions. Only
         with Spark DataFrames.

@@ -22,6 +22,7 @@ from tidegate.settings.types import (
     Split,
     StreamColumn,
     Suffixes,
+    Time,
     TimeColumn,
     Within,
     WithinStreams,
@@ -57,6 +58,7 @@ class _Join(TypedDict, total=False):
     cpu: SlowCPU | None
     suffixes: Suffixes
     seed: int
+    count_from: Time | None
 
 
 class SparkJoin(_Join, _OnSpark, total=False):

@@ -22,7 +22,6 @@ from tidegate.optimal.groups import pools
 from tidegate.optimal.plan import best_plan
 from tidegate.optimal.sides import Sides, Whole, read
 from tidegate.settings.columns import decoded
-from tidegate.settings.schedules import time_of
 from tidegate.settings.types import (
     Combine,
     Keys,
@@ -37,6 +36,7 @@ from tidegate.settings.types import (
     Within,
 )
 from tidegate.settings.values import quoted
+from tidegate.sql.conditions import PairValue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +51,7 @@ class Optimal:
     results
         The number of results.
     importance
-        Their total importance; their number if no importance was given.
+        Their total importance or value; their number if neither was given.
     counters
         What happened to the rows: ``admitted`` are those worth keeping; ``shed`` and ``rejected``
         are those that left, later or on arrival, before all their results.
@@ -107,6 +107,7 @@ def optimal(
     shed_when: ShedWhen = "after-probe",
     importance: TimeColumn | None = None,
     combine: Combine | None = None,
+    value: str | None = None,
     lateness: Lateness = None,
     suffixes: Suffixes = ("_left", "_right"),
     seed: int = 0,
@@ -116,7 +117,7 @@ def optimal(
 
     It is the reference for the result of a policy: `OPT-offline` of Das, Gehrke and Riedewald
     (*Semantic Approximation of Data Stream Joins*, sections 4.1 and 6.1), solved as a flow. With an
-    `importance`, the total importance is maximised, otherwise the number of results.
+    `importance` or a `value`, the total of it is maximised, otherwise the number of results.
 
     With ``shed_when="before-arrival"`` a result needs memory for two rows, which is not a flow.
     Small cases (a few hundred pairs) are mostly solved exactly. Larger ones get a plan and a
@@ -134,10 +135,17 @@ def optimal(
         The most rows that are held, or a schedule of it, as in `tidegate.join`.
     split
         As in `tidegate.join`, except ``"predicted"``.
+    value
+        What a result is worth, in place of an importance: an expression over both rows such as
+        ``"l.price * r.amount - 3"``, written as the condition of `where` is. Values may be
+        negative. A pair joins whenever its rows meet in memory, so the plan cannot leave out a pair
+        of negative value while it keeps the row for a later one; but it may drop a row while there
+        is room. With ``shed_when="before-arrival"``, negative values are possible for at most 300
+        pairs.
     lateness, seed
         Accepted, so that the settings of a join can be given as they are; not used.
     count_from
-        Results before this time are left out: a warm-up.
+        Results before this time are left out: a warm-up. As in `tidegate.join`.
 
     Returns
     -------
@@ -154,6 +162,11 @@ def optimal(
     7
     >>> tg.optimal(left, right, **join, memory=2, split="fixed").results
     5
+
+    With values, the most valuable results count:
+
+    >>> tg.optimal(left, right, **join, memory=2, value="l.time - r.time").importance
+    2.0
     """
     all_on_spark({"left": left, "right": right})
     if isinstance(split, str) and split == "predicted":
@@ -179,7 +192,15 @@ def optimal(
         lateness=lateness,
         suffixes=suffixes,
         seed=seed,
+        count_from=count_from,
     )
+    if value is not None:
+        if importance is not None:
+            raise TidegateError(
+                f"value={quoted(value)} and importance={quoted(importance)} both say what a "
+                "result is worth: leave one of them out"
+            )
+        PairValue(value, spec.left.schema, spec.right.schema)
     if spec.closed:
         raise TidegateError(
             "closed=True is not possible here, because the times are real numbers; cast them to "
@@ -193,19 +214,19 @@ def optimal(
     for data, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         if is_spark(data):
             check_collations(data, keys)
-    kind = spec.left.schema.field(spec.left.time).type
-    start = None if count_from is None else time_of(count_from, "count_from", spec.unit, kind)
     sides = read(
         spec,
         [one_batch(left_table()), one_batch(right_table())],
         np.array([step.start for step in spec.budget[1:]], spec.unit.dtype),
-        start,
+        value,
     )
     return _solved(sides, _places(sides))
 
 
 def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
     """Find the best plan and return its result."""
+    if sides.spec.shed_when == "before-arrival" and shedding.some_are_negative(sides):
+        return _solved_as_programme(sides, memory)
     late = 0 if sides.spec.shed_when == "after-probe" else 1
     until = [np.full(len(s), -1, np.int64) for s in sides.streams]
     above = 0.0
@@ -221,6 +242,28 @@ def _solved(sides: Sides, memory: list[Whole]) -> Optimal:
     if sides.spec.shed_when == "before-arrival":
         return _shed_first(sides, memory, until, upper)
     return _result(delivered, upper)
+
+
+def _solved_as_programme(sides: Sides, memory: list[Whole]) -> Optimal:
+    """Find the best plan for "before-arrival" with negative values, which bound nothing by a flow.
+
+    A rejected newcomer avoids pairs of negative value. So a plan can be better than all plans in
+    which every newcomer probes.
+    """
+    pairs = None
+    if shedding.count_pairs(sides) <= admission.MOST_PAIRS:
+        pairs = admission.all_pairs(sides)
+    if pairs is None or len(pairs.now) > shedding.MOST_PAIRS:
+        raise TidegateError(
+            f'with shed_when="before-arrival" and negative values, the optimum is found for at '
+            f"most {shedding.MOST_PAIRS} pairs that join, and there are "
+            f"{'too many' if pairs is None else f'{len(pairs.now):,}'}: use "
+            'shed_when="before-probe", values that are not negative, or a part of the streams'
+        )
+    nothing = Delivered(sides, [np.full(len(s), -1, np.int64) for s in sides.streams], True)
+    plan, upper = shedding.exact(sides, memory, pairs)
+    best = nothing if plan is None else Delivered(sides, plan, admitted=True)
+    return _result(max(nothing, best, key=lambda one: one.totals()[1]), upper)
 
 
 def _shed_first(sides: Sides, memory: list[Whole], until: list[Whole], upper: float) -> Optimal:

@@ -57,9 +57,8 @@ class Pool:
 
 def pools(sides: Sides, memory: Sequence[Whole], late: int) -> list[Pool]:
     """Return the chains of each memory: one for both sides, or one per side."""
-    grouped = [
-        (_by_row if sides.where is not None else _by_group)(sides, side, late) for side in range(2)
-    ]
+    by_pair = sides.where is not None or sides.value is not None
+    grouped = [(_by_row if by_pair else _by_group)(sides, side, late) for side in range(2)]
     unit = unit_of(
         np.concatenate([g.worth for g in grouped]),
         max(int(np.diff(g.members).max(initial=1)) for g in grouped),
@@ -108,14 +107,16 @@ def unit_of(worth: NDArray[np.float64], most: int) -> float:
     if not math.isfinite(total):
         raise TidegateError(
             f"the importance of all results together is too large for a number, with one of "
-            f"{quoted(float(worth.max()))}; divide the column by a constant"
+            f"{quoted(float(np.abs(worth).max()))}; divide the column by a constant, or "
+            "the expression of value"
         )
     if total == 0.0:
         return 1.0
     if total < _SMALLEST:
         raise TidegateError(
             f"the importance of all results together is too small for a number, with none above "
-            f"{quoted(float(worth.max()))}; multiply the column by a constant"
+            f"{quoted(float(np.abs(worth).max()))}; multiply the column by a constant, or "
+            "the expression of value"
         )
     for digits in range(7):
         if total * 10.0**digits >= _LARGEST:
@@ -166,7 +167,11 @@ def _by_group(sides: Sides, side: int, late: int) -> Grouped:
 
 
 def _by_row(sides: Sides, side: int, late: int) -> Grouped:
-    """Make one chain per row, over the partners that the predicate gives it."""
+    """Make one chain per row, over the partners that the predicate gives it.
+
+    A row that stays for a partner joins all partners before it. So pairs of negative value cannot
+    be left out, and a gain can be negative.
+    """
     stream, other = sides.streams[side], sides.streams[1 - side]
     rows = np.arange(len(stream))
     ticks = len(sides.ticks) + 1

@@ -30,6 +30,18 @@ def count_pairs(sides: Sides) -> int:
     return sum(int((s.high - s.low).sum()) for s in [*spans, sides.together()])
 
 
+def some_are_negative(sides: Sides) -> bool:
+    """Return True if a pair has a negative value."""
+    if sides.value is None:
+        return False
+    spans = [sides.later(s, np.arange(len(t)), t.expire - 1) for s, t in enumerate(sides.streams)]
+    return any(
+        bool((sides.worth(*pair) < 0).any())
+        for span in [*spans, sides.together()]
+        for pair in sides.pairs(span)
+    )
+
+
 def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Whole] | None, float]:
     """Solve by integer programme. Return until when rows are kept, if solved, and a bound."""
     require("ortools", "optimal", 'the optimum with shed_when="before-arrival"')
@@ -38,7 +50,7 @@ def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Who
     model = cp_model.CpModel()
     left, right, _, worth = found
     # Scale the worth: the solver expects numbers of ordinary size.
-    most = float(worth.max(initial=0.0)) or 1.0
+    most = float(np.abs(worth).max(initial=0.0)) or 1.0
     worth = worth / most
     streams = sides.streams
     # For each row, the ticks at which it may be needed, including its own.
@@ -63,11 +75,15 @@ def exact(sides: Sides, memory: Sequence[Whole], found: Pairs) -> tuple[list[Who
         if len(variables) > memory[pool][after]:
             model.add(sum(variables) <= int(memory[pool][after]))
     results = []
-    for a, b, _ in pairs:
+    for a, b, value in pairs:
         now = int(max(streams[0].tick[a], streams[1].tick[b]))
         both = model.new_bool_var("")
-        model.add_implication(both, held[(0, a), now])
-        model.add_implication(both, held[(1, b), now])
+        one, other = held[(0, a), now], held[(1, b), now]
+        model.add_implication(both, one)
+        model.add_implication(both, other)
+        if value < 0:
+            # Rows that are both held join, whether that is wanted or not.
+            model.add_bool_or([one.negated(), other.negated(), both])
         results.append(both)
     model.maximize(sum(w * both for both, (_, _, w) in zip(results, pairs, strict=True)))
     solver = cp_model.CpSolver()

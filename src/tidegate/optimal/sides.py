@@ -15,7 +15,7 @@ from tidegate.engine.prepare import KEY, PREPARED, TIME, prepare
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.settings.columns import as_floats
 from tidegate.settings.schedules import Schedule, Side
-from tidegate.sql.conditions import Predicate
+from tidegate.sql.conditions import PairValue, Predicate
 
 Whole = NDArray[np.int64]
 
@@ -76,6 +76,8 @@ class Sides:
         The first tick whose results count.
     where
         The condition on pairs besides equal keys, or None.
+    value
+        What a pair is worth, if that is not its importance, or None.
     dropped
         The number of rows that can never join, by reason.
     """
@@ -85,12 +87,13 @@ class Sides:
     ticks: NDArray[Any]
     counted: int
     where: Predicate | None
+    value: PairValue | None
     dropped: dict[str, int]
 
     @property
     def weighted(self) -> bool:
-        """True if results have an importance."""
-        return self.streams[0].weight is not None
+        """True if results have an importance or a value."""
+        return self.value is not None or self.streams[0].weight is not None
 
     def find(self, side: int, key: Whole, tick: Whole, how: Literal["left", "right"]) -> Whole:
         """Return the positions of a key and tick among a side's rows, or where they would be."""
@@ -139,19 +142,33 @@ class Sides:
         return a, b
 
     def worth(self, left: Whole, right: Whole) -> NDArray[np.float64]:
-        """Return the importance of pairs; 1 without importance."""
+        """Return the value or the importance of pairs; 1 without either."""
+        if self.value is not None:
+            return self._values(self.value, left, right)
         a, b = (s.weight for s in self.streams)
         if a is None or b is None:
             return np.ones(len(left))
         combined: NDArray[np.float64] = COMBINE[self.spec.combine](a[left], b[right])
         return combined
 
+    def _values(self, value: PairValue, left: Whole, right: Whole) -> NDArray[np.float64]:
+        """Return the values of pairs, which must be finite."""
+        values = value.of(*self.rows(left, right))
+        good = np.isfinite(values)
+        if not good.all():
+            bad = int(np.argmin(good))
+            numbers = [
+                int(s.number[at[bad]]) for s, at in zip(self.streams, (left, right), strict=True)
+            ]
+            raise value.refused(float(values[bad]), *numbers)
+        return values
+
 
 def read(
     spec: WindowJoin,
     tables: Sequence[pa.RecordBatch],
     changes: NDArray[Any],
-    count_from: int | float | None,
+    value: str | None = None,
 ) -> Sides:
     """Put both inputs on one timeline that includes the times at which the memory changes."""
     batches, dropped = [], {"null_times": 0, "null_keys": 0}
@@ -185,11 +202,11 @@ def read(
                 weight=_weight(side, rows),
             )
         )
-    counted = 0 if count_from is None else int(np.searchsorted(seen, count_from))
-    where = None
-    if spec.where is not None:
-        where = Predicate(spec.where, spec.left.schema, spec.right.schema)
-    return Sides(spec, (streams[0], streams[1]), seen, counted, where, dropped)
+    counted = 0 if spec.count_from is None else int(np.searchsorted(seen, spec.count_from))
+    schemas = spec.left.schema, spec.right.schema
+    where = None if spec.where is None else Predicate(spec.where, *schemas)
+    worth = None if value is None else PairValue(value, *schemas)
+    return Sides(spec, (streams[0], streams[1]), seen, counted, where, worth, dropped)
 
 
 def _expire(side: int, ticks: NDArray[Any], times: NDArray[Any], steps: Schedule) -> Whole:

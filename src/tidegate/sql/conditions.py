@@ -1,4 +1,4 @@
-"""Conditions on pairs of rows, as in ``where="abs(l.x - r.x) <= 0.5"``.
+"""Conditions on pairs of rows, as in ``where="abs(l.x - r.x) <= 0.5"``, and values of pairs.
 
 The text is split into tokens, columns are replaced by internal names, and Python's parser reads the
 rest. Only a few operations are allowed, and nothing is executed as code. Values behave as in Spark:
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
-from tidegate.settings.columns import plain, whole
+from tidegate.settings.columns import as_floats, plain, whole
 from tidegate.settings.durations import nanoseconds
 from tidegate.settings.values import quoted, real
 
@@ -90,6 +90,8 @@ class Predicate:
 
     _tokens = _OF_SIDES
     _written = "Columns are written l.name and r.name (l.`a name` where it is no word)"
+    _setting = "where"
+    _example = 'a condition such as "abs(l.x - r.x) <= 0.5"'
 
     def __init__(self, where: str, left: pa.Schema, right: pa.Schema) -> None:
         self._where = where
@@ -97,9 +99,7 @@ class Predicate:
         self._schemas = {"l": left, "r": right}
         self._columns: list[_Column] = []
         if not isinstance(where, str) or not where.strip():
-            raise TidegateError(
-                f'where must be a condition such as "abs(l.x - r.x) <= 0.5", not {quoted(where)}'
-            )
+            raise TidegateError(f"{self._setting} must be {self._example}, not {quoted(where)}")
         try:
             self._tree = ast.parse(self._translated(), mode="eval").body
             if _depth(self._tree) > _DEEPEST:
@@ -115,8 +115,12 @@ class Predicate:
             raise self._error("cannot be read", where) from None
         except (RecursionError, MemoryError):
             raise self._too_deep() from None
-        if values.type != pa.bool_():
-            raise self._error(f"gives {values.type}, and must be true or false", where)
+        self._check_type(values.type)
+
+    def _check_type(self, kind: pa.DataType) -> None:
+        """Refuse an expression that does not give what is needed."""
+        if kind != pa.bool_():
+            raise self._error(f"gives {kind}, and must be true or false", self._where)
 
     def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which pairs, row i of the left with row i of the right, meet the condition."""
@@ -137,7 +141,7 @@ class Predicate:
     @property
     def _condition(self) -> str:
         """The words for the condition in errors."""
-        return f"where={quoted(self._where[:200])}"
+        return f"{self._setting}={quoted(self._where[:200])}"
 
     def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
         why = (
@@ -321,13 +325,11 @@ class Filter(Predicate):
 
     _tokens = _OF_ONE
     _written = "Columns are written by name (`a name` where it is no word)"
+    _setting = "a filter"
+    _example = 'a condition such as "x < 8"'
 
     def __init__(self, where: str, schema: pa.Schema, stream: str) -> None:
         self._stream = stream
-        if not isinstance(where, str) or not where.strip():
-            raise TidegateError(
-                f'a filter must be a condition such as "x < 8", not {quoted(where)}'
-            )
         super().__init__(where, schema, pa.schema([]))
 
     def passing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -343,6 +345,41 @@ class Filter(Predicate):
             what = f"is no column of {self._stream}: a filter may name only its own stream's"
             raise self._error(what, token[0].strip(), at)
         return "l"
+
+
+class PairValue(Predicate):
+    """The value of a pair: an expression such as ``"l.price * r.amount - 3"`` that gives a number.
+
+    It is written as a `Predicate` is.
+    """
+
+    _setting = "value"
+    _example = 'an expression such as "l.price * r.amount - 3"'
+
+    def _check_type(self, kind: pa.DataType) -> None:
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        ):
+            raise self._error(f"gives {kind}, and must give a number", self._where)
+
+    def of(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return the value of each pair, row i of the left with row i of the right; NaN for null.
+
+        A value that is too large for a number is infinite.
+        """
+        values = self._evaluated({"l": left, "r": right})
+        if isinstance(values, pa.Scalar):
+            return np.full(left.num_rows, real(values.as_py()), np.float64)
+        return as_floats(values)
+
+    def refused(self, value: float, left: int, right: int) -> TidegateError:
+        """Return the error about a value that is no finite number, of rows given by number."""
+        given = "null or no number" if np.isnan(value) else quoted(value)
+        return TidegateError(
+            f"{self._condition} gives {given} for row {left} of the left with row {right} of the "
+            "right, and must give a finite number; leave such pairs out with where, or replace "
+            "the values in the columns"
+        )
 
 
 _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {

@@ -29,6 +29,7 @@ from tidegate.learning import scores
 from tidegate.policies import Arrivals, ranks_of
 from tidegate.settings.columns import as_floats, equal
 from tidegate.settings.schedules import Step
+from tidegate.settings.times import times
 from tidegate.sql.conditions import Predicate
 
 #: The number of pairs that the loop finds before results are yielded.
@@ -295,12 +296,21 @@ class WindowEngine(LoggedEngine):
     def _results(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> pa.RecordBatch:
         """Return pairs as result rows."""
         columns, same = self._paired(left, right)
+        if self.spec.count_from is not None:
+            same &= self._times_of(columns) >= self.spec.count_from
         result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
         if not same.all():
             result = result.filter(pa.array(same))
         self._flows["results"] += result.num_rows
         self._importance += self._importance_of(result)
         return result
+
+    def _times_of(self, columns: list[pa.Array]) -> NDArray[Any]:
+        """Return the time of each result, which is that of its later row."""
+        left, right = self.spec.sides
+        at = left.schema.get_field_index(left.time)
+        other = len(left.schema) + right.schema.get_field_index(right.time)
+        return np.maximum(*(times(columns[i], self.spec.unit) for i in (at, other)))
 
     def _importance_of(self, result: pa.RecordBatch) -> float:
         left, right = self.spec.sides

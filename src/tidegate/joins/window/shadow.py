@@ -58,6 +58,8 @@ class WindowCopies:
         self.second = spec.second
         self._whole = spec.where is not None or spec.in_bytes
         self._carried = [side.importance or side.time for side in spec.sides]
+        # Memory is divided by all results, those of a warm-up too.
+        spec = replace(spec, count_from=None)
         self._spec = spec if self._whole else self._narrow(spec)
         self._sides = spec.sides
 

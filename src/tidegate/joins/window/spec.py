@@ -35,6 +35,7 @@ from tidegate.settings.schedules import (
     Side,
     budget_steps,
     steps_of,
+    time_of,
     window_length,
     window_pair,
 )
@@ -93,6 +94,8 @@ class WindowJoin:
     #: True if rows exactly a window apart join. Only for times that are real numbers; closed
     #: windows of other times are one unit longer instead.
     closed: bool = False
+    #: Results before this time, in the kernel's units, are left out.
+    count_from: int | float | None = None
 
     @property
     def second(self) -> float:
@@ -163,6 +166,7 @@ class WindowJoin:
         return (
             cpu
             | ({"closed": True} if self.closed else {})
+            | ({} if self.count_from is None else {"count_from": self.count_from})
             | {
                 "on": [list(side.keys) for side in self.sides],
                 "where": self.where,
@@ -206,6 +210,7 @@ def window_join(
     cpu: SlowCPU | None = None,
     suffixes: Suffixes = ("_left", "_right"),
     seed: int = 0,
+    count_from: Any = None,
 ) -> WindowJoin:
     """Check the settings of a join against the schemas of its inputs."""
     for schema, name in ((left, "left"), (right, "right")):
@@ -257,6 +262,7 @@ def window_join(
         where=where,
         cpu=_cpu(cpu),
         closed=closed and unit.kind == "real number",
+        count_from=None if count_from is None else time_of(count_from, "count_from", unit, kind),
     )
     if spec.memory is not None:
         spec = _ranked(spec, split, memory)
