@@ -27,7 +27,12 @@ from tidegate.settings.durations import nanoseconds
 from tidegate.settings.values import quoted, real
 
 _FUNCTIONS = ("abs", "lower", "upper", "length")
-_WORDS = {"and": "and", "or": "or", "not": "not", "true": "True", "false": "False"}
+_WORDS = {
+    **{word: word for word in ("and", "or", "not", "in", "is")},
+    "true": "True",
+    "false": "False",
+    "null": "None",
+}
 _NUMBER = r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)"
 _STRING = r"""(?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")"""
 _SIGN = r"(?P<sign><>|<=|>=|!=|==|[-=<>+*/(),])"
@@ -39,7 +44,7 @@ _OF_SIDES = re.compile(
 )
 _OF_ONE = re.compile(
     rf"""\s*(?:{_NUMBER} | {_STRING}
-    | (?P<word>(?:and|or|not|true|false)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
+    | (?P<word>(?:and|or|not|true|false|in|is|null)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
     | (?:(?P<side>\w+|`[^`]+`)\s*\.\s*)?{_COLUMN} | {_SIGN})""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -104,7 +109,7 @@ class Predicate:
             self._tree = ast.parse(self._translated(), mode="eval").body
             if _depth(self._tree) > _DEEPEST:
                 raise self._too_deep()
-            values = self._evaluated({"l": left.empty_table(), "r": right.empty_table()})
+            values = self._evaluated(self._empty())
         except TidegateError:
             raise
         except SyntaxError as error:
@@ -129,6 +134,10 @@ class Predicate:
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
+    def _empty(self) -> dict[str, pa.Table]:
+        """Return tables without rows, from which the type of the result follows."""
+        return {side: schema.empty_table() for side, schema in self._schemas.items()}
+
     def _too_deep(self) -> ConditionError:
         return ConditionError(
             self._condition,
@@ -146,8 +155,7 @@ class Predicate:
     def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
         why = (
             f"{quoted(part)} {what}. {self._written}, and there are + - * / = <> < <= > >= AND "
-            "OR NOT "
-            f"and {', '.join(_FUNCTIONS)}"
+            f"OR NOT IN (...), IS NULL and {', '.join(_FUNCTIONS)}"
         )
         return ConditionError(self._condition, why, at)
 
@@ -183,9 +191,22 @@ class Predicate:
                 out.append(self._word(token["word"], start))
             else:
                 out.append(_SIGNS.get(token[kind], token[kind]))
+                self._list_of(out)
             self._spans.append(_Span(length, length + len(out[-1]), start, at))
             length += len(out[-1]) + 1
         return " ".join(out)
+
+    @staticmethod
+    def _list_of(out: list[str]) -> None:
+        """Write the values after IN, up to the last parenthesis, as a list of Python."""
+        if out[-2:] == ["in", "("]:
+            out[-1] = "["
+        elif out[-1] == ")":
+            depth, at = 1, len(out) - 1
+            while depth and at:
+                at -= 1
+                depth += (out[at] == ")") - (out[at] in ("(", "["))
+            out[-1] = "]" if out[at] == "[" and not depth else ")"
 
     def _word(self, word: str, at: int) -> str:
         known = _WORDS.get(word.lower()) or (word.lower() if word.lower() in _FUNCTIONS else None)
@@ -233,6 +254,8 @@ class Predicate:
 
     def _value(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
         if isinstance(node, ast.Constant):
+            if node.value is None:
+                raise self._wrong("has no place here: compare with IS NULL or IS NOT NULL", node)
             if isinstance(node.value, int) and not -(2**63) <= node.value < 2**63:
                 return pa.scalar(real(node.value))
             return pa.scalar(node.value)
@@ -263,15 +286,42 @@ class Predicate:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self._call(node, [self._eval(a, read) for a in node.args])
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            if isinstance(node.ops[0], ast.In | ast.NotIn | ast.Is | ast.IsNot):
+                return self._tested(node, node.ops[0], node.comparators[0], read)
             if type(node.ops[0]) not in _COMPARISONS:
                 raise self._wrong("is not known", node)
-            one, other = (self._eval(n, read) for n in (node.left, node.comparators[0]))
-            return _compared(
-                type(node.ops[0]),
-                self._alike(one, other, node.left),
-                self._alike(other, one, node.comparators[0]),
-            )
+            one = self._eval(node.left, read)
+            return self._comparison(type(node.ops[0]), one, node.left, node.comparators[0], read)
         raise self._wrong("is not known; join comparisons with AND", node)
+
+    def _comparison(
+        self,
+        op: type[ast.AST],
+        one: Any,
+        left: ast.AST,
+        right: ast.AST,
+        read: Mapping[_Column, Any],
+    ) -> Any:
+        other = self._eval(right, read)
+        return _compared(op, self._alike(one, other, left), self._alike(other, one, right))
+
+    def _tested(
+        self, node: ast.Compare, op: ast.AST, right: ast.AST, read: Mapping[_Column, Any]
+    ) -> Any:
+        """Evaluate IN and IS NULL, and their negations."""
+        one = self._eval(node.left, read)
+        if isinstance(op, ast.Is | ast.IsNot):
+            if not (isinstance(right, ast.Constant) and right.value is None):
+                raise self._wrong("is not known; write IS NULL or IS NOT NULL", node)
+            found = pc.is_null(one)
+        else:
+            if not isinstance(right, ast.List) or not right.elts:
+                raise self._wrong("is not known; write IN (1, 2)", node)
+            found = pa.scalar(False)
+            for each in right.elts:
+                same = self._comparison(ast.Eq, one, node.left, each, read)
+                found = pc.or_kleene(found, same)
+        return pc.invert(found) if isinstance(op, ast.NotIn | ast.IsNot) else found
 
     def _call(self, node: ast.Call, values: list[Any]) -> Any:
         name = node.func.id if isinstance(node.func, ast.Name) else ""

@@ -1,7 +1,7 @@
 """The parser of the subset of CQL that the papers use.
 
-`Select` of columns, aggregates or `Istream(*)`, `From` with windows, `Where` with equijoins and
-filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
+`Select` of columns, aggregates or `Istream(*)`, `From` with windows and `Join ... On`, `Where` with
+equijoins and filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from typing import NoReturn
 import pyarrow as pa
 
 from tidegate.engine.exact_sums import sum_type
+from tidegate.engine.extremes import has_order
 from tidegate.errors import TidegateError
 from tidegate.settings.checks import nearest
 from tidegate.settings.values import quoted
 from tidegate.sql.tokens import Token, refuse, tokens_of, without_comments
 
-AGGREGATES = ("count", "sum", "avg")
+AGGREGATES = ("count", "sum", "avg", "min", "max")
 _WORDS = ("select", "from", "where", "group", "by", "and", "or", "not", "as", "true", "false")
+#: Words that are no columns, except after the name of a stream.
+_RESERVED = (*_WORDS, "in", "is", "null", "join", "inner", "on")
+#: What ends a condition.
+_AFTER = ("and", "where", "group", ",", "join", "inner")
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _SUBSET = (
-    "Select of columns or of count, sum and avg, From streams with windows, Where with equijoins "
-    "and conditions on single streams, and Group By"
+    "Select of columns or of count, sum, avg, min and max, From streams with windows and Join ... "
+    "On, Where with equijoins and conditions on single streams, and Group By"
 )
 _JOINED = "write joins as conditions, Where S1.a = S2.a; there are no outer joins"
 _PLAIN = "compare with = <> < <= > >="
@@ -36,10 +41,9 @@ _OUTSIDE = {
     "union": "run two queries, and put their results together",
     "except": "run two queries, and compare their results",
     "intersect": "run two queries, and compare their results",
-    **dict.fromkeys(("join", "left", "right", "full", "inner", "outer", "cross", "on"), _JOINED),
+    **dict.fromkeys(("left", "right", "full", "outer", "cross"), _JOINED),
     "between": "write a >= 1 and a <= 9",
-    "in": "write (a = 1 or a = 2)",
-    **dict.fromkeys(("like", "is", "null", "exists", "case"), _PLAIN),
+    **dict.fromkeys(("like", "exists", "case"), _PLAIN),
     "slide": "windows slide with every row",
     "rstream": "select Istream(*), or columns",
     "dstream": "select Istream(*), or columns",
@@ -178,15 +182,25 @@ class _Parser:
         self._skip_to("from")
         self._needs("from", " and the streams after what is selected")
         sources = [self._source()]
-        while self._takes(","):
-            sources.append(self._source())
+        joins: list[tuple[Attribute, Attribute]] = []
+        filters: list[Condition] = []
+        while True:
+            if self._takes(","):
+                sources.append(self._source())
+            elif self._takes("join") or self._takes("inner", "join"):
+                sources.append(self._source())
+                self._needs("on", " and the conditions of the join")
+                self._conditions(joins, filters)
+            else:
+                break
         if not (self._token.kind == "end" or self._token.says("where", "group")):
             self._refuse_rest("Where, Group By, a comma and a stream")
         after, self._at = self._at, start
         items = self._items()
         self._needs("from", ": columns and aggregates are selected, and no expressions")
         self._at = after
-        joins, filters = self._where() if self._takes("where") else ((), ())
+        if self._takes("where"):
+            self._conditions(joins, filters)
         groups: list[Attribute] = []
         grouped = self._token
         if self._takes("group"):
@@ -196,7 +210,9 @@ class _Parser:
                 groups.append(self._group())
         if self._token.kind != "end":
             self._refuse_rest("Group By" if not groups else "a comma and a column")
-        found = Query(tuple(sources), items, joins, filters, tuple(groups), self._text)
+        found = Query(
+            tuple(sources), items, tuple(joins), tuple(filters), tuple(groups), self._text
+        )
         self._check_groups(found, grouped)
         return found
 
@@ -220,7 +236,7 @@ class _Parser:
     def _check_groups(self, found: Query, grouped: Token) -> None:
         plain = [item for item in found.items if item.aggregate is None]
         if found.groups and not found.aggregates:
-            self._refuse(grouped, "Group By needs an aggregate in Select: count, sum or avg")
+            self._refuse(grouped, f"Group By needs an aggregate in Select: {', '.join(AGGREGATES)}")
         for item in plain if found.aggregates else ():
             if item.attribute not in found.groups:
                 found.refuse(
@@ -278,22 +294,34 @@ class _Parser:
                 )
             self._at += 2
             every = function == "count" and self._takes("*")
+            distinct = not every and self._takes("distinct")
             attribute = None if every else self._attribute()
-            if attribute is not None and function != "count":
-                self._check_number(token, attribute)
+            if attribute is not None:
+                self._check_argument(token, function, attribute, distinct)
             self._needs(")", ": an aggregate is of one column")
+            if distinct and function not in ("min", "max"):
+                function = f"{function} distinct"
             own = function if attribute is None else f"{function}_{attribute.column}"
-            return Item(self._alias(own), attribute, function, token.start)
+            return Item(self._alias(own.replace(" ", "_")), attribute, function, token.start)
         attribute = self._attribute()
         return Item(self._alias(attribute.column), attribute, None, token.start)
 
     def _alias(self, name: str) -> str:
         return self._name("a name").plain if self._takes("as") else name
 
-    def _check_number(self, token: Token, attribute: Attribute) -> None:
+    def _check_argument(
+        self, token: Token, function: str, attribute: Attribute, distinct: bool
+    ) -> None:
         kind = self._schemas[attribute.stream].field(attribute.column).type
-        if sum_type(kind) is None:
-            why = f"{token.text} needs numbers, and {attribute.column} is {kind}: cast it"
+        needs = None
+        if function in ("sum", "avg") and sum_type(kind) is None:
+            needs = "numbers"
+        elif function in ("min", "max") and not has_order(kind):
+            needs = "numbers, times, texts or true and false"
+        elif distinct and pa.types.is_map(kind):
+            needs = "values with an equality"
+        if needs is not None:
+            why = f"{token.text} needs {needs}, and {attribute.column} is {kind}: cast it"
             refuse(self._text, attribute.at, why)
 
     # ---- from ---------------------------------------------------------------------------------
@@ -327,7 +355,7 @@ class _Parser:
     def _names_a_stream(self) -> bool:
         """True if an alias without As comes next."""
         token = self._token
-        return token.kind == "name" and not token.says(*_WORDS, *_OUTSIDE)
+        return token.kind == "name" and not token.says(*_RESERVED, *_OUTSIDE)
 
     def _window(self, stream: str) -> tuple[int | None, str | None, str | None]:
         if self._takes("unbounded") or self._takes("range", "unbounded"):
@@ -391,11 +419,10 @@ class _Parser:
         listed = f"{', '.join(schema.names)}{nearest(name, schema.names)}"
         return f"{stream} has no column {quoted(name)}; it has {listed}"
 
-    def _where(
-        self,
-    ) -> tuple[tuple[tuple[Attribute, Attribute], ...], tuple[Condition, ...]]:
-        joins: list[tuple[Attribute, Attribute]] = []
-        filters: list[Condition] = []
+    def _conditions(
+        self, joins: list[tuple[Attribute, Attribute]], filters: list[Condition]
+    ) -> None:
+        """Read conditions with And between them, and add them to the joins and filters."""
         while True:
             start, first = self._token, self._at
             parts, attributes = self._condition()
@@ -416,7 +443,7 @@ class _Parser:
                     "a condition must be a join, S1.a = S2.b, or be about one stream alone",
                 )
             if not self._takes("and"):
-                return tuple(joins), tuple(filters)
+                return
 
     def _condition(self) -> tuple[list[str], list[Attribute]]:
         """Consume one condition; return its parts and its attributes."""
@@ -426,7 +453,7 @@ class _Parser:
         first = self._token
         while True:
             token = self._token
-            if depth == 0 and (token.kind == "end" or token.says("and", "group", ",")):
+            if depth == 0 and (token.kind == "end" or token.says(*_AFTER)):
                 break
             if depth == 0 and token.says("or"):
                 self._refuse(
@@ -440,7 +467,7 @@ class _Parser:
             if depth < 0:
                 self._refuse(token, "a parenthesis is closed that was not opened")
             function = token.text.lower() in _FUNCTIONS
-            if token.kind == "name" and not function and not token.says(*_WORDS):
+            if token.kind == "name" and not function and not token.says(*_RESERVED):
                 if self._tokens[self._at + 1].says("("):
                     listed = ", ".join(_FUNCTIONS)
                     self._refuse_word(

@@ -89,7 +89,7 @@ def tokens_of(text: str) -> list[Token]:
     found: list[Token] = []
     at = _skip(query, 0)
     while at < len(query):
-        match = _TOKEN.match(query, at)
+        match = _TOKEN.match(query, at, _listed_until(query, at, found))
         if match is None:
             if query[at] == ";" and _skip(query, at + 1) == len(query):
                 break
@@ -106,6 +106,19 @@ def tokens_of(text: str) -> list[Token]:
         at = _skip(query, match.end())
     stop = found[-1].end if found else 0
     return [*found, Token("end", "", stop, stop)]
+
+
+def _listed_until(query: str, at: int, found: list[Token]) -> int:
+    """Return where a number ends at the latest: in a list after In, commas separate numbers."""
+    depth = 1
+    for i in range(len(found) - 1, 0, -1):
+        if not query[at].isdigit():
+            break
+        depth += found[i].says(")") - found[i].says("(")
+        if depth == 0:
+            comma = query.find(",", at)
+            return comma if found[i - 1].says("in") and comma >= 0 else len(query)
+    return len(query)
 
 
 def _skip(query: str, at: int) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks, Job
 from tidegate.engine.exact_sums import Changes, reals, sum_type, sums
+from tidegate.engine.extremes import extremes, first_and_last
 from tidegate.engine.payload import cut_batch, one_batch
 from tidegate.engine.state_log import RECORD_BYTES, LoggedEngine, Replay
 from tidegate.errors import TidegateError
@@ -62,12 +63,10 @@ class AggregatedJob(Job):
             if function is None:
                 assert column is not None
                 fields.append(source.field(column).with_name(name))
-            elif function == "count":
+            elif column is None:
                 fields.append(pa.field(name, pa.int64()))
             else:
-                assert column is not None
-                kind = sum_type(source.field(column).type) if function == "sum" else pa.float64()
-                fields.append(pa.field(name, kind))
+                fields.append(pa.field(name, _type_of(function, source.field(column).type)))
         return pa.schema(fields)
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -82,6 +81,14 @@ class AggregatedJob(Job):
         """The settings that a checkpoint depends on."""
         asked = [list(item) for item in self.asked.items]
         return self.join.fingerprint() | {"groups": list(self.asked.groups), "items": asked}
+
+
+def _type_of(function: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type of an aggregate of a column."""
+    word = function.partition(" ")[0]
+    if word in ("min", "max"):
+        return kind
+    return {"count": pa.int64(), "sum": sum_type(kind), "avg": pa.float64()}[word]
 
 
 def at_type(spec: ConstrainedJoin) -> pa.DataType:
@@ -176,7 +183,7 @@ class AggregatedEngine(LoggedEngine):
                 source = rows.column(f"c{column}")
                 columns.append(source.take(pa.array(first[group[told]])))
             else:
-                columns.append(self._totals(rows, function, column, row, changes))
+                columns.append(self._totals(rows, function, column, row, group, changes))
         by_time = np.argsort(when[told], kind="stable")
         schema = self._job.result_schema
         made = pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
@@ -198,13 +205,20 @@ class AggregatedEngine(LoggedEngine):
         function: str,
         column: int | None,
         row: NDArray[np.int64],
+        group: NDArray[np.int64],
         changes: Changes,
     ) -> pa.Array:
         """Return an aggregate after each change that is reported."""
         if column is None:
             return pa.array(changes.sums(np.ones(len(row), np.int64)))
         taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
+        if function in ("min", "max"):
+            return extremes(taken, row, group, changes, largest=function == "max")
+        function, _, distinct = function.partition(" ")
         there = taken.is_valid().to_numpy(zero_copy_only=False)
+        if distinct:
+            value, _ = numbered([taken], len(row))
+            changes = changes._replace(sign=first_and_last(changes.sign, group, value))
         count = changes.sums(there.astype(np.int64))
         if function == "count":
             return pa.array(count)
