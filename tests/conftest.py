@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +22,13 @@ settings.register_profile("thorough", _patient, max_examples=2_000)
 settings.load_profile("ci" if os.environ.get("CI") else "quick")
 
 # Use Java's quick compiler only. Tests end before the other pays off; this saves a third of CPU.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Do not verify the classes of Spark's jars, and start processes without a helper process.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+)
 
 
 #: The test files that take longest, in order. Two workers (`-n 2 --dist loadfile`) share the work
@@ -84,7 +90,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.streaming.checkpointFileManagerClass": (
                 f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
             ),
+            "spark.sql.streaming.checkpoint.fileChecksum.enabled": False,
+            # Java compiles the code that Spark generates for a query. On few rows this costs more
+            # than it saves.
+            "spark.sql.codegen.wholeStage": False,
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
+    # Hadoop starts a process to set the mode of each file, and of the file with its checksum.
+    jvm: Any = running.sparkContext._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(
+        running.sparkContext._jsc.hadoopConfiguration()
+    )
+    files.setWriteChecksum(False)
     yield running
     running.stop()

@@ -310,7 +310,10 @@ class WindowEngine(LoggedEngine):
         left, right = self.spec.sides
         at = left.schema.get_field_index(left.time)
         other = len(left.schema) + right.schema.get_field_index(right.time)
-        return np.maximum(*(times(columns[i], self.spec.unit) for i in (at, other)))
+        later: NDArray[Any] = np.maximum(
+            times(columns[at], self.spec.unit), times(columns[other], self.spec.unit)
+        )
+        return later
 
     def _importance_of(self, result: pa.RecordBatch) -> float:
         left, right = self.spec.sides
