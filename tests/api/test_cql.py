@@ -148,7 +148,7 @@ def test_the_least_and_largest_values_of_other_types() -> None:
     for values in (["b", "a", "c"], [True, False, True], [Decimal(2), Decimal(1), Decimal(3)]):
         rows = [(row["a"], row["b"]) for row in of_two(text, v=values)]
         pairs = [values[:1], values[:2], values[1:]]
-        assert rows == [(min(pair), max(pair)) for pair in pairs]  # type: ignore[type-var]
+        assert rows == [(min(pair), max(pair)) for pair in pairs]
     rows = [(row["a"], row["b"]) for row in of_two(text, v=[math.nan, 1.0, math.inf])]
     assert str(rows) == "[(nan, nan), (1.0, nan), (1.0, inf)]"
 
@@ -374,7 +374,8 @@ def test_state_of_aggregates_can_be_moved() -> None:
     spec = constrained_join(
         {"A": schema, "B": schema}, joins="A.x -> B.x", time="t", within={"A": 5}, lag=0
     )
-    asked = Aggregates((), (("n", "count", None), ("s", "sum", 1)), (0, 2))
+    more = (("least", "min", 1), ("most", "max", 1), ("kinds", "count distinct", 1))
+    asked = Aggregates((), (("n", "count", None), ("s", "sum", 1), *more), (0, 2))
     job = AggregatedJob(spec, asked)
     rng = np.random.default_rng(1)
 

@@ -29,7 +29,9 @@ from tidegate.settings.values import quoted, real
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _WORDS = {
     **{word: word for word in ("and", "or", "not", "in", "is")},
-    **{"true": "True", "false": "False", "null": "None"},
+    "true": "True",
+    "false": "False",
+    "null": "None",
 }
 _NUMBER = r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)(?!\w)"
 _STRING = r"""(?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")"""
@@ -202,7 +204,7 @@ class Predicate:
             depth, at = 1, len(out) - 1
             while depth and at:
                 at -= 1
-                depth += (out[at] == ")") - (out[at] in ("(", "["))
+                depth += (out[at] in (")", "]")) - (out[at] in ("(", "["))
             out[-1] = "]" if out[at] == "[" and not depth else ")"
 
     def _word(self, word: str, at: int) -> str:
