@@ -374,7 +374,8 @@ def test_state_of_aggregates_can_be_moved() -> None:
     spec = constrained_join(
         {"A": schema, "B": schema}, joins="A.x -> B.x", time="t", within={"A": 5}, lag=0
     )
-    asked = Aggregates((), (("n", "count", None), ("s", "sum", 1)), (0, 2))
+    more = (("least", "min", 1), ("most", "max", 1), ("kinds", "count distinct", 1))
+    asked = Aggregates((), (("n", "count", None), ("s", "sum", 1), *more), (0, 2))
     job = AggregatedJob(spec, asked)
     rng = np.random.default_rng(1)
 

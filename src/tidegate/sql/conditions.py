@@ -205,7 +205,7 @@ class Predicate:
             depth, at = 1, len(out) - 1
             while depth and at:
                 at -= 1
-                depth += (out[at] == ")") - (out[at] in ("(", "["))
+                depth += (out[at] in (")", "]")) - (out[at] in ("(", "["))
             out[-1] = "]" if out[at] == "[" and not depth else ")"
 
     def _word(self, word: str, at: int) -> str:
