@@ -91,7 +91,7 @@ def with_score(score: Any, **attributes: Any) -> tg.Policy:
         (
             staticmethod(lambda row, params: 1.0),
             {"params": lambda self, times: (math.nan,)},
-            "params of policy tried must be a finite number, not nan",
+            "params of policy tried must be numbers, not nan",
         ),
     ],
 )

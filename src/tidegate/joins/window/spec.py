@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.errors import TidegateError
 from tidegate.policies import ByFrequency, Policy, Prob, policy_of
-from tidegate.policies.base import Times, at_least
+from tidegate.policies.base import Times
 from tidegate.pool import predicted_split as predicted
 from tidegate.settings.checks import (
     check_carried,
@@ -42,7 +42,7 @@ from tidegate.settings.schedules import (
 from tidegate.settings.slow_cpu import SlowCPU
 from tidegate.settings.times import TimeUnit, duration, lateness_of, time_unit
 from tidegate.settings.types import Combine, Keys, ShedWhen, Suffixes, TimeColumn
-from tidegate.settings.values import quoted
+from tidegate.settings.values import quoted, real
 from tidegate.sql.conditions import Predicate
 
 #: The largest number of parameters of a formula.
@@ -294,7 +294,10 @@ def _ranked(spec: WindowJoin, split: Any, memory: Any) -> WindowJoin:
             f"policy {chosen.name} has {len(params)} params; a formula takes {PARAMS} at most"
         )
     for value in params:
-        at_least(value, -math.inf, f"params of policy {chosen.name}")
+        if math.isnan(real(value)):
+            raise TidegateError(
+                f"params of policy {chosen.name} must be numbers, not {quoted(value)}"
+            )
     spec = replace(
         spec,
         params=tuple(float(value) for value in params),
