@@ -67,6 +67,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
             "on": "j",
             "time": "w",
             "within": (9, 8),
+            "count_from": 3,
             "closed": True,
             "where": "l.w < r.w",
             "memory": "20 kB",
