@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
 from typing import Any
 
 import numba
@@ -66,12 +69,42 @@ def test_runs_add_up() -> None:
 
 
 @pytest.mark.skipif(not compiling._COMPILES, reason="nothing is compiled")
-def test_the_cache_on_disk_knows_all_sources() -> None:
-    """A change in any kernel file invalidates the cache of compiled code."""
+def test_the_cache_on_disk_knows_the_sources_of_a_loop() -> None:
     from tidegate.joins.window.loop import advance
 
     stamp = advance._cache._cache_file._source_stamp  # type: ignore[attr-defined]
-    assert stamp == compiling._SOURCES
+    assert stamp == compiling.fingerprint("tidegate.joins.window.loop")
+
+
+def test_a_change_invalidates_the_compiled_code_that_depends_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dependencies are taken from what is imported at run time, not from the text of sources."""
+    modules = sorted(compiling._SOURCES)
+    for name in modules:
+        importlib.import_module(name)
+    used = {name: _used_modules(name, set(modules)) for name in modules}
+    uncached = compiling.fingerprint.__wrapped__
+    before = {name: uncached(name) for name in modules}
+    for changed in modules:
+        source = compiling._SOURCES[changed]
+        monkeypatch.setitem(compiling._SOURCES, changed, source + b"# changed")
+        stale = {name for name in modules if uncached(name) != before[name]}
+        monkeypatch.setitem(compiling._SOURCES, changed, source)
+        assert stale >= {name for name in modules if changed in used[name]}, changed
+    assert before["tidegate.joins.window.loop"] != before["tidegate.joins.star.loop"]
+
+
+def _used_modules(name: str, among: set[str]) -> set[str]:
+    """Return the modules of compiled code that a module reaches through its global names."""
+    found, waiting = {name}, [name]
+    while waiting:
+        for value in vars(sys.modules[waiting.pop()]).values():
+            home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+            if home in among - found:
+                found.add(home)
+                waiting.append(home)
+    return found
 
 
 PINNED = [

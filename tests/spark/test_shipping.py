@@ -128,7 +128,7 @@ def test_an_archive_in_py_files_is_all_that_a_cluster_needs(
     expected = tg.join(left, right, **SETTINGS).table
     assert expected.num_rows > 400
     # Reuse the code that is compiled beside the sources: it takes minutes to compile it again.
-    compiled = tmp_path / "cache" / "tidegate" / f"kernel-{compiling._SOURCES[:16]}"
+    compiled = tmp_path / "cache" / "tidegate" / f"kernel-{compiling.fingerprint()[:16]}"
     compiled.mkdir(parents=True, mode=0o700)
     compiled.parent.chmod(0o700)
     for path in SOURCE.rglob("__pycache__/*.nb?"):

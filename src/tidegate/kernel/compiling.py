@@ -10,6 +10,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import resources
@@ -39,30 +40,47 @@ _COMPILES = not config.DISABLE_JIT  # type: ignore[attr-defined]
 AHEAD = 16
 
 
-def _compiled_sources(folder: Traversable) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and text of each source below a folder that imports this module."""
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+def _compiled_sources(folder: Traversable, package: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the module name and text of each source below a folder that imports this module."""
+    for file in folder.iterdir():
         if file.is_dir():
-            yield from _compiled_sources(file)
+            yield from _compiled_sources(file, f"{package}.{file.name}")
         elif file.name.endswith(".py"):
             text = file.read_bytes()
             if b"tidegate.kernel.compiling" in text:
-                yield file.name, text
+                yield f"{package}.{file.name.removesuffix('.py')}", text
 
 
-def _fingerprint() -> str:
-    """Hash all sources of compiled code.
+_SOURCES = dict(_compiled_sources(resources.files("tidegate"), "tidegate"))
+_IMPORT = re.compile(rb"^\s*from (tidegate[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+
+
+def _imported(module: str) -> Iterator[str]:
+    """Yield the sources of compiled code that a source imports."""
+    for package, names in _IMPORT.findall(_SOURCES[module]):
+        for name in (package, *(package + b"." + word for word in re.findall(rb"\w+", names))):
+            if name.decode() in _SOURCES:
+                yield name.decode()
+
+
+@functools.cache
+def fingerprint(module: str | None = None) -> str:
+    """Hash the sources that the compiled code of a module depends on; by default, all sources.
 
     Numba's cache on disk watches only the file of the function that Python calls. It would miss a
     change in a function that is inlined from another file.
     """
+    needed = {module} if module in _SOURCES else set(_SOURCES)
+    waiting = list(needed)
+    while waiting:
+        new = set(_imported(waiting.pop())) - needed
+        needed |= new
+        waiting += new
     digest = hashlib.sha256()
-    for name, text in _compiled_sources(resources.files("tidegate")):
-        digest.update(name.encode() + b"\0" + text)
+    for name in sorted(needed):
+        digest.update(name.encode() + b"\0" + _SOURCES[name])
     return digest.hexdigest()
 
-
-_SOURCES = _fingerprint()
 
 # Without reference counts: a kernel creates no arrays, and counting the references to the many
 # arrays of a `Core` at each call would cost more than the work.
@@ -88,7 +106,7 @@ class _ArchiveLocator(_CacheLocator):
         given: str = config.CACHE_DIR  # type: ignore[attr-defined]
         for base in (*([Path(given) / "tidegate"] if given else []), *cache_folders()):
             try:
-                return cls(make_private(base, f"kernel-{_SOURCES[:16]}"), py_func, py_file)
+                return cls(make_private(base, f"kernel-{fingerprint()[:16]}"), py_func, py_file)
             except OSError:
                 continue
         return None
@@ -97,7 +115,7 @@ class _ArchiveLocator(_CacheLocator):
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        return _SOURCES
+        return fingerprint()
 
     def get_disambiguator(self) -> str:
         return str(self._line)
@@ -116,7 +134,7 @@ class _DiskCache(FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        self._cache_file._source_stamp = _SOURCES
+        self._cache_file._source_stamp = fingerprint(function.__module__)
 
 
 class _PartLibrary(JITCodeLibrary):
