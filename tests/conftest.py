@@ -35,16 +35,22 @@ os.environ.setdefault(
 #: evenly only if these start first.
 _FIRST = (
     "test_crash.py",
-    "test_join_exact.py",
-    "test_window_engine.py",  # it compiles the loops for floating point times
-    "test_join_bounded.py",
-    "test_cluster.py",
-    "test_watermarks.py",
-    "test_shipping.py",
     "test_connect.py",
-    "test_star.py",
+    "test_join_exact.py",
+    "test_pages.py",
     "test_operator.py",
-    "test_sampled.py",
+    "test_join_bounded.py",
+    "test_window_engine.py",
+    "test_watermarks.py",
+    "test_cluster.py",
+    "test_shipping.py",
+    "test_conformance.py",
+    "test_demo.py",
+    "test_sampled_memory.py",
+    "test_window_restarts.py",
+    "test_window_learning.py",
+    "test_star_engine.py",
+    "test_slices.py",
 )
 
 

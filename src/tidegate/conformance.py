@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidegate.engine.base import Engine
 from tidegate.errors import TidegateError
 from tidegate.joins.window.job import WindowJob
-from tidegate.joins.window.spec import SHED_WHEN, WindowJoin, window_join
+from tidegate.joins.window.spec import SHED_WHEN, window_join
 from tidegate.policies import Policy, policy_of
 from tidegate.settings.types import ShedWhen
 
@@ -57,16 +57,17 @@ def check(policy: str | Policy, *, seed: int = 0) -> None:
     exact = _exact(streams)
     for weighed in (False, True):
         for shed_when in SHED_WHEN:
-            spec = _spec(chosen, shed_when, weighed, _MEMORY)
-            whole = _run(spec, streams, [_TICKS])
+            job = _job(chosen, shed_when, weighed, _MEMORY)
+            rows = _prepared(job, streams)
+            whole = _run(job, rows, [_TICKS])
             _require(whole <= exact, chosen, f"rows that are no results, with {shed_when}")
-            ticks = _run(spec, streams, range(1, _TICKS + 1))
-            cuts = _run(spec, streams, [7, 50, 51, 160, _TICKS], restart=True)
+            ticks = _run(job, rows, range(1, _TICKS + 1))
+            cuts = _run(job, rows, [7, 50, 51, 160, _TICKS], restart=True)
             _require(whole == ticks, chosen, f"another answer when fed by ticks, with {shed_when}")
             _require(whole == cuts, chosen, f"another answer after restarts, with {shed_when}")
-            _require(whole == _run(spec, streams, [_TICKS]), chosen, "another answer each time")
-            ample = _spec(chosen, shed_when, weighed, 4 * _WINDOW)
-            everything = _run(ample, streams, [_TICKS])
+            _require(whole == _run(job, rows, [_TICKS]), chosen, "another answer each time")
+            ample = _job(chosen, shed_when, weighed, 4 * _WINDOW)
+            everything = _run(ample, _prepared(ample, streams), [_TICKS])
             _require(
                 everything == exact, chosen, f"less than all with ample memory, with {shed_when}"
             )
@@ -88,8 +89,8 @@ def _streams(seed: int) -> Streams:
     return sides[0], sides[1]
 
 
-def _spec(policy: Policy, shed_when: ShedWhen, weighed: bool, memory: int) -> WindowJoin:
-    return window_join(
+def _job(policy: Policy, shed_when: ShedWhen, weighed: bool, memory: int) -> WindowJob:
+    spec = window_join(
         _SCHEMA,
         _SCHEMA,
         on="key",
@@ -100,6 +101,12 @@ def _spec(policy: Policy, shed_when: ShedWhen, weighed: bool, memory: int) -> Wi
         shed_when=shed_when,
         importance="weight" if weighed else None,
     )
+    return WindowJob(spec)
+
+
+def _prepared(job: WindowJob, streams: Streams) -> Streams:
+    left, right = (job.prepare(side, batch)[0] for side, batch in enumerate(streams))
+    return left, right
 
 
 def _exact(streams: Streams) -> Pairs:
@@ -110,25 +117,19 @@ def _exact(streams: Streams) -> Pairs:
     return Counter((int(left[2][i]), int(right[2][j])) for i, j in pairs)
 
 
-def _run(
-    spec: WindowJoin, streams: Streams, ends: Iterable[int], *, restart: bool = False
-) -> Pairs:
+def _run(job: WindowJob, rows: Streams, ends: Iterable[int], *, restart: bool = False) -> Pairs:
     """Return the pairs that the join finds if batches end before the given ticks.
 
     With ``restart``, save the state after each batch and restore it in a new engine.
     """
-    job = WindowJob(spec)
+    spec = job.spec
     engine: Engine = job.engine_at(0, 1)
     log: list[bytes] = []
     found: Pairs = Counter()
     start = 0
     assert spec.memory is not None
     for end in ends:
-        inputs = [
-            [job.prepare(side, batch.slice(start, end - start))[0]]
-            for side, batch in enumerate(streams)
-        ]
-        found += _pairs(engine.feed(inputs))
+        found += _pairs(engine.feed([[side.slice(start, end - start)] for side in rows]))
         held = engine.take_counters()["held"]
         _require(held <= spec.memory, spec.policy, f"{held} held rows in memory for {spec.memory}")
         if restart:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +18,30 @@ import tidegate as tg
 from tidegate.spark import compat
 from tidegate.streams import zipf
 
-from .workloads import (
-    Pair,
-    arrivals,
-    bag,
-    delivered,
-    ends_processes,
-    environment,
-    kill,
-    processes_of,
-    start,
-    write_files,
-)
+from .workloads import Pair, arrivals, bag, delivered, environment, start, write_files
 
 SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40, "memory": 60, "shards": 2}
 
-SERVER = """
-import sys
-from tidegate.spark.session import session
-
-spark = session("server", master="local[2]", config={
-    "spark.sql.shuffle.partitions": 2,
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": 0,
-})
-service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-print(getattr(service, "MODULE$").localPort(), flush=True)
-sys.stdin.read()
-"""
-
+#: A client: it runs the programs that it is sent, and answers with the `report` that each leaves.
 CLIENT = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 import tidegate as tg
 from tidegate.spark import metrics
 
-home, port, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{sys.argv[1]}").getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect")
+names = globals()
+for line in sys.stdin:
+    program, home, settings = json.loads(line)
+    found = {**names, "home": Path(home), "settings": settings}
+    exec(program, found)
+    print(json.dumps(found["report"]), flush=True)
+"""
+
+JOINS = """
 report = {"said": []}
 
 def refused(call):
@@ -91,9 +75,11 @@ for side in ("left", "right"):
 refused(lambda: advance(within=41))
 refused(lambda: tg.join(*streams, **settings | {"memory": "lots"}))
 refused(lambda: tg.join(streams[0], archived[1], **settings))
-spark.conf.set("spark.sql.streaming.stateStore.providerClass", "org.example.Other")
+provider = "spark.sql.streaming.stateStore.providerClass"
+before = spark.conf.get(provider)
+spark.conf.set(provider, "org.example.Other")
 refused(lambda: tg.join(*streams, **settings))
-print(json.dumps(report))
+spark.conf.set(provider, before)
 """
 
 #: Calls that need all of their inputs, with their settings.
@@ -105,47 +91,30 @@ WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("optimal", {"on": "key", "time": "time", "within": 40, "memory": [(0, 20), (300, 5)]}),
 ]
 
-WHOLE_CLIENT = """
-import json, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-import tidegate as tg
-
-home, port, calls = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+WHOLE_CALLS = """
 archived = [spark.read.parquet(str(home / side)) for side in ("left", "right")]
 streams = [
     spark.readStream.schema(frame.schema).parquet(str(home / side))
     for frame, side in zip(archived, ("left", "right"))
 ]
-said = []
-for i, (name, settings) in enumerate(calls):
+report = []
+for i, (name, chosen) in enumerate(settings):
     call = getattr(tg, name)
-    found = call(*archived, **settings)
+    found = call(*archived, **chosen)
     table = found.table if name == "optimal" else found.toArrow()
     spark.createDataFrame(table).write.parquet(str(home / f"call{i}/out"))
     try:
-        call(*streams, **settings)
+        call(*streams, **chosen)
     except tg.TidegateError as error:
-        said.append(str(error))
+        report.append(str(error))
 loose = archived[0].selectExpr("collate('a', 'UTF8_LCASE') AS key", "time")
 try:
     tg.optimal(loose, loose, on="key", time="time", within=40)
 except tg.TidegateError as error:
-    said.append(str(error))
-print(json.dumps(said))
+    report.append(str(error))
 """
 
-WATERMARK_CLIENT = """
-import json, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-import tidegate as tg
-
-home, port, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-
+COUNT_BY_WINDOW = """
 def stream(side):
     schema = spark.read.parquet(str(home / side)).schema
     files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
@@ -161,53 +130,63 @@ query = (
     .start()
 )
 query.awaitTermination()
-print(json.dumps(joined.schema["ts_right"].metadata))
+report = joined.schema["ts_right"].metadata
 """
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a Connect server on the loopback address."""
-    home = tmp_path_factory.mktemp("server")
-    with open(home / "server.log", "wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
+def port(spark: SparkSession) -> Iterator[str]:
+    """Start a Connect server on the loopback address, in the Spark of the other tests."""
+    jvm: Any = spark.sparkContext._jvm
+    context = spark.sparkContext._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1")
+    context.conf().set("spark.connect.grpc.binding.port", "0")
+    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    service.start(context)
+    itself = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    yield str(getattr(itself, "MODULE$").localPort())
+    service.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+Client = Callable[[str, Path, Any], Any]
+
+
+@pytest.fixture(scope="module")
+def client(port: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Start a client. Return a function that runs a program there and returns its report."""
+    home = tmp_path_factory.mktemp("client")
+    with open(home / "log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, port],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment(home / "scratch"),
-            start_new_session=True,
+            text=True,
+            # A client needs no Java.
+            env=environment(home / "scratch") | {"JAVA_HOME": os.devnull},
         )
-    try:
-        assert server.stdout is not None
-        yield server.stdout.readline().decode().strip()
-    finally:
-        kill(processes_of(server.pid))
-        server.communicate()
+
+    def reported(program: str, folder: Path, settings: Any) -> Any:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([program, str(folder), settings]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, (home / "log").read_text()
+        return json.loads(line)
+
+    yield reported
+    process.communicate()
 
 
-def said_by(program: str, home: Path, port: str, settings: Any) -> Any:
-    """Run a client program. Return the JSON it prints."""
-    client = subprocess.run(
-        [sys.executable, "-c", program, home, port, json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        # A client needs no Java.
-        env=environment(home / "scratch") | {"JAVA_HOME": os.devnull},
-    )
-    assert client.returncode == 0, client.stderr
-    return json.loads(client.stdout)
-
-
-@ends_processes
 @pytest.mark.skipif(compat.VERSION < (4, 1), reason="Connect has no stateful operator")
 @pytest.mark.proves(join="Connect stream, Connect batch")
 def test_a_connect_session_gives_what_a_classic_one_gives(
-    spark: SparkSession, tmp_path: Path, port: str
+    spark: SparkSession, tmp_path: Path, client: Client
 ) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
     pair.write(*zipf(1000, domain=60, skew=0.9, seed=30), 3)
-    report = said_by(CLIENT, tmp_path, port, SETTINGS)
+    report = client(JOINS, tmp_path, SETTINGS)
 
     for name in ("left", "right"):
         for extra in (tmp_path / name).glob("part-*"):
@@ -233,17 +212,16 @@ def test_a_connect_session_gives_what_a_classic_one_gives(
     assert "spark.conf.set(" in store[1]
 
 
-@ends_processes
 @pytest.mark.proves(
     truncated_join="Connect batch, Connect stream refused",
     optimal="Connect batch, Connect stream refused",
 )
 def test_calls_on_whole_inputs_give_what_local_ones_give(
-    spark: SparkSession, tmp_path: Path, port: str
+    spark: SparkSession, tmp_path: Path, client: Client
 ) -> None:
     tables = zipf(600, domain=60, skew=0.9, seed=31)
     Pair(spark, tmp_path, ("time", "time")).write(*tables, 2)
-    *streaming, collation = said_by(WHOLE_CLIENT, tmp_path, port, WHOLE)
+    *streaming, collation = client(WHOLE_CALLS, tmp_path, WHOLE)
     for i, (name, settings) in enumerate(WHOLE):
         found = bag(delivered(spark, tmp_path / f"call{i}"))
         if name == "optimal":
@@ -258,15 +236,14 @@ def test_calls_on_whole_inputs_give_what_local_ones_give(
     assert 'key column "key" has the collation UTF8_LCASE' in collation
 
 
-@ends_processes
 def test_a_count_after_the_join_waits_for_its_results(
-    spark: SparkSession, tmp_path: Path, port: str
+    spark: SparkSession, tmp_path: Path, client: Client
 ) -> None:
     pieces = [arrivals(seed) for seed in (4, 5)]
     for table, side in zip(pieces, ("left", "right"), strict=True):
         write_files(table, tmp_path / side)
     settings: dict[str, Any] = {"on": "k", "time": "ts", "within": "30 minutes"}
-    metadata = said_by(WATERMARK_CLIENT, tmp_path, port, settings)
+    metadata = client(COUNT_BY_WINDOW, tmp_path, settings)
     assert metadata["spark.watermarkDelayMs"] == 40 * 60_000
 
     left, right = (spark.read.parquet(str(tmp_path / side)) for side in ("left", "right"))
