@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,12 @@ def test_an_archive_is_written_whole_and_belongs_to_one_query(tmp_path: Path) ->
         first.write(lines, shard=7)
     [file] = (tmp_path / "a b" / "shed").iterdir()
     assert pq.read_table(file)["side"].to_pylist() == ["B"]
+    # tidegate 0.1 stated no version.
+    stated = json.loads(pq.read_schema(file).metadata[b"made_by"])
+    assert stated.pop("version") == 1
+    pq.write_table(few.replace_schema_metadata({"made_by": json.dumps(stated)}), file)
+    first.write(many, shard=7)
+    assert len(pq.read_table(file)) == 3
     with pytest.raises(tg.TidegateError, match="has the departures of another query already"):
         archive(tmp_path / "a b" / "shed", {"windows": 6}).write(many, shard=7)
     file.write_bytes(b"PAR1 and no more")

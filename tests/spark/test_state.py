@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,13 +70,13 @@ class Lines:
         self.lines += records
 
 
-def take(store: Store, label: int, batch: int) -> list[bytes]:
+def take(store: Store, label: int, batch: int, settings: str = "{}") -> list[bytes]:
     """Run one batch of one shard in a worker without live engines. Return what it held before."""
     store.set_implicit_key((label,))
     shard = Shard(label, LABELS, 1, batch, (object(), label))
     new: Any = Lines
     handle: Any = store
-    opened = Log(handle).open("{}", shard, new)
+    opened = Log(handle).open(settings, shard, new)
     engine: Any = opened.engine
     held = list(engine.lines)
     opened.save()
@@ -102,6 +103,27 @@ def test_a_first_batch_that_is_tried_again_is_no_loss() -> None:
     store = Store()
     take(store, 0, 0)
     assert take(store, 3, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("probe-first", "after-probe"),
+        ("evict-first", "before-probe"),
+        ("shed-first", "before-arrival"),
+    ],
+)
+def test_settings_of_earlier_versions_are_read(former: str, now: str) -> None:
+    """In tidegate 0.1, `shed_when` was `moment` and had other values."""
+    store = Store()
+    take(store, 0, 0, json.dumps({"memory": 5, "moment": former}))
+    same = {"memory": 5, "shed_when": now}
+    assert take(store, 0, 1, json.dumps(same)) == [b"line 0"]
+    assert take(store, 0, 2, json.dumps(same)) == [b"line 0", b"line 1"]
+    take(store, 3, 0, json.dumps({"memory": 5, "moment": former}))
+    words = rf'memory: 5 -> 6\n  shed_when: "{now}" -> "other"\n'
+    with pytest.raises(TidegateError, match=words):
+        take(store, 3, 1, json.dumps({"memory": 6, "shed_when": "other"}))
 
 
 def test_a_missing_header_is_an_error() -> None:

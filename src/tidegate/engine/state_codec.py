@@ -32,6 +32,12 @@ _HEAD_0 = {
 }
 _PARTS_0 = {"tickets": "inclusions", "queue0": "held0", "queue1": "held1", "rows": "held0"}
 _COLUMNS_0 = {"tie": "row_hash", "lot": "random_word", "number": "seq"}
+#: The values of a checkpoint's setting `moment` in version 0, and those of `shed_when` now.
+_SHED_WHEN_0 = {
+    "probe-first": "after-probe",
+    "evict-first": "before-probe",
+    "shed-first": "before-arrival",
+}
 #: Fields of a head in version 0 that said that a part replaces the same part of earlier records.
 _REPLACED_0 = {"all_rates": "rates", "all_counts": "counts"}
 
@@ -65,6 +71,15 @@ def from_bytes(record: bytes) -> tuple[dict[str, Any], Parts]:
             parts[name] = reader.read_next_batch()
     head = described["head"]
     return _renamed_0(head, parts) if version == 0 else (head, parts)
+
+
+def renamed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a checkpoint stores, in the names of the present version."""
+    found = dict(settings)
+    if "moment" in found:
+        moment = found.pop("moment")
+        found["shed_when"] = _SHED_WHEN_0.get(moment, moment)
+    return found
 
 
 def check_version(found: Any, known: int, what: str, instead: str) -> None:

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from tidegate.errors import TidegateError, shortened
-from tidegate.joins.constrained.repair import MADE_BY, archive_label, check_archive
+from tidegate.joins.constrained.repair import MADE_BY, archive_label, check_archive, origin_of
 from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Archive:
                 f"{quoted(path)} is no file of an archive, or was damaged ({error}); give shed_to "
                 "a folder of its own, or remove the file"
             ) from None
-        if owner != made_by.encode():
+        if owner is None or origin_of(owner, quoted(path)) != origin_of(made_by):
             raise TidegateError(
                 f"{quoted(self.folder)} has the departures of another query already; give "
                 "shed_to a folder of its own, or empty this one"
@@ -98,13 +98,15 @@ def departures(spark: SparkSession, folder: Any, settings: dict[str, Any]) -> Da
             f"{quoted(str(folder))} has a file that is no part of an archive, or was damaged: "
             f"{shortened(reason, 500)}; remove it, and repair finds what the others have"
         ) from None
-    if len(made_by) > 1:
+    where = quoted(str(folder))
+    # After an upgrade of tidegate, one query's lines carry several versions of the format.
+    origins = {json.dumps(origin_of(made, where), sort_keys=True) for made in made_by}
+    if len(origins) > 1:
         raise TidegateError(
-            f"{quoted(str(folder))} has departures of {len(made_by)} queries; give each query "
-            "a folder of its own"
+            f"{where} has departures of {len(origins)} queries; give each query a folder of its own"
         )
     for made in made_by:
-        check_archive(made, settings, quoted(str(folder)))
+        check_archive(made, settings, where)
     return lines
 
 

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from tidegate.engine.base import Engine
+from tidegate.engine.state_codec import renamed_settings
 from tidegate.errors import TidegateError
 from tidegate.settings.checks import check_same
 
@@ -169,7 +170,7 @@ class Log:
             )
         version, written_with, first, after, token, since = meta
         check_settings(
-            {"state version": version, **json.loads(written_with)},
+            {"state version": version, **renamed_settings(json.loads(written_with))},
             {"state version": VERSION, **json.loads(settings)},
         )
         token = bytes(token)

@@ -101,8 +101,8 @@ def archive_label(settings: dict[str, Any], query: str | None = None) -> str:
     return json.dumps({"version": ARCHIVE_VERSION, **named, "settings": settings})
 
 
-def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
-    """Raise an error if an archive does not state its settings, or if they differ."""
+def origin_of(made_by: Any, where: str = "shed") -> tuple[str | None, dict[str, Any]]:
+    """Return the query and the settings that wrote an archive, whatever the archive's version."""
     try:
         made = json.loads(made_by)
         keys, version = {**made["settings"]}, made.get("version", 0)
@@ -112,7 +112,13 @@ def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> Non
             "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
         ) from None
     check_version(version, ARCHIVE_VERSION, where, "run the join again without the archive")
-    check_same(keys, now, "archive", "Give repair the settings of the join that wrote it.")
+    return made.get("query"), keys
+
+
+def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
+    """Raise an error if an archive does not state its settings, or if they differ."""
+    _, written = origin_of(made_by, where)
+    check_same(written, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
 class _Missing(ConstrainedEngine):
