@@ -79,6 +79,8 @@ def _own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return an embedded Spark session on two cores, shared by all tests of a process."""
+    from spark.workloads import NO_CODEGEN
+
     from tidegate.spark import compat
     from tidegate.spark.session import session
 
@@ -97,10 +99,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
             ),
             "spark.sql.streaming.checkpoint.fileChecksum.enabled": False,
-            # Java compiles the code that Spark generates for a query. On few rows this costs more
-            # than it saves.
-            "spark.sql.codegen.wholeStage": False,
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **NO_CODEGEN,
         },
     )
     # Hadoop starts a process to set the mode of each file, and of the file with its checksum.

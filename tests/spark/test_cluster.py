@@ -19,7 +19,16 @@ import tidegate as tg
 from tidegate.spark import java
 from tidegate.streams import zipf
 
-from .workloads import Pair, bag, delivered, ends_processes, environment, kill, processes_of
+from .workloads import (
+    NO_CODEGEN,
+    Pair,
+    bag,
+    delivered,
+    ends_processes,
+    environment,
+    kill,
+    processes_of,
+)
 
 BATCHES = 4
 #: The batch after which an executor is killed.
@@ -34,8 +43,9 @@ import tidegate as tg
 from tidegate.spark import metrics
 from tidegate.spark.session import session
 
-home, master, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-config = {
+home, master = Path(sys.argv[1]), sys.argv[2]
+settings, no_codegen = json.loads(sys.argv[3]), json.loads(sys.argv[4])
+config = no_codegen | {
     "spark.sql.shuffle.partitions": 2,
     "spark.executor.cores": 1,
     "spark.executor.memory": "512m",
@@ -124,9 +134,10 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
             )
             for i in (1, 2)
         ]
+        settings = (SETTINGS, NO_CODEGEN)
         with open(tmp_path / "driver.log", "wb") as log:
             driver = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, tmp_path, url, json.dumps(SETTINGS)],
+                [sys.executable, "-c", PROGRAM, tmp_path, url, *map(json.dumps, settings)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment(tmp_path / "scratch"),

@@ -32,6 +32,7 @@ from . import test_constrained as links
 from . import test_sampled as samples
 from . import test_star as facts
 from .workloads import (
+    NO_CODEGEN,
     bag,
     begin,
     by_join,
@@ -156,7 +157,7 @@ def main(home: str) -> None:
     """
     # By default, idle queries look for files every 10 ms, which slows down the others.
     config = {"spark.sql.shuffle.partitions": 2, "spark.sql.streaming.pollingDelay": "200ms"}
-    spark = session("crashing", master="local[2]", config=config)
+    spark = session("crashing", master="local[2]", config=config | NO_CODEGEN)
     # All at once: starting a query is mostly waiting.
     with ThreadPoolExecutor(len(QUERIES)) as starters:
         begins = {name: starters.submit(begun, spark, name, Path(home, name)) for name in QUERIES}

@@ -24,7 +24,7 @@ from tidegate.kernel import compiling
 from tidegate.spark import interpreter, java, shipping
 from tidegate.streams import cut_by_time, zipf
 
-from .workloads import bag, environment, span, write_files
+from .workloads import NO_CODEGEN, bag, environment, span, write_files
 
 SOURCE = Path(str(tg.__file__)).parent
 SETTINGS: dict[str, Any] = {"on": "key", "time": "time", "within": 40}
@@ -141,6 +141,7 @@ def test_an_archive_in_py_files_is_all_that_a_cluster_needs(
             *("--conf", "spark.sql.shuffle.partitions=1"),
             *("--conf", "spark.ui.enabled=false"),
             *("--conf", f"spark.sql.warehouse.dir={tmp_path}"),
+            *(part for setting in NO_CODEGEN.items() for part in ("--conf", "=".join(setting))),
             "--conf",
             "spark.sql.streaming.stateStore.providerClass="
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

@@ -34,6 +34,13 @@ ends_processes = pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="processes are found in /proc"
 )
 
+#: Settings of Spark with which it generates no code for queries. On few rows, to compile that code
+#: costs more than it saves.
+NO_CODEGEN = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 _FIRST_FILE = 1_700_000_000
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
