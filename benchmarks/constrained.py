@@ -230,7 +230,7 @@ class Detected:
 
 
 def detected(scale: Scale, exact: list[int], **settings: Any) -> Detected:
-    """Run the motivating query for each seed, whose numbers of results are `exact`."""
+    """Run the motivating query for each seed; `exact` has the numbers of all results."""
     runs = [motivating(scale, seed + 1, **settings) for seed in range(scale.seeds)]
     lost = [every - each.results.num_rows for every, each in zip(exact, runs, strict=True)]
     bounds = [(r.counters["missed_low"], r.counters["missed_high"]) for r in runs]

@@ -38,7 +38,7 @@ def main(way: str, folder: Path) -> dict[str, Any]:
 
 
 def in_new_process(way: str, folder: Path, **environment: str) -> dict[str, Any]:
-    """Do the same in a new process."""
+    """Run `main` in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.first", way, str(folder)],
         cwd=Path(__file__).parents[1],

@@ -150,7 +150,7 @@ def errors(
 
 
 def by_memory(scale: Scale, share: float) -> list[dict[str, float]]:
-    """Figure 8: inversely correlated keys; return errors by seed."""
+    """Measure figure 8 with inversely correlated keys; return errors by seed."""
     value = f"spread {max(s for s in scale.spreads if s <= 1):g}_left"
     found = [
         errors(streams(scale, "opposite", seed), share, (value,), tuple(METHODS), seed)
@@ -160,7 +160,7 @@ def by_memory(scale: Scale, share: float) -> list[dict[str, float]]:
 
 
 def by_spread(scale: Scale, seed: int) -> tuple[float, Errors]:
-    """Figure 9, for one seed: partners of the most frequent key, and errors by column."""
+    """Measure figure 9 for one seed: partners of the most frequent key, and errors by column."""
     tables = streams(scale, "none", seed)
     found: Errors = {}
     for side in ("left", "right"):

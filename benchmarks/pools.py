@@ -99,7 +99,7 @@ class Join:
 
 
 def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
-    """Figure 10: Zipf keys, frequent on both sides (DC) or on opposite sides (IC)."""
+    """Return a join of figure 10: Zipf keys, frequent on both sides (DC) or on opposite ones."""
     tables = zipf(
         scale.ticks,
         domain=DOMAIN,
@@ -117,7 +117,7 @@ def by_skew(scale: Scale, skew: float, correlation: str, seed: int) -> Join:
 
 
 def by_power(scale: Scale, power: float, shape: str, seed: int) -> Join:
-    """Figure 11: partners by age as k**p (INC) or (m - k)**p (DEC), section 6.2.1."""
+    """Return a join of figure 11: partners by age as k**p (INC) or (m - k)**p (DEC)."""
     at = np.arange(1, STEPS + 1) if shape == "inc" else np.arange(STEPS - 1, -1, -1)
     curve = at.astype(np.float64) ** power
     curve *= PARTNERS / curve.sum()

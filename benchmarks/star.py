@@ -73,7 +73,7 @@ def streams(length: int, seed: int, facts: int = FACTS) -> tuple[Streams, pa.Tab
 
 
 def offline(length: int, seed: int, memory: int) -> dict[str, tuple[float, int]]:
-    """Figure 4: importance and results of OSSJ, SJA-S and RAND-S, m = 10."""
+    """Measure figure 4: importance and results of OSSJ, SJA-S and RAND-S, m = 10."""
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 10, "memory": memory}
     bounded |= {"split": "fixed", "shed_when": "before-probe"}
@@ -90,7 +90,7 @@ def offline(length: int, seed: int, memory: int) -> dict[str, tuple[float, int]]
 
 
 def online(length: int, seed: int, memory: int) -> dict[str, float]:
-    """Figure 6: importance over the optimum's, m = 50; and that over the exact join's."""
+    """Measure figure 6: importance over the optimum's and the exact join's, m = 50."""
     tables, facts = streams(length, seed)
     bounded: dict[str, Any] = {"on": ON, "time": "t", "within": 50, "memory": memory}
     bounded |= {"split": "fixed", "importance": "w"}
@@ -113,7 +113,7 @@ class Filtering:
 
 
 def filtering(length: int, seed: int, facts: int) -> Filtering:
-    """Figure 5: time and importance with M = m = 10, SIMP-S.
+    """Measure figure 5: time and importance with M = m = 10, SIMP-S.
 
     Here, "without the filter" means that every key has a link, which may lead nowhere: all rows are
     admitted.

@@ -76,14 +76,14 @@ def _zipf(n: int, domain: int, rng: np.random.Generator, skew: float = 1.0) -> K
 
 
 def _paper(n: int, rng: np.random.Generator) -> Made:
-    """Section 4.1 of the paper: 90 keys, 250 links."""
+    """Return the streams of section 4.1 of the paper: 90 keys, 250 links."""
     pairs = rng.permutation(90 * 90)[:250]
     relation = pa.table({"a": pairs // 90, "b": pairs % 90})
     return [_zipf(n, 90, rng), rng.integers(0, 90, n)], relation
 
 
 def _steady(skew: float) -> Callable[[int, np.random.Generator], Made]:
-    """Keys whose frequency does not change; partners are equally frequent."""
+    """Return keys whose frequency does not change; partners are equally frequent."""
 
     def make(n: int, rng: np.random.Generator) -> Made:
         relation = _paired(200, 2, rng)
@@ -94,7 +94,7 @@ def _steady(skew: float) -> Callable[[int, np.random.Generator], Made]:
 
 
 def _drifting(steps: int) -> Callable[[int, np.random.Generator], Made]:
-    """Zipf keys; the frequencies of a small part of the keys are swapped in each of the steps."""
+    """Return Zipf keys; in each step the frequencies of a small part of them are swapped."""
 
     def make(n: int, rng: np.random.Generator) -> Made:
         relation = _paired(200, 2, rng)
@@ -115,7 +115,7 @@ def _lives(
     lag: int = 0,
     streams: int = 2,
 ) -> Callable[[int, np.random.Generator], Made]:
-    """Keys that come for a while and are gone.
+    """Return keys that come for a limited time.
 
     Each key is born at a random time and has about `rows` rows on each stream, spread evenly over
     its life. The lives on each stream start `lag` after those on the stream before.
@@ -149,7 +149,7 @@ def _pareto(least: float) -> Callable[[int, np.random.Generator], NDArray[np.flo
 
 
 def _orders(n: int, rng: np.random.Generator) -> Made:
-    """Orders, each once; each has up to two shipments, soon or, for some orders, late."""
+    """Return orders, each once, with up to two shipments, soon or, for some orders, late."""
     relation = _paired(n, 2, rng)
     of = np.repeat(np.arange(n), rng.permutation(np.arange(n) % 3))
     late = rng.random(len(of)) < 0.2
@@ -159,14 +159,14 @@ def _orders(n: int, rng: np.random.Generator) -> Made:
 
 
 def _replies(n: int, rng: np.random.Generator) -> Made:
-    """Requests, each once, and one reply to each about a third of a window later."""
+    """Return requests, each once, and one reply to each about a third of a window later."""
     relation = _paired(n, 2, rng)
     replied = np.argsort(np.arange(n) + rng.normal(WITHIN / 3, WITHIN / 20, n), kind="stable")
     return [_linked(relation, 0, np.arange(n)), _linked(relation, 1, replied)], relation
 
 
 def _mixed(n: int, rng: np.random.Generator) -> Made:
-    """Half of the rows have lasting keys, the others keys that come for a while and are gone."""
+    """Return rows, half of them with lasting keys, half with keys that come for a limited time."""
     total = n // 4
     relation = _paired(200 + total, 2, rng)
     born = rng.random(total) * n
@@ -181,7 +181,7 @@ def _mixed(n: int, rng: np.random.Generator) -> Made:
 
 
 def _campaigns(n: int, rng: np.random.Generator) -> Made:
-    """Lasting keys, and links that are active for about half a window each."""
+    """Return lasting keys, and links that are active for about half a window each."""
     begin = np.sort(rng.integers(-WITHIN, n, n // 2))
     ends = begin + rng.exponential(WITHIN / 2, len(begin)).astype(np.int64) + 1
     a, b = _zipf(len(begin), 200, rng), rng.integers(0, 200, len(begin))

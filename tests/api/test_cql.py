@@ -1,4 +1,4 @@
-"""Queries as text: what is read, what it gives, and where an error points."""
+"""Queries as text: their results, and the place that an error points to."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ A = pa.table(
     }
 )
 J = "From A, B Where A.x = B.x"
-#: What is wrong, with @ where the error points, and words that it must hold.
+#: A wrong query, with @ where the error points, and words that the error must contain.
 BAD: list[tuple[str, str]] = [
     ("@Selekt *", "expected SELECT"),
     ("Select * Form A@", "expected FROM"),
@@ -317,7 +317,7 @@ def test_errors_point_at_the_place(marked: str, words: str) -> None:
     assert message.endswith(f"\n  {line}\n  {below}^")
 
 
-#: Settings beside the text: what is wrong with them, and words that say so.
+#: Wrong settings beside the text, and words that the error must contain.
 BESIDE: list[tuple[dict[str, Any], str]] = [
     ({"time": {"A": "t"}}, "time has nothing for the stream 'B'"),
     ({"time": {"A": "t", "B": "t", "AA": "t"}}, "time names a stream 'AA'.*did you mean \"A\""),
@@ -402,7 +402,7 @@ def test_examples() -> None:
 
 
 def of_two(query: str, **columns: Any) -> list[dict[str, Any]]:
-    """What a query says of C, three rows with these columns, and B, which has all their keys."""
+    """Return the results of a query over C, three rows of these columns, and B with their keys."""
     b = pa.table({"pid": [1, 2, 3], "ts": [0, 0, 0]})
     c = pa.table({"pid": [1, 2, 3], "ts": [1, 2, 3], **columns})
     found = tg.cql(query, {"C": c, "B": b}, time="ts", unique=["B.pid"])

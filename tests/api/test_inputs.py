@@ -1,4 +1,4 @@
-"""Every call takes Spark DataFrames or local data of any kind, and says what it does not take."""
+"""Every call takes Spark DataFrames or local data of any kind, and refuses anything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tidegate as tg
 
 
 class Frame:
-    """What a call takes for a Spark DataFrame; reading anything from it fails the test."""
+    """An object that calls take for a Spark DataFrame; reading from it fails the test."""
 
     mapInArrow = None
 

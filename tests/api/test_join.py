@@ -48,7 +48,7 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
     assert rows(cut.table) == rows(whole.table)
     assert rows(cut.shed) == rows(whole.shed)
     for counters in (cut.counters, whole.counters):
-        del counters["bytes"]  # rows that are dead but not yet swept count
+        del counters["bytes"]  # includes dead rows that were not removed yet
     assert cut.counters == whole.counters
 
 
@@ -64,7 +64,7 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
 def test_a_memory_that_comes_to_hold_more_tuples(
     policy: str, every: int, bound: dict[str, Any]
 ) -> None:
-    """Rows become shorter, one side fills later, the memory grows: after the first victims."""
+    """After rows were shed, rows become shorter, one side fills later, or the memory grows."""
     number = np.arange(20_000)
     columns = {
         "key": np.random.default_rng(1).integers(0, 1_000, len(number)),
@@ -194,7 +194,7 @@ def test_one_hot_key_gives_results_in_pieces() -> None:
 
 
 def test_hashes_that_collide_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every key gets the same hash; the keys themselves decide."""
+    """Every key gets the same hash, so the keys themselves are compared."""
     monkeypatch.setattr(
         "tidegate.engine.prepare.hash_columns",
         lambda arrays, n, exact=False: (
@@ -254,7 +254,7 @@ def test_a_total_beyond_all_numbers_is_infinite() -> None:
 
 
 def test_shed_is_there_only_if_asked_for() -> None:
-    """Rows that left early are not even gathered, in any of the joins."""
+    """Otherwise no join collects the rows that it sheds."""
     left, right = zipf(300, domain=10, seed=1)
     two: dict[str, Any] = {"on": "key", "time": "time", "within": 50, "memory": 20}
     facts = pa.table({"a": range(10), "b": range(10)})

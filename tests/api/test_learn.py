@@ -96,7 +96,7 @@ def test_streaming_frames_are_refused(spark: SparkSession) -> None:
 
 
 def test_models_of_one_day_serve_the_next() -> None:
-    """Bids come late in an auction: the curve is worth more than a random choice."""
+    """Bids come late in an auction, so that the curve beats a random choice."""
     rules: dict[str, Any] = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 second")}
     learned = tg.learn(*auctions(400, shape="inc", seed=1), **rules)
     today = auctions(400, shape="inc", seed=2)

@@ -1,4 +1,4 @@
-"""Every setting of every call, given odd values: a TidegateError, or an answer; nothing raw."""
+"""Give odd values to every setting of every call: a TidegateError or a result must come."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidegate.joins.window.spec import window_join
 
 
 class Hostile:
-    """A value that fails at all that can be asked of it."""
+    """A value whose every operation fails."""
 
     def _fail(self, *_: Any) -> Any:
         raise RuntimeError("hostile")
@@ -40,7 +40,7 @@ class Hostile:
     __hash__ = __iter__ = __float__ = __int__ = __index__ = _fail
 
 
-#: By name, as test ids must not ask anything of a value.
+#: By name, because test ids must not call anything of a value.
 ODD: dict[str, Any] = {
     "huge": 10**400,
     "too long to write": 10**5_000,
@@ -230,7 +230,7 @@ POLICIES = [kind for kind in policies.POLICIES.values() if fields(kind)]
 
 
 def tried(call: Call, settings: dict[str, Any], name: str) -> list[str]:
-    """What is raised that is no TidegateError, or is one that is longer than a screen."""
+    """Return an error that is no TidegateError, or that is longer than a screen."""
     raw = []
     for odd, value in ODD.items():
         try:
@@ -254,7 +254,7 @@ def keywords(signed: Call, settings: dict[str, Any]) -> list[str]:
     return [name for name in dict.fromkeys([*named, *settings]) if name not in _GIVEN]
 
 
-#: What the calls above give themselves.
+#: Keywords that the calls above give themselves.
 _GIVEN = ("self", "schemas", "schema")
 
 

@@ -1,4 +1,4 @@
-"""What `tidegate.optimal` takes and refuses, and the figures of paper 1."""
+"""The settings that `tidegate.optimal` takes and refuses, and the figures of paper 1."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_pandas_timestamps_and_rows_that_never_join() -> None:
     ],
 )
 def test_times_keep_their_type(kinds: tuple[Any, Any], kept: pa.DataType) -> None:
-    # The narrowest that casts to all of them.
+    # The narrowest type that can be cast to all of these.
     base = pa.int8() if pa.types.is_decimal(kinds[0]) else pa.int32()
     tables = []
     for table, kind in zip((LEFT, RIGHT), kinds, strict=True):
@@ -185,7 +185,7 @@ def test_shed_says_what_was_lost() -> None:
     exact = tg.join(LEFT, RIGHT, **JOIN, keep_shed=True)
     assert found.shed.schema.names == exact.shed.schema.names
     assert found.shed.num_rows == found.counters["shed"] + found.counters["rejected"] > 0
-    # Each missing pair is one whose earlier tuple was shed before the later one came.
+    # A pair is missing exactly if its earlier row was shed before the later one came.
     missing = exact.results - found.results
     later = 0
     for row in found.shed.to_pylist():
@@ -214,7 +214,7 @@ def test_memory_that_falls_makes_tuples_leave() -> None:
         return tg.optimal(left, right, on="k", time="t", within=9, memory=memory).results
 
     assert best(3) == 6
-    # At time 2 all three are still probed, then two must leave.
+    # At time 2 all three are still probed, then two are shed.
     assert best([(0, 3), (2, 1)]) == 4
     assert best([(0, 3), (1, 1)]) == 2
     assert best([(-5, 1), (1, 3)]) == 2
@@ -232,7 +232,7 @@ def test_windows_that_change() -> None:
     assert best([(0, 5), (5, 4)]) == 2
     assert best(([(0, 4), (5, 5)], 1)) == 1
     assert best(([(0, "unbounded")], [(0, 1), (4, 2)])) == 4
-    # As `tidegate.join` has it, infinity is another word for it.
+    # As in `tidegate.join`, infinity also means unbounded.
     assert best(([(0, math.inf)], [(0, 1), (4, 2)])) == best((math.inf, [(0, 1), (4, 2)])) == 4
     assert best(math.inf) == best("unbounded") == 4
     real = [t.set_column(1, "t", t.column("t").cast(pa.float64())) for t in (left, right)]
@@ -267,7 +267,7 @@ def test_paper_1_figures_where_keys_meet() -> None:
     """On streams that have equal keys more often than most, the expected figures do hold.
 
     PROB 96 to 97 % of OPT at M = w and at M = 0.1w, RAND about 53 %, LIFE about 91 %: each within a
-    point, on the ten of sixty streams on which two tuples have the same key most often. The rule
+    point, on the ten of sixty streams on which two rows have the same key most often. The rule
     was found on other seeds.
     """
     setting = paper1.Setting()

@@ -15,7 +15,7 @@ from tidegate.streams import links, many_one
 
 
 def _orders(late: int = 3, n: int = 200) -> dict[str, pa.Table]:
-    """Payments that come a few rows after their order; every fifth order is paid twice."""
+    """Return payments that come a few rows after their order; every fifth order is paid twice."""
     rng = np.random.default_rng(5)
     order = np.sort(np.concatenate([np.arange(n), np.arange(0, n, 5)]))
     paid = 10 * order + rng.integers(0, 10 * late, len(order))
@@ -64,7 +64,7 @@ def test_many_many_joins_are_named_and_have_no_constraints() -> None:
 
 @pytest.mark.parametrize("kind", ["rids", "ca", "oap", "oac"])
 def test_the_k_of_each_constraint_is_that_of_the_streams(kind: str) -> None:
-    """The k that it gives loses nothing, and half of it does."""
+    """With this k no result is lost, and with half of it some are."""
     streams = many_one(400, kind=kind, k=15, seed=3)
     joins = {
         "rids": ["S1.A = S2.A", "S1.B = S3.B"],

@@ -1,4 +1,4 @@
-"""`tg.star_join`: bad input in words that say what to do, changes, a million facts."""
+"""`tg.star_join`: errors for bad input, changes of the relation, and a million facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = pa.table({"a": [1, 2], "b": [2, 2], "begin": [0, 0], "end": [5, 9], "note": 
 GOOD: dict[str, Any] = {"on": ["a", "b"], "time": "t", "within": 10}
 SPAN: dict[str, Any] = {"interval": ("begin", "end")}
 
-#: The setting that is wrong, and words that its error must hold.
+#: A wrong setting, and words that its error must contain.
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"on": 3}, ["on must have columns for each of the 2 streams", '"s1", "s2"', "not 3"]),
     ({"on": "a"}, ['the s2 input has no column "a"']),
@@ -89,7 +89,7 @@ def changes(*rows: tuple[Any, ...]) -> pa.Table:
 
 
 OPS: dict[str, Any] = {"changes": ("op", "at")}
-#: Data that is wrong: the streams, the relation, the settings, and the error.
+#: Wrong data: the streams, the relation, the settings, and the error.
 WRONG: list[tuple[list[pa.Table], pa.Table, dict[str, Any], str]] = [
     ([R, S], facts(begin=[0, 3], end=[5, 9]), SPAN, "overlap; merge their intervals"),
     ([R, S], facts(begin=[0, 3], end=[None, 9]), SPAN, "twice for one time"),
@@ -134,7 +134,7 @@ def test_bad_data(
 
 
 def test_policies_that_are_offered_are_taken() -> None:
-    """In the docstring too; the others of `tg.join` are refused."""
+    """The docstring names them; other policies of `tg.join` are refused."""
     with pytest.raises(tg.TidegateError) as error:
         tg.star_join([R, S], F, **GOOD, policy="best", memory=3)
     assert isinstance(tg.star_join.__doc__, str)
@@ -166,7 +166,7 @@ def test_one_key_for_all_streams(on: Any) -> None:
 
 @pytest.mark.parametrize("at", [0, 3, 5, 7])
 def test_a_fact_that_ends_as_it_begins_plays_no_part(at: int) -> None:
-    """Wherever it lies: before, in, at the end of and after another of the same fact."""
+    """It may lie before, in, at the end of or after another interval of the same fact."""
     plain, more = facts(begin=[0, 8], end=[5, 9]), facts(begin=[at, at], end=[at, at])
     with_it = pa.concat_tables([plain, more])
     one, other = (
@@ -192,7 +192,7 @@ def test_a_change_after_the_tuples_it_is_for() -> None:
     before = engine.snapshot()
     with pytest.raises(tg.TidegateError, match="comes after rows of the time 1 have been joined"):
         list(engine.feed([[], [], [job.prepare(2, late.to_batches()[0])[0]]]))
-    # It was refused before anything of it was taken in.
+    # It was refused as a whole.
     assert engine.snapshot() == before
 
 
@@ -248,7 +248,7 @@ def test_a_fact_may_be_named_otherwise_than_by_its_keys() -> None:
 
 @pytest.mark.parametrize("changing", [False, True])
 def test_a_fact_without_a_key_holds_no_tuples(changing: bool) -> None:
-    """It can never join; a change of it is one of a fact that is there all the same."""
+    """It never joins, but its changes are checked as those of other facts are."""
     history = pa.table(
         {
             "op": pa.array(["insert", "insert", "update", "delete"], pa.large_string()),

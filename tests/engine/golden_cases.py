@@ -135,7 +135,7 @@ CASES = (
 
 
 def _numbers(name: str) -> Iterator[int]:
-    """Pseudo-random numbers that depend on the name only."""
+    """Return pseudo-random numbers that depend on the name only."""
     state = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     while True:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
@@ -165,7 +165,7 @@ CHANGES = pa.schema(
 
 
 def schema_of(case: Case, stream: int) -> pa.Schema:
-    """The columns of one stream."""
+    """Return the columns of one stream."""
     if case.kind in ("constrained", "aggregates"):
         return LINKED
     if case.kind == "star" and stream == 1:
@@ -174,7 +174,7 @@ def schema_of(case: Case, stream: int) -> pa.Schema:
 
 
 def facts() -> pa.Table:
-    """The relation of a star join that does not change."""
+    """Return the relation of a star join that does not change."""
     draw = _numbers("facts")
     rows = []
     for number in range(0, 49, 2):
@@ -186,7 +186,7 @@ def facts() -> pa.Table:
 
 
 def batches(case: Case) -> list[list[pa.RecordBatch]]:
-    """The input: by batch, the rows of each stream, and the changes of a changing relation."""
+    """Return by batch the rows of each stream, and the changes of a changing relation."""
     draw = _numbers(case.name)
     found, start, number = [], 0, 0
     for batch in range(BEFORE + AFTER):
@@ -223,7 +223,7 @@ def batches(case: Case) -> list[list[pa.RecordBatch]]:
 
 
 def _changes(draw: Iterator[int], start: int) -> pa.RecordBatch:
-    """Links that begin, and some of them end later."""
+    """Return links that begin; some of them end later."""
     rows = []
     for i in range(10):
         fact = start * 10 + i
@@ -250,13 +250,13 @@ def fed(
 
 
 def rows_of(results: Iterable[pa.RecordBatch]) -> list[Any]:
-    """Rows as lists of values, in an order of their own."""
+    """Return rows as sorted lists of values."""
     found = [list(map(_plain, row.values())) for batch in results for row in batch.to_pylist()]
     return sorted(found, key=json.dumps)
 
 
 def _plain(value: Any) -> Any:
-    """A value without the last digits of a floating point number."""
+    """Return a value without the last digits of a floating point number."""
     if isinstance(value, dict):
         return [_plain(each) for each in value.values()]
     if isinstance(value, bytes):
@@ -265,5 +265,5 @@ def _plain(value: Any) -> Any:
 
 
 def digest(rows: list[Any]) -> str:
-    """A hash of rows."""
+    """Return a hash of rows."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Exact sums of what comes and goes, against Python's own."""
+"""Compare exact sums of values that are added and removed with Python's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ reals_of_any_size = st.floats() | st.floats(-1, 1) | st.sampled_from([math.inf, 
 
 
 def events(values: list[Any], draws: list[int], kind: pa.DataType) -> tuple[pa.Array, Changes, Any]:
-    """Values that come and go, as columns; and what is there after each event."""
+    """Draw values that are added and removed, as columns, and those present after each event."""
     live: list[int] = []
     rows, signs, there = [], [], []
     for at, draw in enumerate(draws):

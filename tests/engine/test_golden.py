@@ -1,4 +1,4 @@
-"""State that was stored by earlier versions is read, and the join goes on as it did then."""
+"""Stored state of earlier versions is read, and the join continues as it did then."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASKED = Aggregates(
 
 
 def made(value: Any) -> Any:
-    """A setting with its instances of classes."""
+    """Return a setting with instances of classes."""
     if isinstance(value, list):
         return [made(each) for each in value]
     if isinstance(value, dict):
@@ -67,14 +67,14 @@ def job_of(case: Case) -> Any:
 
 
 def stored(case: Case, kind: str) -> list[bytes]:
-    """The records of a log without a snapshot, or of a snapshot and what followed it."""
+    """Return the records of a log, without a snapshot or from a snapshot on."""
     with pa.ipc.open_file(FOLDER / f"{case.name}.arrow") as file:
         rows = file.read_all().to_pylist()
     return [row["record"] for row in rows if row["kind"] == kind]
 
 
 def rest(case: Case, job: Any, engine: Any) -> dict[str, Any]:
-    """What an engine gives for the rest of the input."""
+    """Return the results of an engine for the rest of the input."""
     engine.take_counters()
     found = []
     for number, given in list(enumerate(golden.batches(case)))[BEFORE:]:
@@ -97,7 +97,7 @@ def rest(case: Case, job: Any, engine: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_stored_records_are_read(case: Case, kind: str) -> None:
     if case.name == "window-auto":
-        kind = "snapshot"  # it has no other, as its records are large
+        kind = "snapshot"  # its records are large, so every record is a snapshot
     job = job_of(case)
     engine = job.engine_at(0, 1, keep_shed=True)
     engine.restore(stored(case, kind))
@@ -106,7 +106,7 @@ def test_stored_records_are_read(case: Case, kind: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_moved_state_gives_the_same(case: Case) -> None:
-    """The stored state once more, written as today's records."""
+    """The stored state is written again as records of today, and read."""
     job = job_of(case)
     moved = job.engine_at(0, 1, keep_shed=True)
     moved.restore(stored(case, "snapshot"))
@@ -122,7 +122,7 @@ def test_the_cases_go_on_for_a_while() -> None:
 
 
 def store(case: Case) -> None:
-    """Store the state of a new case, and what follows from it, as today's engine has it."""
+    """Store the state of a new case, and its results, as the engine of today gives them."""
     job = job_of(case)
     records: dict[str, list[bytes]] = {"log": [], "snapshot": []}
     for kind, found in records.items():

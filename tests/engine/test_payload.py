@@ -1,4 +1,4 @@
-"""The rows behind what is held, and how they are numbered anew."""
+"""The payload of held rows, and how rows get new numbers."""
 
 from __future__ import annotations
 

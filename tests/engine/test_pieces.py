@@ -1,4 +1,4 @@
-"""Results leave in pieces of at most 4 MB, cut by the bytes of their rows."""
+"""Results are given in pieces of at most 4 MB, cut by the bytes of their rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ JOBS: dict[str, Callable[[], Job]] = {
 
 
 def _results(job: Job, *inputs: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Feed the inputs one after the other, and give the results as they come."""
+    """Feed the inputs one after the other, and yield the results."""
     engine = job.engine_at(0, 1)
     for stream, batch in enumerate(inputs):
         given: list[list[pa.RecordBatch]] = [[] for _ in inputs]
@@ -79,7 +79,7 @@ def _results(job: Job, *inputs: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _check(pieces: Iterator[pa.RecordBatch]) -> int:
-    """Count rows, and see that every piece is small or a single row."""
+    """Return the number of rows; check that every piece is small or a single row."""
     rows = 0
     for piece in pieces:
         assert piece.num_rows == 1 or piece.nbytes <= PIECE_BYTES
@@ -98,7 +98,7 @@ def test_results_of_every_join_come_in_small_pieces(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["window", "within a memory", "sampled", "star", "constrained"])
 def test_a_large_batch_is_logged_in_pieces(name: str) -> None:
-    """No batch in a record outgrows a column of strings, and all of them are restored."""
+    """No batch in a record is too large for a column of strings, and all are restored."""
     job = JOBS[name]()
     engine, restored = job.engine_at(0, 1), job.engine_at(0, 1)
     for _ in engine.feed([[job.prepare(0, _wide(70, 1_000_000))[0]], []]):
@@ -146,7 +146,7 @@ def test_a_row_above_4_mb_is_alone_in_its_piece() -> None:
 
 
 def test_a_piece_stays_as_it_was_while_others_come() -> None:
-    """The loop fills its arrays anew, so a piece must not share them."""
+    """The loop reuses its arrays, so a piece must not share them."""
     job = SampledJob(sampled_join(TINY, TINY, **PAIR, fraction=1.0))
     pieces, before = [], []
     for piece in _results(job, _tiny(600), _tiny(600)):
@@ -189,7 +189,7 @@ TYPES = {
 
 
 def _values(kind: str, rng: np.random.Generator, rows: int) -> pa.Array:
-    """Rows of one type, a third of them null."""
+    """Return values of one type, a third of them null."""
     length = rng.integers(0, 40, rows).tolist()
     made: dict[str, Callable[[int], Any]] = {
         "n": lambda n: n,

@@ -1,4 +1,4 @@
-"""The state log on its own, with an engine that only holds numbers."""
+"""Test the state log with an engine that only holds numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("c0", pa.string())])
 
 
 class Numbers(LoggedEngine):
-    """Holds the rows that were fed last, at most `most`, and counts arrivals."""
+    """An engine that holds the last `most` rows and counts arrivals."""
 
     _streams = 1
 

@@ -37,7 +37,7 @@ def test_window(case: window.Case) -> None:
     ids=str,
 )
 def test_longer_streams(policy: tg.Policy) -> None:
-    """Long enough to learn from, and with more keys than are counted."""
+    """The streams are long enough to learn from, and have more keys than are counted."""
     rng = np.random.default_rng(5)
     keys = rng.zipf(1.5, 300) % 40
     cells = [(int(rng.integers(2)), int(keys[i]), i // 3, i) for i in range(300)]
@@ -50,7 +50,7 @@ def test_longer_streams(policy: tg.Policy) -> None:
     "policy", [tg.Prob(), tg.Rand(), tg.GreedyDual(), tg.Age([1, 2, 4, 2, 1])], ids=str
 )
 def test_larger_memories(policy: tg.Policy) -> None:
-    """More rows than are ranked anew for each choice, so that the queues of victims are used."""
+    """More rows are held than are ranked again for each choice, so that queues are used."""
     rng = np.random.default_rng(7)
     keys = rng.zipf(1.5, 900) % 60
     cells = [(int(rng.integers(2)), int(keys[i]), i // 3, i) for i in range(900)]

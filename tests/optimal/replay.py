@@ -1,4 +1,4 @@
-"""Carry out a plan, by its own times and on the window engine, to see what it is worth."""
+"""Carry out a plan, by its times and on the window engine, to count its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AUTO learns by itself what matters."""
+"""AUTO learns which properties of rows matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS: dict[str, Any] = {"on": "key", "time": "time", "within": 400}
 AUCTIONS: dict[str, Any] = {"on": "auction_id", "time": "ts", "within": ("2 hours", "1 us")}
 RIVALS = ("prob", "age", "fifo", "until-expiry", "greedy-dual")
 
-#: What matters; streams in which it does, the memory, and AUTO's minimal share of the best.
+#: The property that matters, streams, the memory, and AUTO's minimal share of the best result.
 CASES: dict[str, tuple[Tables, dict[str, Any], int, float]] = {
     "keys": (zipf(8_000, domain=200, skew=1.0, seed=1), KEYS, 80, 0.97),
     "late ages": (auctions(8_000, bids=4, shape="inc", seed=1), AUCTIONS, 120, 0.95),

@@ -1,4 +1,4 @@
-"""What each policy ranks by, and its results on the papers' data."""
+"""The ranks of each policy, and its results on the papers' data."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tidegate.policies.base import ByFrequency, Ranks
 
 ROOT = Path(__file__).parents[2]
 
-#: What a contributor writes; nothing else is needed.
+#: The only file that a contributor writes.
 TOP_VALUE = '''
 """TOP-VALUE: keep the rows with the largest importance, scaled by the frequency of their key."""
 
@@ -68,7 +68,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 def test_a_policy_added_as_one_file_is_picked_up_everywhere(tmp_path: Path) -> None:
-    """By name, as a public class, by conformance, by the slow twin, and by the odd values."""
+    """It is known by name, as a public class, to conformance, to the slow twin and to tests."""
     folder = with_one_more_file(tmp_path, "top_value.py", TOP_VALUE)
     program = """
         import tidegate as tg
@@ -150,7 +150,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 
 def test_a_class_may_be_defined_again() -> None:
-    """As in a notebook whose cell runs twice; the later one counts."""
+    """A cell of a notebook may run twice; the later class counts."""
     for _ in range(2):
         kind = type("Again", (ByFrequency,), {"name": "again", "ranks": "key"})
     assert type(policy_of("again")) is kind

@@ -106,7 +106,7 @@ def test_impossible_conditions_are_refused_before_any_row(where: Any, words: str
 def test_a_condition_of_thousands_of_terms_is_read_in_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Errors are built only if there is one, and a column is read once."""
+    """The text of an error is built only if needed, and a column is read once."""
     texts: list[Any] = []
     monkeypatch.setattr(Predicate, "_wrong", lambda self, *about: texts.append(about))
     where = " AND ".join(f"l.x <= r.x + {i}" for i in range(10_000))

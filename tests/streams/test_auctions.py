@@ -1,4 +1,4 @@
-"""Auctions and bids: schema, age curves, popularity, same seed same data, bad input."""
+"""Auctions and bids: schema, age curves, popularity, equal data for a seed, bad input."""
 
 from __future__ import annotations
 

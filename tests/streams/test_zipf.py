@@ -1,4 +1,4 @@
-"""The Zipf streams: distribution, correlation, rates, same seed same data, bad input."""
+"""The Zipf streams: distribution, correlation, rates, equal data for a seed, bad input."""
 
 from __future__ import annotations
 

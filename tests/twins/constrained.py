@@ -1,4 +1,4 @@
-"""Constrained joins straight from the paper's definitions: slow, obvious, sharing no code.
+"""The slow twin of constrained joins: the paper's definitions, with no code of the engine.
 
 `sliding_window_join` is SWJ (section 1.4): every row is kept for its window, and every arrival is
 joined by nested loops. `Synopses` maintains Yes, No and Unknown (section 3) by examining everything
@@ -68,7 +68,7 @@ def _in_window(tup: Tup, so_far: list[Tup], window: Window | None) -> bool:
 def sliding_window_join(
     arrivals: Iterable[Tup], names: list[str], joins: list[Join], windows: Windows
 ) -> Iterator[tuple[int, ...]]:
-    """Give all results, each as the numbers of its rows."""
+    """Return all results, each as the numbers of its rows."""
     so_far: list[Tup] = []
     for new in arrivals:
         so_far.append(new)
@@ -348,7 +348,7 @@ class Synopses:
         return max((t[name] for t in settled), default=None)
 
     def _never(self, tup: Tup, join: Join) -> bool:
-        """Return True if constraints exclude that the child row still comes."""
+        """Return True if by the constraints the child row cannot come any more."""
         k = self.rids.get((join.parent, join.child))
         if k is not None and self._count(join.child, tup) >= k:
             return True
@@ -360,7 +360,7 @@ class Synopses:
         return False
 
     def _closed(self, tup: Tup, join: Join) -> bool:
-        """Return True if constraints exclude that another parent of a row comes."""
+        """Return True if by the constraints no other parent of a row can come."""
         for a, b in join.on:
             bound = self.oap.get((join.parent, a))
             low = None if bound is None else self._low(join.parent, a, bound)

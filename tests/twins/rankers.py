@@ -260,7 +260,7 @@ class Scored(ByKey):
         return float(row.time + in_force(self.windows[row.side], row.time) - now)
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
-        """Start with the partners that are held now."""
+        """Start the row's estimate with the partners that are held now."""
         assert self.join.clock is not None
         n, imp = self.partners(row), row.importance
         self.last[row.uid] = self.join.clock
@@ -346,7 +346,7 @@ class Scored(ByKey):
 
 
 class Auto(ByKey):
-    """AUTO: every newcomer leaves a ghost, and the results that ghosts would have had are counted.
+    """AUTO: add a ghost for every newcomer, and count the results that ghosts would have had.
 
     `cells` holds the expected and the actual results by side, age, level and trend. The constants
     are those of `tidegate.learning.rates` and `tidegate.learning.ghosts`.
@@ -614,7 +614,7 @@ class Auto(ByKey):
 
 
 class LearnedAge(Auto):
-    """AGE with a learned curve: ghosts count results by age alone, in equal steps of the window."""
+    """AGE with a learned curve: count results of ghosts by age only, in equal steps."""
 
     STEPS = 32
 
@@ -643,10 +643,10 @@ class LearnedAge(Auto):
             self.count(0, ghost, 0.5 * (start + stop), stop - start)
 
     def observe(self, row: Row, clock: Time) -> None:
-        """Keys are not counted."""
+        """Ignore arrivals: keys are not counted."""
 
     def leave_trail(self, ghost: Row, clock: Time) -> None:
-        """Ghosts leave no trails."""
+        """Do nothing: levels of ghosts are not followed."""
 
     def best(self, returns: Any, expected: Any, found: Any) -> Any:
         """Fit the results by age; return the best mean rate over any remaining holding time."""

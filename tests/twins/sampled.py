@@ -1,4 +1,4 @@
-"""The obvious slow twin of the sampled join: lists, loops, bisection.
+"""The slow twin of the sampled join, with lists, loops and bisection.
 
 It follows `docs/concepts/sampled_join.md` and section 4 of paper 2, and shares no code with the
 engine: random words come from plain Python, models are sums over all arrivals, and every equation
@@ -132,7 +132,7 @@ class NaiveSample:
         self.seq = 0
         self.rejected: list[int] = []
         self.evicted: list[int] = []
-        # What was counted: arrivals with the half-life they came in, and for how long.
+        # Counts: arrivals with the half-life in which they came, and the time they cover.
         self.counted: list[tuple[Row, int]] = []
         self.arrived: list[list[float]] = [[0.0, 0.0], [0.0, 0.0]]  # number and size, by side
         self.elapsed = 0.0
@@ -260,7 +260,7 @@ class NaiveSample:
 
     @staticmethod
     def _skip(u: float, p: float, left: int) -> int:
-        """Return the number of the first success in `left` coin flips; `left + 1` for none."""
+        """Return which of `left` coin flips succeeds first; `left + 1` if none does."""
         if p >= 1:
             return 1
         for k in range(1, left + 1):
@@ -468,7 +468,7 @@ class NaiveSample:
                 keys = {row.key for row, _ in self.counted}
                 rates = {key: self.count(side, key) / self.elapsed for key in keys}
             of_key = [(load * rates.get(k, 0.0), self.partners(side, k)) for k in sorted(keys)]
-            if self.given is None:  # the keys that were forgotten
+            if self.given is None:  # for the keys that were forgotten
                 unknown = self.arrived[side][0] / self.elapsed - sum(rates.values())
                 of_key.append((load * max(unknown, 0.0), self.partners(side, -1)))
             sides.append(of_key)

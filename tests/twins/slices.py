@@ -23,7 +23,7 @@ CHOICES = 32
 
 @dataclass
 class Slice:
-    """Rows of one side that arrived one after the other, with their ranks at the time `base`.
+    """Rows of one side with consecutive arrivals, and their ranks at the time `base`.
 
     `rank` and `top` are those of the lowest row when it was last looked up.
     """

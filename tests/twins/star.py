@@ -101,7 +101,7 @@ def combined(weights: Sequence[Any], how: str) -> Any:
 
 
 class NaiveStar:
-    """The star join in the plainest form."""
+    """The star join as plain products of lists."""
 
     def __init__(
         self,
@@ -309,9 +309,9 @@ class NaiveStar:
             self.shed.append((victim.row.uid, self.clock, why))
 
     def _learned_victim(self, pool: int, mine: list[Held]) -> Held:
-        """Return the lowest of the rows that were the lowest eighth when all were last ranked.
+        """Return the lowest of the candidates: the lowest eighth of rows when all were last ranked.
 
-        Newcomers that rank as low are among them. A row that has risen above them is not any more.
+        Newcomers that rank as low become candidates. A row that ranks higher now is none any more.
         """
         ranks = {h.row.uid: self.auto.rank(h.row, h.seq, self.clock, 0.0) for h in mine}
         seq = {h.row.uid: h.seq for h in mine}
@@ -342,7 +342,7 @@ class NaiveStar:
         return combined(weights, self.combine)
 
     def _overdue(self, row: Row) -> bool:
-        """Return True if the window or the last fact of a row has ended."""
+        """Return True if the row's window or its last fact has ended."""
         return not self._facts(row) or self.clock >= self.until(row)
 
     def pool(self, row: Row) -> int:
@@ -367,7 +367,7 @@ class NaiveStar:
         return len(combinations(facts, lists, self.windows))
 
     def rank(self, held: Held) -> tuple[Any, ...]:
-        """Return the rank of a row; the lowest leaves."""
+        """Return the rank of a row; the lowest is shed."""
         weight = held.row.weight
         if self.ranker == "fixed":
             return (held.fixed, held.seq)

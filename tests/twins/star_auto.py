@@ -1,4 +1,4 @@
-"""Slow reference implementation of `Auto` in star joins: that of the window join, through facts."""
+"""Slow reference implementation of `Auto` in star joins, based on that of the window join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twin against cases worked by hand, one rule at a time, and against its own invariants."""
+"""Test the rules of the twin on cases worked by hand, and its invariants on random ones."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def right(uid: int, time: Time, key: int = 1, row_hash: int = 0, size: int = 1) 
 
 
 def run(join: NaiveJoin, *feeds: Sequence[Row]) -> Pairs:
-    """Feed, finish, and give the pairs in order of uid."""
+    """Feed the join, finish it, and return the pairs in order of uid."""
     pairs = [pair for rows in feeds for pair in join.feed(rows)]
     return sorted(pairs + join.finish())
 
 
 def held(join: NaiveJoin) -> list[int]:
-    """Give the uids in memory, by arrival."""
+    """Return the uids of held rows, in order of arrival."""
     return [h.row.uid for h in sorted(join.held, key=lambda h: h.seq)]
 
 
-# The pair rule and the life of a tuple
+# The pair rule, and how long a row is held
 
 
 def test_pair_rule_is_strict_on_both_sides() -> None:
@@ -61,7 +61,7 @@ def test_pair_rule_is_strict_on_both_sides() -> None:
 
 
 def test_only_equal_keys_of_two_sides_join() -> None:
-    """Rows of one side, or of two keys, never join."""
+    """Rows of the same side or of different keys never join."""
     rows = [left(0, 1), left(1, 1), right(2, 1, key=2)]
     assert exact(rows, (5, 5)) == Counter()
     assert run(NaiveJoin(windows=(5, 5), ranker=Fixed(FIFO)), rows) == []
@@ -80,7 +80,7 @@ def test_only_equal_keys_of_two_sides_join() -> None:
 def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
     row: Row, windows: tuple[Time, Time], lateness: Time, last: Time
 ) -> None:
-    """Held up to the clock `last`, gone one later; lateness only lengthens the holding."""
+    """The row is held up to the clock `last`. Lateness only makes this longer."""
     join = NaiveJoin(windows=windows, lateness=lateness, ranker=Fixed(FIFO))
     join.feed([row], clocks=(last, last))
     assert held(join) == [0]
@@ -90,16 +90,16 @@ def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
 
 
 def test_lateness_adds_no_pairs() -> None:
-    """A tuple that is only held for late partners does not join one that is on time."""
+    """A row that is held for late partners only does not join a row that is on time."""
     join = NaiveJoin(windows=(3, 3), lateness=5, ranker=Fixed(FIFO))
     assert run(join, [left(0, 10)], [right(1, 13)], [right(2, 12)]) == [(0, 2)]
 
 
-# Streams that do not keep in step
+# Streams that are out of step
 
 
 def test_a_tuple_waits_for_the_other_stream() -> None:
-    """The left stream's clock expires rows of the right, not its own."""
+    """The left stream's clock expires rows of the right stream, not of its own."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
     join.feed([left(t, t) for t in range(10)])
     assert held(join) == list(range(9))
@@ -108,7 +108,7 @@ def test_a_tuple_waits_for_the_other_stream() -> None:
 
 
 def test_of_what_only_a_lagging_stream_could_join_the_oldest_leaves_first() -> None:
-    """Rows 0 and 1 are out of their windows by the clock: rank does not save them."""
+    """By the clock, rows 0 and 1 are out of their windows, and are removed whatever their ranks."""
     ranker = Fixed({0: 9.0, 1: 8.0, 2: 2.0, 3: 3.0})
     join = NaiveJoin(windows=(3, 3), memory=3, ranker=ranker)
     run(join, [left(0, 0), left(1, 1), left(2, 4), left(3, 5)])
@@ -119,17 +119,17 @@ def test_of_what_only_a_lagging_stream_could_join_the_oldest_leaves_first() -> N
 
 
 def test_a_newcomer_that_is_overdue_itself_may_be_the_oldest() -> None:
-    """It leaves at once, and is neither rejected nor evicted."""
+    """It is removed at once, and is neither rejected nor shed."""
     join = NaiveJoin(windows=(3, 3), memory=1, ranker=Fixed(FIFO))
     run(join, [left(0, 2)], [left(1, 6)], [left(2, 1)])
     assert (held(join), join.shed) == ([1], [])
 
 
-# Settings that change
+# Schedules
 
 
 def test_a_tuples_window_is_the_one_of_its_own_time() -> None:
-    """Row 0 came before the left's window shrank and is there longer than row 1."""
+    """Row 0 came before the left's window became shorter, and is held longer than row 1."""
     rows = [left(0, 4), left(1, 5), right(2, 6), right(3, 7), right(4, 12), right(5, 14)]
     windows = ([(0, 10), (5, 2)], 1)
     assert sorted(exact(rows, windows)) == [(0, 2), (0, 3), (0, 4), (1, 2)]
@@ -145,7 +145,7 @@ def test_a_tuples_window_is_the_one_of_its_own_time() -> None:
 def test_memory_shrinks_after_the_probes_of_its_tick_or_before(
     shed_when: str, pairs: Pairs
 ) -> None:
-    """At the very time of the change it is the moment that says whether a victim still joins."""
+    """At the time of the change, `shed_when` decides whether a row that is shed still joins."""
     rows = [left(0, 0), left(1, 1), right(2, 5, key=1)]
     join = NaiveJoin(
         windows=(9, 1),
@@ -160,7 +160,7 @@ def test_memory_shrinks_after_the_probes_of_its_tick_or_before(
 
 @pytest.mark.parametrize("shed_when", SHED_WHEN)
 def test_memory_that_shrank_between_two_ticks_is_small_at_the_next(shed_when: str) -> None:
-    """It grew again before anybody came, but what had to leave has left."""
+    """The memory grew again before the next row came, but rows were shed all the same."""
     rows = [left(0, 0), left(1, 1), right(2, 5)]
     join = NaiveJoin(
         windows=(9, 1), memory=[(0, 2), (3, 1), (4, 9)], shed_when=shed_when, ranker=Fixed(FIFO)
@@ -174,7 +174,7 @@ def test_memory_that_shrank_between_two_ticks_is_small_at_the_next(shed_when: st
 
 
 def test_order_inside_a_tick() -> None:
-    """Left before right, then key, content hash, uid: not the order of the input."""
+    """The order is left before right, then key, row hash and uid, not that of the input."""
     rows = [right(5, 1, key=1), left(4, 1, key=2), left(3, 1, row_hash=7), left(2, 1, row_hash=3)]
     rows += [left(1, 1, row_hash=3), right(0, 0, key=9)]
     join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
@@ -183,7 +183,7 @@ def test_order_inside_a_tick() -> None:
 
 
 def test_open_tick_probes_at_once_but_is_admitted_when_it_closes() -> None:
-    """Probe-first: every pair on the feed that completes it, none twice."""
+    """With `after-probe`, each pair is found once, in the feed that completes it."""
     join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
     join.feed([left(0, 1)])
     assert join.held == []
@@ -197,7 +197,7 @@ def test_open_tick_probes_at_once_but_is_admitted_when_it_closes() -> None:
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 def test_open_tick_waits_whole_under_the_other_moments(shed_when: str) -> None:
-    """Nothing comes of the open tick until a later time arrives."""
+    """The open tick gives no results until a row of a later time arrives."""
     join = NaiveJoin(windows=(9, 9), shed_when=shed_when, ranker=Fixed(FIFO))
     assert join.feed([left(0, 1)]) == []
     assert join.feed([right(1, 1)]) == []
@@ -207,7 +207,7 @@ def test_open_tick_waits_whole_under_the_other_moments(shed_when: str) -> None:
 
 @pytest.mark.parametrize("shed_when", SHED_WHEN)
 def test_rows_of_the_open_tick_are_admitted_in_one_order(shed_when: str) -> None:
-    """The right row came first, but the left one is before it in the tick, so it leaves."""
+    """The left row is first in the tick and is shed, although the right row was fed before it."""
     join = NaiveJoin(windows=(9, 9), memory=1, shed_when=shed_when, ranker=Fixed(FIFO))
     run(join, [right(0, 1)], [left(1, 1)])
     assert held(join) == [0]
@@ -216,7 +216,7 @@ def test_rows_of_the_open_tick_are_admitted_in_one_order(shed_when: str) -> None
 
 @pytest.mark.parametrize("shed_when", SHED_WHEN)
 def test_given_clock_closes_the_open_tick_at_its_own_time_then_expires(shed_when: str) -> None:
-    """Row 1 leaves by rank at time 2, when row 0 is still live; then the clock passes row 0."""
+    """At time 2 row 1 is shed by its rank while row 0 is live; then the clock expires row 0."""
     ranker = Fixed({0: 5.0, 1: 1.0})
     join = NaiveJoin(windows=(3, 3), memory=1, shed_when=shed_when, ranker=ranker)
     join.feed([left(0, 1)])
@@ -227,26 +227,26 @@ def test_given_clock_closes_the_open_tick_at_its_own_time_then_expires(shed_when
 
 
 def test_given_clock_below_the_rows_changes_nothing() -> None:
-    """The clock is the largest time seen, never less."""
+    """The clock is the largest time seen, and never goes back."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
     join.feed([left(0, 5)], clocks=(4, 4))
     assert (join.clock, len(join.open)) == (5, 1)
 
 
 def test_row_at_the_given_clock_is_not_late() -> None:
-    """It opens the tick of that time."""
+    """The row opens the tick of that time."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
     join.feed([left(0, 1)], clocks=(3, 3))
     assert join.feed([right(1, 3)]) == [(0, 1)]
     assert (held(join), len(join.open)) == ([0], 1)
 
 
-# Moments of shedding
+# When rows are shed
 
 
 @pytest.mark.parametrize(
     ("shed_when", "ranks", "pairs"),
-    [  # row 0 is old; one cell; row 1 comes and one of the two leaves
+    [  # Memory for one row: row 0 is held, row 1 comes, and one of the two is shed.
         ("after-probe", {0: 1, 1: 2}, [(0, 1)]),
         ("before-probe", {0: 1, 1: 2}, []),
         ("before-arrival", {0: 1, 1: 2}, []),
@@ -258,7 +258,7 @@ def test_row_at_the_given_clock_is_not_late() -> None:
 def test_victim_and_rejected_newcomer(
     shed_when: str, ranks: dict[int, float], pairs: Pairs
 ) -> None:
-    """The table of the three moments, cell by cell."""
+    """Every combination of `shed_when` and of the row that is shed."""
     join = NaiveJoin(windows=(9, 9), memory=1, shed_when=shed_when, ranker=Fixed(ranks))
     assert run(join, [left(0, 1), right(1, 2)]) == pairs
 
@@ -268,13 +268,13 @@ def test_victim_and_rejected_newcomer(
     [("after-probe", [(0, 1)]), ("before-probe", [(0, 1)]), ("before-arrival", [])],
 )
 def test_newcomers_of_one_tick(shed_when: str, pairs: Pairs) -> None:
-    """They join whatever the memory, except where a shed newcomer does not probe."""
+    """Newcomers join each other in any memory, unless a newcomer that is shed does not probe."""
     join = NaiveJoin(windows=(9, 9), memory=1, shed_when=shed_when, ranker=Fixed(FIFO))
     assert run(join, [left(0, 1), right(1, 1)]) == pairs
 
 
 def test_evict_first_probes_old_tuples_only_once() -> None:
-    """Newcomers that stay are not met a second time as memory."""
+    """Newcomers that are admitted are not probed a second time as held rows."""
     join = NaiveJoin(windows=(9, 9), memory=9, shed_when="before-probe", ranker=Fixed(FIFO))
     assert run(join, [left(0, 1), left(1, 2), right(2, 2)]) == [(0, 2), (1, 2)]
 
@@ -291,7 +291,10 @@ def test_of_equal_ranks_the_earlier_leaves() -> None:
 
 
 def test_newcomer_is_a_candidate() -> None:
-    """It is rejected if it ranks lowest; evicted if it loses to a later row of its tick."""
+    """A newcomer of the lowest rank is rejected.
+
+    One that a later row of its tick displaces is shed.
+    """
     join = NaiveJoin(windows=(9, 9), memory=1, ranker=Fixed({0: 2, 1: 1, 2: 3, 3: 4}))
     run(join, [left(0, 1), left(1, 2), left(2, 3), left(3, 3)])
     assert held(join) == [3]
@@ -299,7 +302,10 @@ def test_newcomer_is_a_candidate() -> None:
 
 
 def test_bytes() -> None:
-    """A large newcomer may cost several, then lose itself; one over the budget costs nobody."""
+    """A large newcomer may displace several rows, and be shed later.
+
+    One larger than the budget displaces none.
+    """
     ranks = {0: 1, 1: 2, 2: 9, 3: 3, 4: 99}
     join = NaiveJoin(windows=(9, 9), memory=10, in_bytes=True, ranker=Fixed(ranks))
     sizes = [3, 3, 4, 7, 11]
@@ -318,20 +324,20 @@ def test_bytes() -> None:
     [(7, None, [7]), (7, 0.5, [3, 4]), (10, 0.25, [2, 8]), (3, 0.1, [1, 2]), (2, 0.99, [1, 1])],
 )
 def test_pools(memory: int, split: float | None, budgets: list[int]) -> None:
-    """Left gets floor(M * s), right the rest, each at least one."""
+    """The left gets floor(M * s) rows, the right gets the rest, and each gets at least one."""
     assert NaiveJoin(windows=INF, memory=memory, split=split, ranker=Fixed({})).budgets == budgets
 
 
 @pytest.mark.parametrize(("split", "kept"), [(None, [1, 2]), (0.5, [0, 2])])
 def test_split_pools_do_not_compete(split: float | None, kept: list[int]) -> None:
-    """Shared, the oldest leaves; split, the right's own oldest."""
+    """In a shared memory the oldest row is shed; in a split one, the oldest of the right."""
     join = NaiveJoin(windows=INF, memory=2, split=split, ranker=Fixed(FIFO))
     run(join, [left(0, 1), right(1, 2), right(2, 3)])
     assert held(join) == kept
 
 
 def test_bad_settings_are_refused() -> None:
-    """A pool without a cell, and a moment that is none."""
+    """A pool without memory for a row, and an unknown `shed_when`, are refused."""
     with pytest.raises(ValueError, match="for every pool, not 1"):
         NaiveJoin(windows=INF, memory=1, split=0.5, ranker=Fixed(FIFO))
     with pytest.raises(ValueError, match="not 'sometime'"):
@@ -339,7 +345,7 @@ def test_bad_settings_are_refused() -> None:
 
 
 def test_check_bound_fails_over_budget() -> None:
-    """The helper sees a pool that holds too much."""
+    """The helper detects a pool that holds too much."""
     join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(FIFO))
     run(join, [left(0, 1), right(1, 1)])
     check_bound(join)
@@ -352,7 +358,10 @@ def test_check_bound_fails_over_budget() -> None:
 
 
 def test_late_row_joins_memory_and_the_open_tick_once() -> None:
-    """Probe-first: late left 2 meets right 1 of the open tick, and 3 meets it in memory."""
+    """With `after-probe`, the late left row 2 joins row 1 of the open tick.
+
+    Row 3 joins it as a held row.
+    """
     join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
     assert join.feed([right(0, 3), right(1, 5)]) == []
     assert sorted(join.feed([left(2, 4)])) == [(2, 0), (2, 1)]
@@ -364,7 +373,7 @@ def test_late_row_joins_memory_and_the_open_tick_once() -> None:
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
 def test_late_row_meets_the_open_tick_when_it_closes(shed_when: str) -> None:
-    """The other moments: the open tick finds the late row in memory, if it is still there."""
+    """Otherwise the open tick joins the late row if it is still held."""
     join = NaiveJoin(windows=(9, 9), shed_when=shed_when, ranker=Fixed(FIFO))
     join.feed([right(0, 3), right(1, 5)])
     assert join.feed([left(2, 4)]) == [(2, 0)]
@@ -372,28 +381,31 @@ def test_late_row_meets_the_open_tick_when_it_closes(shed_when: str) -> None:
 
 
 def test_late_row_pushed_out_before_the_open_tick_closes() -> None:
-    """Evict-first with one cell: late 2 evicts late 1, and the open tick then evicts 2."""
+    """With `before-probe` and memory for one row, late row 2 displaces late row 1.
+
+    The open tick displaces row 2.
+    """
     join = NaiveJoin(windows=(9, 9), memory=1, shed_when="before-probe", ranker=Fixed(FIFO))
     assert run(join, [right(0, 5)], [left(2, 4), left(1, 3)]) == []
     assert join.shed == [(1, 5, "shed"), (2, 5, "shed")]
 
 
 def test_each_late_time_is_a_tick_before_the_open_one() -> None:
-    """In order of time, whatever the order in the feed, and ahead of the open tick's rows."""
+    """Late ticks are processed before the open tick and in order of time, however they are fed."""
     join = NaiveJoin(windows=(9, 9), ranker=Fixed(FIFO))
     run(join, [left(0, 5)], [left(1, 5), left(2, 4), left(3, 2)])
     assert held(join) == [3, 2, 0, 1]
 
 
 def test_late_row_joins_rows_later_than_itself_by_the_pair_rule() -> None:
-    """W_L = 2: late left 3 at 4 joins right rows at 4 and 5, not at 6."""
+    """W_L = 2: the late left row 3 at time 4 joins right rows at times 4 and 5, not at 6."""
     join = NaiveJoin(windows=(2, 9), lateness=9, ranker=Fixed(FIFO))
     assert run(join, [right(0, 4), right(1, 5), right(2, 6)], [left(3, 4)]) == [(3, 0), (3, 1)]
 
 
 @pytest.mark.parametrize("shed_when", SHED_WHEN)
 def test_late_row_dead_on_arrival_probes_and_is_neither_admitted_nor_shed(shed_when: str) -> None:
-    """Left 2 died at 4 (W_L = 2), right 0 lives on."""
+    """The window of the left row 2 ended at 4 (W_L = 2); the right row 0 is still live."""
     join = NaiveJoin(windows=(2, 9), memory=5, shed_when=shed_when, ranker=Fixed(FIFO))
     assert run(join, [right(0, 3), right(1, 5)], [left(2, 2)]) == [(2, 0)]
     assert held(join) == [0, 1]
@@ -401,7 +413,7 @@ def test_late_row_dead_on_arrival_probes_and_is_neither_admitted_nor_shed(shed_w
 
 
 def test_late_row_is_seen_by_the_ranker_even_if_dead() -> None:
-    """It is an arrival of its key like any other."""
+    """Its arrival is counted for its key like any other."""
     ranker = ByKey()
     run(NaiveJoin(windows=(2, 2), ranker=ranker), [right(0, 9)], [left(1, 1, key=4)])
     assert ranker.counts == [{4: 1.0}, {1: 1.0}]
@@ -411,7 +423,10 @@ def test_late_row_is_seen_by_the_ranker_even_if_dead() -> None:
 
 
 def test_floor_lifts_later_ranks() -> None:
-    """Row 1 leaves at rank 2, so row 2 enters at 1 + 2 and row 0 (3) leaves as the earlier."""
+    """Row 1 is shed at rank 2, so row 2 has rank 1 + 2.
+
+    Row 0 has rank 3 as well, and is shed as the earlier one.
+    """
     ranks = {0: 3.0, 1: 2.0, 2: 1.0}
     join = NaiveJoin(windows=INF, memory=1, ranker=Fixed(ranks, floor_weight=1.0))
     run(join, [left(0, 1), left(1, 2), left(2, 3)])
@@ -423,7 +438,10 @@ def test_floor_lifts_later_ranks() -> None:
 
 
 def test_floors_are_per_pool_and_never_fall() -> None:
-    """3, then 0.5 + 3 leave the left pool; the right one's floor is still 0 when row 4 enters."""
+    """Ranks 3 and 0.5 + 3 are shed in the left pool.
+
+    The floor of the right one is still 0 when row 4 is admitted.
+    """
     ranks = {0: 3.0, 1: 4.0, 2: 0.5, 3: 2.0, 4: 1.0}
     join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=Fixed(ranks, floor_weight=1.0))
     run(join, [left(0, 1), right(3, 1), left(1, 2), left(2, 3), right(4, 4)])
@@ -435,7 +453,10 @@ def test_floors_are_per_pool_and_never_fall() -> None:
 
 
 def test_prob_ranks_by_the_other_sides_given_counts() -> None:
-    """Key 2 is common on the right, key 1 on the left: left keeps key 2, right key 1."""
+    """Each side keeps the key that is frequent on the other side.
+
+    The left keeps key 2, and the right key 1.
+    """
     ranker = ByKey(({1: 9.0, 2: 1.0}, {1: 1.0, 2: 9.0}), learned=False)
     join = NaiveJoin(windows=INF, memory=2, split=0.5, ranker=ranker)
     rows = [left(0, 1, key=2), left(1, 2, key=1), right(2, 1, key=1), right(3, 2, key=2)]
@@ -445,14 +466,17 @@ def test_prob_ranks_by_the_other_sides_given_counts() -> None:
 
 
 def test_prob_learns_the_whole_tick_before_it_admits() -> None:
-    """Left 0 is worth keeping only because of right 2, the last row of its own tick."""
+    """Row 0 has a high rank only because of the right row 2, the last row of its tick."""
     join = NaiveJoin(windows=INF, memory=1, split=None, ranker=ByKey())
     run(join, [left(0, 1, key=1), left(1, 1, key=2), right(2, 1, key=1)])
     assert join.shed == [(1, 1, "rejected"), (0, 1, "shed")]
 
 
 def test_counts_decay_by_epochs_of_the_clock() -> None:
-    """Three arrivals in epoch 1 weigh less than one in epoch 3; the late one counts as of now."""
+    """Three arrivals in epoch 1 weigh less than one in epoch 3.
+
+    A late arrival weighs as much as one of now.
+    """
     ranker = ByKey(halflife=10)
     join = NaiveJoin(windows=INF, ranker=ranker)
     run(join, [right(t, t, key=1) for t in (17, 18, 19)], [right(3, 35, key=2)], [left(4, 12)])
@@ -460,14 +484,17 @@ def test_counts_decay_by_epochs_of_the_clock() -> None:
 
 
 def test_epochs_of_fractional_and_negative_clocks() -> None:
-    """Floor, not truncation: -0.25 is in epoch -1, and 0.25 in epoch 0."""
+    """Epochs are rounded down, not towards zero: -0.25 is in epoch -1, and 0.25 in epoch 0."""
     ranker = ByKey(halflife=0.5)
     run(NaiveJoin(windows=INF, ranker=ranker), [left(0, -0.25), left(1, 0.25)])
     assert ranker.counts == [{1: 1.0 + 2.0}, {}]
 
 
 def test_rarest_idle_keys_are_forgotten_beyond_the_cap() -> None:
-    """Of the four idle keys 1-4 (cap 3) one stays, the largest count; key 5 is held."""
+    """Of the four idle keys 1 to 4 (cap 3), only the one with the largest count is kept.
+
+    Key 5 is held.
+    """
     ranker = ByKey(cap=3)
     join = NaiveJoin(windows=(1, 1), ranker=ranker)
     run(join, [left(0, 1, key=1), right(1, 1, key=1), right(2, 2, key=2), right(3, 2, key=2)])
@@ -481,7 +508,7 @@ def test_rarest_idle_keys_are_forgotten_beyond_the_cap() -> None:
 
 
 def test_of_equal_counts_the_larger_key_is_remembered() -> None:
-    """Cap 2 keeps one of the three idle keys, the one with the largest number."""
+    """With a cap of 2, only the largest of the three idle keys is kept."""
     ranker = ByKey(cap=2)
     join = NaiveJoin(windows=(1, 1), ranker=ranker)
     for k in (1, 2, 3, 4):
@@ -495,7 +522,7 @@ def test_of_equal_counts_the_larger_key_is_remembered() -> None:
     [((10, 10), 1), ((100, 100), 0), ((math.inf, 10), 0)],
 )
 def test_life_weighs_the_count_with_the_life_left(windows: Windows, kept: int) -> None:
-    """At 8, row 0 of count 3 has W - 8 left, row 1 of count 2 has W: 6 < 20, 276 > 200."""
+    """Ranks are counts times lives at time 8: 3 (W - 8) for row 0, 2 W for row 1."""
     ranker = Scored("life", windows, {}, counts=({}, {1: 3.0, 2: 2.0}), learned=False)
     join = NaiveJoin(windows=windows, memory=1, lateness=50, ranker=ranker)
     run(join, [left(0, 0, key=1), left(1, 8, key=2)])
@@ -503,7 +530,7 @@ def test_life_weighs_the_count_with_the_life_left(windows: Windows, kept: int) -
 
 
 def test_life_that_is_over_is_worth_least() -> None:
-    """Late row 1, which lateness alone would hold, is worth less than row 0 of an unknown key."""
+    """The late row 1, held for late partners only, ranks below row 0 of an unknown key."""
     ranker = Scored("life", (2, 2), {}, counts=({}, {1: 3.0}), learned=False)
     join = NaiveJoin(windows=(2, 2), memory=1, lateness=50, ranker=ranker)
     join.feed([left(0, 9, key=2)], clocks=(10, 10))
@@ -517,7 +544,7 @@ IMPORTANCE = {"a": 1, "b": 2, "c": 3, "d": 4}
 
 
 def ijoin_rows() -> list[Row]:
-    """Make the streams of paper 5's slides; uids 1..8 and 11..18."""
+    """Return the streams of paper 5's slides, with uids 1 to 8 and 11 to 18."""
     streams = ((LEFT, 0, "abcddbac"), (RIGHT, 10, "babbccda"))
     return [
         Row(side, ord(v), time, 0, base + time, importance=IMPORTANCE[v])
@@ -527,7 +554,7 @@ def ijoin_rows() -> list[Row]:
 
 
 def total_importance(rows: Sequence[Row], pairs: Pairs) -> float:
-    """Add up the results' importance, each the smaller of its two tuples'."""
+    """Add up the importance of results, which is the smaller one of their two rows."""
     imp = {row.uid: row.importance for row in rows}
     return sum(min(imp[x], imp[y]) for x, y in pairs)
 
@@ -542,7 +569,7 @@ def total_importance(rows: Sequence[Row], pairs: Pairs) -> float:
     ],
 )
 def test_ijoin_example(policy: str, shed_when: str, results: int, importance: int) -> None:
-    """Paper 5's tables of FIFO and GREEDY, two tuples per stream, and after-probe beside."""
+    """Paper 5's tables of FIFO and GREEDY with two rows a stream, and with `after-probe` too."""
     rows = ijoin_rows()
     ranks = {row.uid: row.importance for row in rows} if policy == "greedy" else FIFO
     join = NaiveJoin(windows=INF, memory=4, split=0.5, shed_when=shed_when, ranker=Fixed(ranks))
@@ -552,7 +579,7 @@ def test_ijoin_example(policy: str, shed_when: str, results: int, importance: in
 
 @pytest.mark.parametrize("shed_when", SHED_WHEN)
 def test_ijoin_example_exact(shed_when: str) -> None:
-    """Paper 5: 16 results of importance 36 with unlimited memory."""
+    """Paper 5: with unlimited memory there are 16 results with an importance of 36."""
     rows = ijoin_rows()
     pairs = run(NaiveJoin(windows=INF, shed_when=shed_when, ranker=Fixed(FIFO)), rows)
     assert (len(pairs), total_importance(rows, pairs)) == (16, 36)
@@ -565,14 +592,17 @@ FIGURE_3 = [left(t, t, key=k) for t, k in enumerate((1, 1, 1, 3, 2))] + [
 
 
 def test_figure_3_exact() -> None:
-    """Paper 1, figure 3: 7 results."""
+    """Paper 1, figure 3: there are 7 results."""
     seven = [(0, 12), (1, 12), (1, 13), (2, 12), (2, 13), (3, 11), (3, 14)]
     assert exact(FIGURE_3, (3, 3)) == Counter(seven)
     assert run(NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO)), FIGURE_3) == seven
 
 
 def test_figure_3_optimum() -> None:
-    """Ranks that keep what the paper's flow keeps give its 5: all but (r1, s2) and (r1, s3)."""
+    """Ranks that keep the same rows as the paper's flow give its 5 results.
+
+    Those are all but (r1, s2) and (r1, s3).
+    """
     ranks = {1: 1.0, 0: 2.0, 2: 3.0, 3: 4.0, 4: 5.0, 11: 9.0}
     join = NaiveJoin(windows=(3, 3), memory=2, split=0.5, ranker=Fixed(ranks))
     assert run(join, FIGURE_3) == [(0, 12), (2, 12), (2, 13), (3, 11), (3, 14)]
@@ -607,7 +637,7 @@ POLICIES = st.sampled_from(("fifo", "fixed", "floor", "prob", "prob-capped", "li
 
 
 def ranker_of(policy: str, windows: Windows) -> Ranker:
-    """Make a fresh ranker of each kind."""
+    """Return a new ranker of a kind."""
     spread = {uid: uid * 7 % 5 for uid in range(20)}
     return {
         "fifo": Fixed(FIFO),
@@ -623,7 +653,7 @@ def ranker_of(policy: str, windows: Windows) -> Ranker:
 def test_cutting_a_time_ordered_input_changes_nothing(
     rows: list[Row], settings: dict[str, object], policy: str, data: st.DataObject
 ) -> None:
-    """Any cuts, inside ticks too, with a tick's rows in any order: same pairs, memory, sheds."""
+    """Where feeds end and how a tick's rows are ordered has no effect on results and state."""
     ordered = sorted(data.draw(st.permutations(rows)), key=lambda row: row.time)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
     feeds = [ordered[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
@@ -637,7 +667,7 @@ def test_cutting_a_time_ordered_input_changes_nothing(
 
 
 def renumbered(feeds: list[list[Row]]) -> list[list[Row]]:
-    """Make uids unique over all feeds."""
+    """Number the rows of all feeds, so that uids are unique."""
     uids = count()
     return [[replace(row, uid=next(uids)) for row in rows] for rows in feeds]
 
@@ -646,7 +676,10 @@ def renumbered(feeds: list[list[Row]]) -> list[list[Row]]:
 def test_bound_and_sub_multiset_hold_for_any_input(
     feeds: list[list[Row]], settings: dict[str, object], policy: str
 ) -> None:
-    """Late rows and all: never over budget, and never a pair that is not exact or is twice."""
+    """For any input with late rows, the budget is kept.
+
+    Each pair is one of the exact join, and comes once.
+    """
     batches = renumbered(feeds)
     windows: Windows = settings["windows"]  # type: ignore[assignment]
     join = NaiveJoin(ranker=ranker_of(policy, windows), **settings)  # type: ignore[arg-type]
@@ -663,7 +696,7 @@ def test_bound_and_sub_multiset_hold_for_any_input(
 def test_enough_memory_is_exact(
     rows: list[Row], windows: Windows, shed_when: str, memory: int | None
 ) -> None:
-    """Without a bound, or with one that is never reached, every pair comes once."""
+    """Without a budget, or with one that is never reached, every pair comes once."""
     join = NaiveJoin(windows=windows, memory=memory, shed_when=shed_when, ranker=ByKey())
     assert Counter(run(join, rows)) == exact(rows, windows)
     assert join.shed == []
@@ -673,7 +706,7 @@ def test_enough_memory_is_exact(
 def test_enough_lateness_is_exact_in_any_order(
     feeds: list[list[Row]], windows: Windows, shed_when: str
 ) -> None:
-    """Nothing expires before its last partner comes: late rows miss nothing, and no pair twice."""
+    """If no row expires before its last partner comes, each pair comes exactly once."""
     batches = renumbered(feeds)
     join = NaiveJoin(windows=windows, shed_when=shed_when, lateness=10, ranker=Fixed(FIFO))
     assert Counter(run(join, *batches)) == exact([r for b in batches for r in b], windows)

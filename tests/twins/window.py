@@ -214,11 +214,11 @@ class NaiveJoin:
         return pairs
 
     def _dead(self, row: Row) -> bool:
-        """Return True if no row of the other stream can join it, if that stream is in order."""
+        """Return True if no later row of an ordered other stream can join this one."""
         return self._past(row.side, row.time, self.stream_clock[1 - row.side])
 
     def _overdue(self, row: Row) -> bool:
-        """Return True if it would be dead if both streams had come as far as the clock."""
+        """Return True if the row would be dead if both streams had reached the clock."""
         assert self.clock is not None
         return self._past(row.side, row.time, self.clock)
 
@@ -332,7 +332,7 @@ class NaiveJoin:
             self.shed.append(Shed(victim.row.uid, now, why))
 
     def _end(self, row: Row) -> Time:
-        """Return the time at which a row leaves its window."""
+        """Return the time at which a row's window ends."""
         end: Time = row.time + in_force(self.windows[row.side], row.time)
         return end
 
@@ -387,7 +387,7 @@ class NaiveQueue:
         return pairs + self._hand_over() + self.join.finish()
 
     def _advance(self, time: Time) -> Pairs:
-        """If time advances, close the open tick, and take the rows that there is time for."""
+        """If time advances, close the open tick, and take the rows for which there is time."""
         if self.clock is not None and time <= self.clock:
             return []
         pairs = self._close()

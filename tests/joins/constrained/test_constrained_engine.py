@@ -584,7 +584,7 @@ def test_example_f_1() -> None:
     example = figure_2a(OAC("S3.B", k=2))
     assert example.component("S3", "no") == 0
     example.arrive("S1", (6, 7))
-    assert example.component("S1", "unknown") == 1  # 7 may still come again, for all OAC says
+    assert example.component("S1", "unknown") == 1  # OAC does not exclude that 7 comes again.
     example.arrive("S1", (6, 4))
     assert example.component("S1", "unknown") == 1
 

@@ -1,4 +1,4 @@
-"""Repair completes any join to the exact one, and gives nothing twice."""
+"""Delivered and repaired results together are the exact join, and none comes twice."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .test_constrained_engine import Case, run
 
 
 def _waits(distances: list[int]) -> Case:
-    """Parents whose child comes a given number of child arrivals later."""
+    """Return parents whose child comes a given number of child arrivals later."""
     arrivals: list[Tup] = []
     due: dict[int, list[int]] = {}
     time = filler = 0
@@ -104,13 +104,13 @@ def test_every_kind_of_k_is_found(
     found += sum(batch.num_rows for batch in engine.finish())
     assert found == exact.results > 1_000
     assert ks
-    per_tuple = 11 / 5 if constraints[0].within else 1  # `t` counts the tuples of all streams
+    per_tuple = 11 / 5 if constraints[0].within else 1  # `t` counts the rows of all streams
     assert 0.25 * 20 <= max(ks) <= 20 * per_tuple * 1.5
     assert engine.take_counters()["missed"] == 0
 
 
 def _followed(case: Case, monitor: Monitor) -> list[int | None]:
-    """The k in use after each row, if rows are fed one by one."""
+    """Return the k in use after each row, if rows are fed one by one."""
     job = ConstrainedJob(case.spec([RIDS("A -> B")], monitor=monitor))
     engine = job.engine_at(0, 1)
     seen: list[int | None] = []
@@ -190,7 +190,7 @@ def test_without_enough_distances_no_k_is_adopted() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_motivating_query_finds_its_ks(seed: int) -> None:
-    """Section 1.1: three links, one-one joins, packets that take up to a second."""
+    """The query of section 1.1: three links, one-one joins, packets that take up to a second."""
     streams = links(900, rate=5, delay=1.0, seed=seed)
     settings: dict[str, Any] = {
         "joins": ["C.pid <-> B.pid", "B.pid <-> O.pid"],
@@ -321,7 +321,7 @@ def test_a_result_that_several_constraints_cost_is_estimated_once() -> None:
 
 
 def test_a_constraint_that_makes_the_state_larger_is_not_used() -> None:
-    """Example 8.2 at length: CA clears No at once, and without No its parents wait for k."""
+    """Example 8.2 on a long stream: CA clears No at once, and without No its parents wait for k."""
     arrivals: list[Tup] = []
     for key in range(6_000):
         arrivals.append(Tup("B", 3 * key, 3 * key, (("x", key),), passes=key % 10 == 0))
@@ -350,7 +350,7 @@ def test_a_constraint_that_makes_the_state_smaller_is_used() -> None:
 
 
 def _strangers(count: int) -> Case:
-    """Parents of values that come once and have no child: CA only has to remember them."""
+    """Return parents of values that come once and have no child, so that CA saves nothing."""
     arrivals = []
     for i in range(count):
         arrivals.append(Tup("A", 2 * i, 2 * i, (("x", i),)))
@@ -405,7 +405,7 @@ def test_what_is_measured_survives_a_restart() -> None:
 
 
 def _moved(case: Case, spec: ConstrainedJoin) -> ConstrainedEngine:
-    """Feed two engines, one of which is moved after every batch; both end in the same state."""
+    """Feed two engines, one of which is moved after every batch, and compare their states."""
     job = ConstrainedJob(spec)
     stays, moves = job.engine_at(0, 1), job.engine_at(0, 1)
     for at in range(0, len(case.arrivals), 100):

@@ -44,7 +44,7 @@ class Case:
     feeds: list[list[Cell]]
     clocks: list[tuple[Any, Any]] = field(default_factory=list)
     restarts: set[int] = field(default_factory=set)
-    #: How much may be held from each feed on, as a pool orders it; None leaves it as it is.
+    #: The memory that a pool sets before each feed; None leaves it unchanged.
     orders: list[int | None] = field(default_factory=list)
 
 

@@ -101,7 +101,7 @@ def test_a_row_without_partners_takes_no_memory() -> None:
     held = 0.0
     for own, other in ((left, right), (right, left)):
         for arrivals, partners in zip(own, other, strict=True):
-            # All have fewer partners than one, so that one coin is flipped, or none.
+            # Rows have fewer than one partner on average, so that at most one coin is flipped.
             chosen = rng.random(100_000) < (p if partners > 0 else 0.0)
             first = rng.exponential(1 / partners, 100_000) if partners > 0 else np.zeros(100_000)
             held += arrivals * float((chosen * np.minimum(first, 1.0)).mean())
@@ -168,7 +168,7 @@ def test_planned_memory_is_used_on_random_streams(method: str, reach: float) -> 
         model=given,
     )
     engine = SampledEngine(spec)
-    engine._sampler.plan[0].reserve = 0.0  # no brake: what the model says, and nothing else
+    engine._sampler.plan[0].reserve = 0.0  # no correction: the model alone decides
     engine._sampler.scalars[0].replan_at = 2**62
     found = held_over_time(engine, SampledJob(spec), tables, 400)
     assert found == pytest.approx(sampling.target(180, 3.0), rel=0.05)
@@ -296,7 +296,7 @@ def moody(n: int, keys: int, each: int) -> tuple[pa.Table, pa.Table]:
 def test_auto_chooses_the_method_with_the_smallest_error(
     tables: tuple[pa.Table, pa.Table], settings: dict[str, Any], expected: str
 ) -> None:
-    """4.3.2: by inter-cluster variance, the accuracy of the model, and the sizes of clusters."""
+    """Section 4.3.2: it depends on the variance between clusters, on the model, and on sizes."""
     start, value = len(tables[0]) // 2, settings["value"]
     exact = tg.join(*tables, on="key", time="time", within=(200, 1)).table
 

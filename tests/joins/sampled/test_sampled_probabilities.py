@@ -39,7 +39,7 @@ def test_rows_are_sampled_as_often_as_their_probability_says(method: str, model:
         for pair, p in zip(pairs_of(table), table.column(PROBABILITY).to_pylist(), strict=True):
             found[pair if method == "uniform" else head_of(pair)] = p
         for unit, p in found.items():
-            assert shares.setdefault(unit, p) == p  # what others drew makes no difference
+            assert shares.setdefault(unit, p) == p  # independent of other draws
         units.update(found.keys())
     every = exact_pairs(tables, 10)
     assert set(shares) == (set(every) if method == "uniform" else {head_of(p) for p in every})

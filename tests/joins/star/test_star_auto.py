@@ -16,7 +16,7 @@ from tidegate.joins.star.spec import star_join
 
 
 def passing(seed: int, streams: int, size: int, memory: int, **settings: Any) -> Case:
-    """Keys that come for a while and are gone, in several feeds, with restarts between them."""
+    """Return several feeds of keys that come for a limited time, with restarts between feeds."""
     rng = np.random.default_rng(seed)
     names = KEYS[:streams]
     spec = star_join(

@@ -1,4 +1,4 @@
-"""Truncated joins as counts: against exhaustive search, the paper's programme, its guarantees."""
+"""Compare plans of truncated joins with exhaustive search and with the paper's guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue before the join against its slow twin, and what it promises."""
+"""Compare the queue before a slow join with its slow twin, and test which rows it keeps."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def slow_twin(case: Case, engine: QueueEngine, keys: int) -> naive.NaiveQueue:
 
 
 def waiting_of(engine: QueueEngine) -> list[int]:
-    """The uids in the queue, in order."""
+    """Return the uids of waiting rows, in order."""
     items = [engine._queue[at : at + 1] for at in range(len(engine._queue))]
     rows = [engine._rows_of(int(item["side"][0]), item) for item in items]
     return [row.column("c2")[0].as_py() for row in rows]
 
 
 def run_case(case: Case, keys: int) -> None:
-    """Run both and compare after every feed."""
+    """Run queue and twin, and compare them after every feed."""
     engine = QueueEngine(case.spec, keep_shed=True, keys=keys)
     slow = slow_twin(case, engine, keys)
     log: list[bytes] = []
@@ -101,7 +101,7 @@ def run_case(case: Case, keys: int) -> None:
 
 
 def passed_on(engine: QueueEngine, log: list[bytes], keys: int) -> QueueEngine:
-    """A new engine with the state of the old one, by way of its log."""
+    """Return a new engine with the state of the old one, restored from its log."""
     if not log or len(log) > 3:
         log[:] = engine.snapshot()
     else:
@@ -119,7 +119,7 @@ def test_queue_equals_twin(case: Case, cpu: SlowCPU, keys: int) -> None:
 def answer(
     case: Case, engine: QueueEngine | WindowEngine, *, cut: bool
 ) -> tuple[Counter[tuple[int, int]], Counter[naive.Shed]]:
-    """All pairs and all that was shed."""
+    """Return all pairs and all shed rows."""
     feeds = case.feeds if cut else [[cell for feed in case.feeds for cell in feed]]
     found: Counter[tuple[int, int]] = Counter()
     shed: Counter[naive.Shed] = Counter()
@@ -157,7 +157,7 @@ def test_a_stream_may_lag_behind(case: Case, mode: Any) -> None:
 
 
 def test_an_example_by_hand() -> None:
-    """One tuple each two units, and one place: the third of a tick of three is dropped."""
+    """The join takes one row in two units, and the queue holds one: the third is dropped."""
     left = pa.table({"k": [1, 2, 3], "t": [0, 0, 0]})
     right = pa.table({"k": [1, 2, 3], "t": [9, 9, 15]})
     frequencies = {"k": [1, 2, 3], "left": [1, 1, 1], "right": [3, 1, 2]}
@@ -172,7 +172,7 @@ def test_an_example_by_hand() -> None:
         cpu=tg.SlowCPU(rate=0.5, queue=1),
         keep_shed=True,
     )
-    # At 0 one is taken, whichever its hash puts first; of the other two the better one waits.
+    # At 0 the first row by hash is taken. Of the other two, the one with the higher count waits.
     [dropped] = found.shed.to_pylist()
     assert (dropped["side"], dropped["shed_at"], dropped["why"]) == ("left", 0, "queue full")
     assert found.results == 2
@@ -182,14 +182,14 @@ def test_an_example_by_hand() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_promises_more_is_kept(mode: Any) -> None:
-    """Half the load is dropped, and far less than half of the results is lost."""
+    """Half of the rows are dropped, but far fewer than half of the results are lost."""
     left, right = zipf(600, domain=50, skew=1.0, seed=1)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 100}
     exact = tg.join(left, right, **settings).results
     cpu = tg.SlowCPU(rate=1.0, queue=20, mode=mode)
     found = tg.join(left, right, **settings, cpu=cpu)
     assert found.counters["queue_shed"] == pytest.approx(600, abs=25)
-    # A quarter of all pairs has both its tuples, if it were by chance.
+    # If rows were dropped at random, a quarter of all pairs would remain.
     assert found.results > 0.5 * exact
 
 
@@ -202,7 +202,7 @@ GIVEN = {"key": range(50), "left": [*range(50)], "right": [*range(50)]}
 def test_a_queue_knows_frequencies_however_much_is_kept(
     frequencies: Any, policy: type[tg.Prob | tg.Life], mode: Any
 ) -> None:
-    """Memory for everything is as good as a memory that nothing fills."""
+    """A budget that is never reached gives the same results as no budget."""
     left, right = zipf(600, domain=50, skew=1.0, seed=5)
     settings: dict[str, Any] = {
         "on": "key",
@@ -220,7 +220,7 @@ def test_a_queue_knows_frequencies_however_much_is_kept(
 
 
 def test_an_integrated_queue_knows_who_is_there() -> None:
-    """Right tuples of keys 0 to 9 come at once, and the one place in memory has one of them."""
+    """Right rows of keys 0 to 9 come at once, and the memory holds one of them."""
     keys = list(range(10))
     for there in keys:
         left = pa.table({"k": [there], "t": [0]})
@@ -245,7 +245,7 @@ def test_time_is_counted_in_seconds_where_it_is_time() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_counts_never_outgrow_a_float(mode: Any) -> None:
-    """They are made small again: once as the twin's, which are not, and over and over."""
+    """Counts are rescaled: once, with the order of the twin's counts, and then many times."""
     spec = window_join(
         INTEGERS, INTEGERS, on="k", time="t", within=1, memory=3, cpu=SlowCPU(1, 3, mode)
     )

@@ -51,7 +51,7 @@ def ids(policy: Policy) -> str:
 @pytest.mark.parametrize("policy", MOVING, ids=ids)
 @pytest.mark.parametrize(("split", "importance"), [("shared", None), ("fixed", "w")])
 def test_slices_equal_their_twin(policy: Policy, split: str, importance: str | None) -> None:
-    """Several slices, which close, are merged and become empty; several feeds and restarts."""
+    """Slices close, are merged and become empty, in several feeds with restarts."""
     rng = np.random.default_rng(8)
     spec = window_join(
         INTEGERS,

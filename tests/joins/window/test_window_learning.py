@@ -1,4 +1,4 @@
-"""The window join learns from ghosts what rows are worth, as its twin does."""
+"""Compare what the window join learns from ghosts with its twin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .cases import INTEGERS, REALS, Case, pairs_of, prepared, run_case
 @pytest.mark.parametrize("within", [(60, 60), (90, 30), (70, None), (None, None)])
 @pytest.mark.parametrize("schema", [INTEGERS, REALS])
 def test_auto_learns_as_its_twin_does(schema: pa.Schema, within: tuple[Any, Any]) -> None:
-    """Long enough for several fits; keys change their worth; several feeds and restarts."""
+    """The stream has several fits, feeds and restarts, and the frequencies of keys change."""
     rng = np.random.default_rng(5)
     spec = window_join(schema, schema, on="k", time="t", within=within, memory=20, policy="auto")
     cells = []
@@ -67,7 +67,7 @@ def test_what_is_learned_is_part_of_a_memory_in_bytes(name: str, learns: str) ->
 
 
 def test_auto_forgets_as_its_twin_does() -> None:
-    """All keys change places, after enough refits to know what is usual."""
+    """All keys change their frequencies, after several refits."""
     rng = np.random.default_rng(7)
     spec = window_join(INTEGERS, INTEGERS, on="k", time="t", within=60, memory=40, policy="auto")
     cells = []
@@ -84,7 +84,7 @@ def test_auto_forgets_as_its_twin_does() -> None:
 
 
 def test_an_age_curve_is_learned() -> None:
-    """Partners come at two ages only; the join learns what rows in between are worth."""
+    """Partners come at two ages only; the join learns the ranks of rows between these ages."""
     units, window = 3000, 100
     left = [(0, key, 10 * key, key) for key in range(units)]
     right = [
