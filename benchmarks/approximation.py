@@ -225,7 +225,7 @@ def run(scale: Scale, step: Step) -> Section:
             "which get one reply at an age of a bell, increasing, decreasing or two-humped "
             "distribution. A band join of sensor readings. Memory for a share of the live rows, "
             "shared or split in halves. Exact: the ranks of all rows are computed for each choice, "
-            f"which is what a join does up to {EXACT_LIMIT} rows. Queue: what it does above."
+            f"as a join does up to {EXACT_LIMIT} rows. Queue: as a join does with more rows."
         ),
         figures=(figure,),
         tables=(

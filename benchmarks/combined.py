@@ -208,9 +208,9 @@ def run(scale: Scale, step: Step) -> Section:
                     for name, each in together.items()
                 ),
                 f"Join graph 3(a), CA(0) on S1.A and OAC({scale.oac:,}) on S3.B, a quarter of S1 "
-                f"without a child in S3, windows of {scale.window:,} rows, {rows:,} rows. Held "
-                "are rows, on average over the second half. The paper: both together give the "
-                "best reduction.",
+                f"without a child in S3, windows of {scale.window:,} rows, {rows:,} rows. "
+                "The column held counts rows, on average over the second half. In the paper, both "
+                "together give the best reduction.",
             ),
             Table(
                 "Figure 11: CA and RIDS",

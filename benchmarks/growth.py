@@ -231,9 +231,9 @@ def run(scale: Scale, step: Step) -> Section:
         workload=(
             f"One core, uniform keys, {2 * scale.ticks:,} rows a batch, {scale.rounds} batches "
             "once memory and window are full, all sizes in turns. With memory M the window is 4 M "
-            "rows, there are 5 M keys, and up to M that hold nothing are counted, so that every "
-            "row competes for its place in the same way and finds as many partners everywhere. "
-            "What `auto` learns from costs a row most where windows are small: all leave a ghost."
+            "rows and there are 5 M keys, of which up to M without held rows are counted. So every "
+            "row has the same chance to stay and the same number of partners, whatever the size. "
+            "`auto` costs most where windows are small, because every row leaves a ghost."
         ),
         figures=tuple(figures),
         tables=(

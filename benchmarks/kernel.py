@@ -107,7 +107,7 @@ def run(scale: Scale, step: Step) -> Section:
         workload=(
             f"One core, {2 * scale.ticks:,} rows a batch, {scale.repeats} batches after the "
             f"first, a window of {window:,} rows. The whole feed also sorts a batch, finds its "
-            "keys, assembles the results and trims what is held."
+            "keys, assembles the results and trims the payload of held rows."
         ),
         figures=tuple(figures),
         tables=(Table("Rows a second", (*columns, "results a row"), tuple(rows)),),

@@ -296,22 +296,23 @@ def run(scale: Scale, step: Step) -> Section:
                     *("us a row", "of SWJ", "paper", "missing"),
                 ),
                 tuple(way.cells() for way in found),
-                "Held are rows, on average over the last quarter. k is the largest that was "
-                f"found by watching (c = {monitor.c}, p = {monitor.p}, W = {monitor.window:,}), in "
-                "use for the share of the stream beside it; missing are results that this cost. "
-                "A rise of k beyond c times k stops the use of RIDS until W rows of the child "
-                "stream have come, and as much is held then as with many-one joins alone. A child "
-                "comes with its parent, and the distance in rows is how many others do in the same "
-                "second, 3 to 7. W rows take six minutes of the two hours. With k given, RIDS is "
-                "in use all the time. In seconds that distance is 0, which never rises. "
-                f"{stood:,} of {streams['Credits'].num_rows:,} credits of NegTollStr are of cars "
-                "that had an accident themselves; some of them have stood for minutes in the "
-                "segment whose toll they get back, and set its k: the last rows are without them, "
-                "and are in no figure. "
-                "Subqueries are run beforehand and given as streams. The paper has "
-                "another dataset, of 2003, and prints AccSeg and CurCarSeg alone: CarExitStr (cars "
-                "that are gone after the exit lane) and NegTollStr (the last toll of those that "
-                "leave before an accident) are as their names and constraints suggest.",
+                "The column held counts rows, on average over the last quarter. k is the largest "
+                f"one that monitoring found (c = {monitor.c}, p = {monitor.p}, "
+                f"W = {monitor.window:,}); beside it is the share of the stream in which the "
+                "constraint was in use. The column missing counts the results lost by monitoring. "
+                "If k rises beyond c times k, RIDS is not used until W rows of the child stream "
+                "have come, which take six minutes of the two hours. Until then the state is that "
+                "of many-one joins alone. If k is given, RIDS is in use all the time. A child "
+                "comes with its parent, and 3 to 7 other children come in the same second: this is "
+                "the distance in rows. The distance in seconds is 0 and never rises. "
+                f"{stood:,} of {streams['Credits'].num_rows:,} credits of NegTollStr belong to "
+                "cars that had an accident themselves. Some of these cars stood for minutes in the "
+                "segment whose toll they get back, and so determine k. The last rows leave them "
+                "out, and no figure uses these rows. Subqueries are computed before the run, and "
+                "their results are streams. The paper uses another dataset, of 2003, and prints "
+                "AccSeg and CurCarSeg only. CarExitStr (cars that are gone after the exit lane) "
+                "and NegTollStr (the last toll of cars that exit before an accident) follow their "
+                "names and constraints.",
             ),
         ),
     )

@@ -138,16 +138,16 @@ def run(scale: Scale, step: Step) -> Section:
                 "Share of the optimum",
                 ("setting", "memory", *RATIOS),
                 tuple(rows),
-                "Expected were: PROB 96 to 97 % of OPT, at a tenth of the memory about the same, "
-                "RAND about 53 %, LIFE about 91 %; with domain 200 OPT 99.7 % of exact. What PROB "
-                "and LIFE reach depends on which keys the two streams' permutations make frequent "
-                f"together. So the last line takes, of the seeds {scale.chosen_from} to "
-                f"{2 * scale.chosen_from - 1}, the {scale.seeds} on whose streams two rows have "
-                "the same key most often; the rule was found on the seeds before these. It is weak "
-                "evidence that the expected figures come from such streams: the ratio of PROB "
-                "rises with how often keys meet, so that it must pass the expected one somewhere. "
-                "Over plain seeds no setting gives all of them. With w places for each side "
-                "nothing is shed.",
+                "Expected: PROB 96 to 97 % of OPT, at a tenth of the memory about the same, RAND "
+                "about 53 %, LIFE about 91 %; with domain 200, OPT 99.7 % of exact. The results of "
+                "PROB and LIFE depend on the keys that are frequent in both streams, which the "
+                "streams' permutations decide. So the last line uses the "
+                f"{scale.seeds} of the seeds {scale.chosen_from} to {2 * scale.chosen_from - 1} "
+                "on whose streams two rows have the same key most often; the rule was found on "
+                "the seeds before these. This is weak evidence that the expected figures come from "
+                "such streams, because the ratio of PROB rises with that probability and has to "
+                "pass the expected one at some point. On unselected seeds, no setting gives all "
+                "expected figures. If each side has memory for w rows, nothing is shed.",
             ),
         ),
     )

@@ -297,8 +297,8 @@ def run(scale: Scale, step: Step) -> Section:
                 "Figure 9, the right's value",
                 ("spread", *columns),
                 figure_9["right"],
-                "The paper: cluster samples are much better than UNIFORM, as values of a cluster "
-                "are unrelated.",
+                "In the paper, cluster samples are much better than UNIFORM, because the values of "
+                "a cluster are unrelated.",
             ),
             sampling_coverage.table(scale.skews, scale.runs, step),
             sampling_coverage.by_length(scale.lengths, scale.runs, step),
@@ -307,25 +307,24 @@ def run(scale: Scale, step: Step) -> Section:
 
 
 _NOTE_8 = (
-    "The paper: PPS-CLUSTER is ahead of EQ-CLUSTER; UNIFORM is ahead of both at 10 % and behind "
-    "PPS-CLUSTER at more; its error does not go to 0 at 100 %, as data do not follow the model "
-    "to the letter. Ours agrees but for 10 %, where UNIFORM and PPS-CLUSTER are about equal: the "
-    "last column says in how many streams UNIFORM is ahead. With a margin of 0, as "
-    "here, a memory overflows now and then and the sample is thinned, so that clusters are not "
-    "exact at 100 % either. "
-    "`auto` does not take the paper's UNIFORM (reach 0), which never samples what a row finds "
-    "beyond the mean: counts and sums by it are too low."
+    "In the paper, PPS-CLUSTER is better than EQ-CLUSTER. UNIFORM is better than both at 10 % of "
+    "the memory, and worse than PPS-CLUSTER above; its error is not 0 at 100 %, because data do "
+    "not follow the model exactly. Our figures agree except at 10 %, where UNIFORM and "
+    "PPS-CLUSTER are about equal; the last column counts the streams in which UNIFORM is better. "
+    "The margin is 0 here, so that a memory overflows at times and the sample is thinned. So "
+    "clusters are not exact at 100 % either. `auto` does not use the paper's UNIFORM (reach 0): it "
+    "never samples the partners of a row beyond the mean, so that counts and sums are too small."
 )
 _NOTE_9 = (
-    "Memory 10 %. The paper: as values spread, cluster samples lose ground to UNIFORM, since all "
-    "values of a cluster are the same. An average is a ratio of two sums, and the error of such a "
-    "one is proportional to the spread whatever is drawn: all errors grow alike, the distance "
-    "between them grows with them, and who is ahead is not a matter of the spread. At a spread of "
-    "2 some averages are near 0, and errors relative to those are large for all."
+    "Memory 10 %. In the paper, cluster samples become worse than UNIFORM as values spread, since "
+    "all values of a cluster are equal. An average is a ratio of two sums, and its error is "
+    "proportional to the spread for every method. So all errors grow in the same way, and the "
+    "order of the methods does not depend on the spread. At a spread of 2 some averages are near "
+    "0, so that relative errors are large for all methods."
 )
 _NOTE_ORDERS = (
-    "Who is ahead depends on the order of the keys, which is drawn for each seed, and of which "
-    "the paper says no more than that it is uncorrelated. In most orders the left's commonest "
-    "key has few partners, and the two are about equal; where it has more, PPS-CLUSTER is ahead, "
-    "but such orders are too few here to tell."
+    "Which method is better depends on the order of the keys. It is drawn for each seed, and the "
+    "paper only says that it is uncorrelated. In most orders the left's most frequent key has few "
+    "partners, and both methods are about equal. Where it has more, PPS-CLUSTER is better, but "
+    "there are too few such orders to be sure."
 )

@@ -268,11 +268,11 @@ def run(scale: Scale, step: Step) -> Section:
                     "long-run over whole",
                 ),
                 rows,
-                "Long-run frequencies are counted on streams that go on ten times as long: what "
-                "the whole stream's give beyond them is knowledge of the future, not of "
-                "frequencies. Never forgetting is the most that can be learned of keys that do not "
-                "change: among keys that could each be any, one that came more often is the better "
-                "bet, and nothing else tells them apart. What is missing then are arrivals.",
+                "Long-run frequencies are counted on streams that are ten times as long. "
+                "Whole-stream frequencies give more only because they know the future. Counts that "
+                "never decay are the most that can be learned of keys that do not change: a key "
+                "that came more often is more likely to be frequent, and nothing else "
+                "distinguishes keys. Only more arrivals would improve them.",
             ),
             Table(
                 "Ways to learn frequencies: results over those with whole-stream ones, after 2w",

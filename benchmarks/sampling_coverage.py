@@ -130,13 +130,13 @@ def table(skews: Sequence[float], seeds: int, step: Step) -> Table:
         tuple(rows),
         f"{TICKS:,} ticks of one row on either side, 50 keys, a memory of 30 % of both windows, "
         f"models learned; {seeds} seeds, so that a share of 95 % is measured to within "
-        f"{2 * math.sqrt(0.95 * 0.05 / seeds):.1%}. Where one or two clusters make up much of the "
-        "result, EQ-CLUSTER mostly misses them, and its sample cannot know: no interval is right "
-        "then (the next table has longer streams). The model does know: a sample is warned of "
-        "where its error is less than half of what the counter `variance` foresees; that was made "
-        "on these streams, and has not been tried on others. UNIFORM finds no more partners of a "
-        "row than its model foresees: its counts are too small by what lies beyond, as `beyond / "
-        "monitored` tells, and its intervals miss the truth where that is much.",
+        f"{2 * math.sqrt(0.95 * 0.05 / seeds):.1%}. Where one or two clusters are a large part of "
+        "the result, EQ-CLUSTER mostly misses them and cannot know it, so that no interval is "
+        "right (the next table has longer streams). The model does know: a sample gives a warning "
+        "if its error is less than half of the error that the counter `variance` expects. This "
+        "rule was made on these streams, and has not been tried on others. UNIFORM finds no more "
+        "partners of a row than its model expects. So its counts are too small by the share "
+        "`beyond / monitored`, and its intervals miss the truth where this share is large.",
     )
 
 
@@ -158,5 +158,5 @@ def by_length(lengths: Sequence[int], seeds: int, step: Step) -> Table:
         ("ticks", *_HARD),
         tuple(rows),
         "As above. In 1,500 ticks the rarest keys, whose clusters are the largest, come once or "
-        "not at all; with some of them in every sample intervals are right, or a little long.",
+        "not at all. With some of them in every sample, intervals are right or a little too long.",
     )

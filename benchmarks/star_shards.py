@@ -66,7 +66,7 @@ def table(kinds: dict[str, list[tuple[dict[str, pa.Table], pa.Table]]], on: Any)
         f"Shards: results over those of one shard with the same memory, m = {WITHIN}, Auto",
         ("relation", "memory", *(f"{n} shards" for n in SHARDS[1:])),
         tuple(rows),
-        f"Both windows have {2 * WITHIN} rows, of which one shard holds all with as much memory. "
-        "Copies need memory too, so where facts hang together several shards need more for the "
-        "exact result.",
+        f"Both windows have {2 * WITHIN} rows, and one shard with as much memory holds them all. "
+        "Copies need memory too, so where facts are connected, several shards need more memory "
+        "for the exact result.",
     )

@@ -79,7 +79,7 @@ def table_alone(rows: int, facts: tuple[int, ...], memories: tuple[int, ...]) ->
         f"The engine alone, {2 * rows:,} rows, results assembled, policy Auto, in processor time",
         ("facts", "memory", "rows a second", "results a second", "indexing"),
         tuple(cells),
-        "250 facts and much memory mean many results a row, which are what takes the time.",
+        "With 250 facts and much memory, a row has many results, which take most of the time.",
     )
 
 
@@ -150,5 +150,5 @@ def on_spark(rows: int, batches: int, facts: tuple[int, ...]) -> Table:
         ),
         tuple(cells[1:]),
         "The call reads, checks and sends the relation; each worker indexes it in the first batch. "
-        "Later batches do not depend on how large it is.",
+        "The cost of later batches does not depend on its size.",
     )

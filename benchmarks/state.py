@@ -139,7 +139,7 @@ def _spark_rows(found: dict[str, queries.Ran]) -> tuple[tuple[str, ...], ...]:
                     str(at + 1),
                     f"{counters['held']:,}",
                     f"{ran.rows[at]:,}",
-                    f"{counters['admitted'] + counters['evicted']:,}",
+                    f"{counters['admitted'] + counters['shed']:,}",
                     f"{counters['state_bytes']:,}",
                     f"{ran.changelogs[at]:,}",
                     f"{ran.seconds[at]:.2f}",
@@ -180,7 +180,7 @@ def run(scale: Scale, step: Step) -> Section:
             f"Budgets of {scale.memory:,} and {10 * scale.memory:,} rows, PROB, a window of "
             f"{2 * scale.fill:,} rows, {50 * scale.memory:,} keys. A first batch fills the "
             f"memory; then {2 * scale.ticks:,} rows a batch. Exact: {2 * scale.exact_ticks:,} "
-            "rows a batch and no window, so that what is held grows by all of them."
+            "rows a batch and no window, so that the held rows grow by all of them."
         ),
         figures=tuple(figures),
         tables=(
@@ -194,13 +194,13 @@ def run(scale: Scale, step: Step) -> Section:
                     "median",
                     "ratio",
                     "largest",
-                    "admitted or evicted",
+                    "admitted or shed",
                     "bytes for each of these",
                 ),
                 _long_rows(long),
                 "The engine alone, written out by the operator's rule. A row that is admitted "
-                "and evicted within one batch is not written. A log says what came and went: where "
-                "the larger memory takes in more of the same input, it writes more.",
+                "and shed within one batch is not written. The log has rows that came and went. "
+                "Where the larger memory admits more of the same input, it writes more.",
             ),
             Table(
                 "On Spark",
@@ -209,14 +209,14 @@ def run(scale: Scale, step: Step) -> Section:
                     "batch",
                     "held",
                     "rows",
-                    "admitted or evicted",
+                    "admitted or shed",
                     "state_bytes",
                     "changelog files, bytes",
                     "seconds",
                 ),
                 _spark_rows(spark),
-                "`state_bytes` is what tidegate gave the state store; the changelog is what the "
-                "store wrote, compressed.",
+                "`state_bytes` counts what tidegate gave the state store, and the changelog what "
+                "the store wrote, compressed.",
             ),
         ),
     )

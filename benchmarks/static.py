@@ -148,9 +148,9 @@ def run(scale: Scale, step: Step) -> Section:
                 (*columns, "seeds not proved"),
                 tuple((*_row(f"{skew:g}", one), str(one.unproved)) for skew, one in each.items()),
                 note=(
-                    "Where a seed is not proved, the share is of the best that was found. Theorem "
-                    "1 of the paper has NDG keep half at least, which is not so: see "
-                    "`tests/optimal/test_static.py`."
+                    "Where a seed is not proved, the share is relative to the best plan found. "
+                    "Theorem 1 of the paper, by which NDG keeps at least half, does not hold: see "
+                    "`tests/joins/truncated/test_plan.py`."
                 ),
             ),
         ),
