@@ -61,7 +61,7 @@ def test_the_answer_does_not_depend_on_the_batches(batch_rows: int) -> None:
         (2, {"memory": [(0, 3_000), (8_000, 6_000)]}),
     ],
 )
-def test_a_memory_that_comes_to_hold_more_tuples(
+def test_a_memory_that_comes_to_hold_more_rows(
     policy: str, every: int, bound: dict[str, Any]
 ) -> None:
     """After rows were shed, rows become shorter, one side fills later, or the memory grows."""
@@ -112,7 +112,7 @@ def test_bytes_are_counted_and_never_passed() -> None:
     assert less.results < found.results
 
 
-def test_a_tuple_larger_than_the_memory_is_refused_alone() -> None:
+def test_a_row_larger_than_the_memory_is_refused_alone() -> None:
     left = pa.table({"k": [1, 1], "t": [0, 1], "s": ["x" * 100_000, "x"]})
     right = pa.table({"k": [1], "t": [2]})
     found = tg.join(left, right, on="k", time="t", within=10, memory="2 kB", keep_shed=True)

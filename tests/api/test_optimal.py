@@ -206,7 +206,7 @@ def test_empty_inputs() -> None:
         assert found.keep_until.num_rows == found.shed.num_rows == 0
 
 
-def test_memory_that_falls_makes_tuples_leave() -> None:
+def test_memory_that_falls_sheds_rows() -> None:
     left = pa.table({"k": [1, 2, 3], "t": [0, 0, 0]})
     right = pa.table({"k": [1, 2, 3, 1, 2, 3], "t": [2, 2, 2, 4, 4, 4]})
 

@@ -178,7 +178,7 @@ def test_a_fact_that_ends_as_it_begins_plays_no_part(at: int) -> None:
     assert optimum.results == 1
 
 
-def test_a_change_after_the_tuples_it_is_for() -> None:
+def test_a_change_after_the_rows_it_is_for() -> None:
     """Rows are put in order of time here, so an engine is fed by hand."""
     from tidegate.joins.star.job import StarJob
     from tidegate.joins.star.spec import star_join
@@ -247,7 +247,7 @@ def test_a_fact_may_be_named_otherwise_than_by_its_keys() -> None:
 
 
 @pytest.mark.parametrize("changing", [False, True])
-def test_a_fact_without_a_key_holds_no_tuples(changing: bool) -> None:
+def test_a_fact_without_a_key_holds_no_rows(changing: bool) -> None:
     """It never joins, but its changes are checked as those of other facts are."""
     history = pa.table(
         {

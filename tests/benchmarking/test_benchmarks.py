@@ -49,7 +49,7 @@ def test_kernel_memory_of_the_window_finds_what_exact_does() -> None:
     assert all(each.loop.median > each.whole.median for each in found.values())
 
 
-def test_growth_keeps_results_a_tuple_and_sizes_apart() -> None:
+def test_growth_keeps_results_a_row_and_sizes_apart() -> None:
     scale = growth.Scale(
         memories=(20, 100), windows=(20, 100), batches=(40, 400), ticks=4_000, rounds=2
     )

@@ -24,7 +24,7 @@ def test_the_curve_is_unknown_until_all_shards_have_reported() -> None:
     reports.add(1, report([0.0, 0.0, 0.0], 0.0, span=0.0), 0.5)
     assert reports.curves is None
     assert (reports.curve, reports.predicted((1, 1)), reports.measured) == (None, None, None)
-    assert (reports.held, reports.tuple_bytes) == (10, 100.0)
+    assert (reports.held, reports.row_bytes) == (10, 100.0)
 
 
 def test_quality_is_not_measured_before_the_first_memory() -> None:

@@ -53,7 +53,7 @@ class Ranker:
     def paired(self, key: int) -> None:
         """Called for each result, with its key."""
 
-    def evicted(self, row: Row, clock: Time) -> None:
+    def shed(self, row: Row, clock: Time) -> None:
         """Called when a held row is shed or a newcomer is rejected."""
 
     def admitted(self, row: Row, seq: int, floor: float) -> None:
@@ -294,7 +294,7 @@ class Scored(ByKey):
             floor = self.join.floors[self.join.pool_of(row)]
             self.gain[row.uid] = floor + row.importance * self.rate(row)
 
-    def evicted(self, row: Row, clock: Time) -> None:
+    def shed(self, row: Row, clock: Time) -> None:
         """Update the mean time that shed rows were held."""
         self.stay += (float(clock - row.time) - self.stay) / 256.0
 

@@ -131,7 +131,7 @@ class NaiveSample:
         self.held: list[Held] = []
         self.seq = 0
         self.rejected: list[int] = []
-        self.evicted: list[int] = []
+        self.shed: list[int] = []
         # Counts: arrivals with the half-life in which they came, and the time they cover.
         self.counted: list[tuple[Row, int]] = []
         self.arrived: list[list[float]] = [[0.0, 0.0], [0.0, 0.0]]  # number and size, by side
@@ -336,7 +336,7 @@ class NaiveSample:
         kept = []
         for held in self.held:
             if self._stays_above(held) >= fits:
-                self.evicted.append(held.row.uid)
+                self.shed.append(held.row.uid)
                 continue
             random_word = self._fate(held)
             held.share *= fits

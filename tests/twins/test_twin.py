@@ -77,7 +77,7 @@ def test_only_equal_keys_of_two_sides_join() -> None:
         (left(0, 10), (math.inf, 1), 0, 10**9),
     ],
 )
-def test_tuple_is_held_until_its_window_and_the_lateness_are_over(
+def test_row_is_held_until_its_window_and_the_lateness_are_over(
     row: Row, windows: tuple[Time, Time], lateness: Time, last: Time
 ) -> None:
     """The row is held up to the clock `last`. Lateness only makes this longer."""
@@ -98,7 +98,7 @@ def test_lateness_adds_no_pairs() -> None:
 # Streams that are out of step
 
 
-def test_a_tuple_waits_for_the_other_stream() -> None:
+def test_a_row_waits_for_the_other_stream() -> None:
     """The left stream's clock expires rows of the right stream, not of its own."""
     join = NaiveJoin(windows=(3, 3), ranker=Fixed(FIFO))
     join.feed([left(t, t) for t in range(10)])
@@ -107,7 +107,7 @@ def test_a_tuple_waits_for_the_other_stream() -> None:
     assert held(join) == list(range(2, 9))
 
 
-def test_of_what_only_a_lagging_stream_could_join_the_oldest_leaves_first() -> None:
+def test_the_oldest_row_that_only_a_lagging_stream_could_join_is_shed_first() -> None:
     """By the clock, rows 0 and 1 are out of their windows, and are removed whatever their ranks."""
     ranker = Fixed({0: 9.0, 1: 8.0, 2: 2.0, 3: 3.0})
     join = NaiveJoin(windows=(3, 3), memory=3, ranker=ranker)
@@ -128,7 +128,7 @@ def test_a_newcomer_that_is_overdue_itself_may_be_the_oldest() -> None:
 # Schedules
 
 
-def test_a_tuples_window_is_the_one_of_its_own_time() -> None:
+def test_a_rows_window_is_the_one_of_its_own_time() -> None:
     """Row 0 came before the left's window became shorter, and is held longer than row 1."""
     rows = [left(0, 4), left(1, 5), right(2, 6), right(3, 7), right(4, 12), right(5, 14)]
     windows = ([(0, 10), (5, 2)], 1)
@@ -196,7 +196,7 @@ def test_open_tick_probes_at_once_but_is_admitted_when_it_closes() -> None:
 
 
 @pytest.mark.parametrize("shed_when", ["before-probe", "before-arrival"])
-def test_open_tick_waits_whole_under_the_other_moments(shed_when: str) -> None:
+def test_open_tick_waits_as_a_whole_otherwise(shed_when: str) -> None:
     """The open tick gives no results until a row of a later time arrives."""
     join = NaiveJoin(windows=(9, 9), shed_when=shed_when, ranker=Fixed(FIFO))
     assert join.feed([left(0, 1)]) == []
@@ -273,7 +273,7 @@ def test_newcomers_of_one_tick(shed_when: str, pairs: Pairs) -> None:
     assert run(join, [left(0, 1), right(1, 1)]) == pairs
 
 
-def test_evict_first_probes_old_tuples_only_once() -> None:
+def test_before_probe_probes_held_rows_only_once() -> None:
     """Newcomers that are admitted are not probed a second time as held rows."""
     join = NaiveJoin(windows=(9, 9), memory=9, shed_when="before-probe", ranker=Fixed(FIFO))
     assert run(join, [left(0, 1), left(1, 2), right(2, 2)]) == [(0, 2), (1, 2)]

@@ -120,7 +120,7 @@ class NaiveJoin:
         times: Sequence[Time] = (),
     ) -> None:
         if shed_when not in SHED_WHEN:
-            raise ValueError(f"moment must be one of {SHED_WHEN}, not {shed_when!r}")
+            raise ValueError(f"shed_when must be one of {SHED_WHEN}, not {shed_when!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
         ranker.join = self
         self.split, self.shed_when, self.lateness = split, shed_when, lateness
@@ -326,7 +326,7 @@ class NaiveJoin:
                 ]
             rank, _, victim = min(ranked, key=lambda entry: entry[:2])
             self.held.remove(victim)
-            self.ranker.evicted(victim.row, now)
+            self.ranker.shed(victim.row, now)
             self.floors[pool] = max(floor, rank)
             why = "rejected" if victim.row is self.added else "shed"
             self.shed.append(Shed(victim.row.uid, now, why))

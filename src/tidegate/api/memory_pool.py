@@ -133,7 +133,7 @@ class Explanation:
         """Return a megabyte in the unit of the pool; None while no rows are held."""
         if self.in_bytes:
             return float(_MEGABYTE)
-        return _MEGABYTE / standing.tuple_bytes if standing.tuple_bytes else None
+        return _MEGABYTE / standing.row_bytes if standing.row_bytes else None
 
     def __str__(self) -> str:
         unit = "bytes" if self.in_bytes else "rows"

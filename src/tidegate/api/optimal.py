@@ -304,15 +304,15 @@ def _result(delivered: Delivered, upper: float) -> Optimal:
     results, importance = delivered.totals()
     kept = [until >= 0 for until in delivered.until]
     missed = delivered.missed()
-    evicted = sum(int((m & k).sum()) for m, k in zip(missed, kept, strict=True))
+    shed = sum(int((m & k).sum()) for m, k in zip(missed, kept, strict=True))
     admitted = sum(int(k.sum()) for k in kept)
     counters: dict[str, int | float] = {
         "arrived": sum(len(stream) for stream in sides.streams),
         **sides.dropped,
         "admitted": admitted,
         "rejected": sum(int((m & ~k).sum()) for m, k in zip(missed, kept, strict=True)),
-        "shed": evicted,
-        "expired": admitted - evicted,
+        "shed": shed,
+        "expired": admitted - shed,
         "results": results,
         "importance": importance,
     }

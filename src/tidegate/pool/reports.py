@@ -77,7 +77,7 @@ class Reports:
         return sum(shard.held for shard in self._shards)
 
     @property
-    def tuple_bytes(self) -> float:
+    def row_bytes(self) -> float:
         """The mean size of a held row in bytes; 0 while nothing is held."""
         return sum(shard.bytes for shard in self._shards) / self.held if self.held else 0.0
 

@@ -102,7 +102,7 @@ class Standing:
         under the budget in force. None while unknown; joins that do not run have no prediction.
     curve
         Quality as a function of memory; None while unknown.
-    tuple_bytes
+    row_bytes
         Mean size of a held row in bytes.
     """
 
@@ -119,7 +119,7 @@ class Standing:
     predicted: float | None
     measured: float | None
     curve: Curve | None
-    tuple_bytes: float
+    row_bytes: float
 
 
 class PoolController:
@@ -419,7 +419,7 @@ class PoolController:
                 predicted=reports.predicted(share) if self._registry.claims(name) else None,
                 measured=reports.measured,
                 curve=reports.curve,
-                tuple_bytes=reports.tuple_bytes,
+                row_bytes=reports.row_bytes,
             )
 
     def _wanted(self, name: str) -> int:

@@ -158,7 +158,7 @@ def check_held(engine: SampledEngine, slow: NaiveSample) -> None:
     assert sorted(uids) == sorted(held.row.uid for held in slow.held)
     assert slow.free >= 0
     shed = [(row["why"], row[row["side"]]["uid"]) for row in engine.take_shed().to_pylist()]
-    gone = {"rejected": slow.rejected, "shed": slow.evicted}
+    gone = {"rejected": slow.rejected, "shed": slow.shed}
     assert Counter(shed) == Counter((why, uid) for why, uids in gone.items() for uid in uids)
     counters = engine.take_counters()
     assert counters["held"] == len(slow.held)

@@ -99,20 +99,20 @@ def test_a_thinned_sample_has_the_right_probabilities(method: str) -> None:
         [[job.prepare(s, b)[0] for b in t.slice(at, 80).to_batches()] for s, t in enumerate(tables)]
         for at in (0, 80)
     ]
-    estimates, evicted = [], 0.0
+    estimates, shed = [], 0.0
     for seed in range(300):
         engine = SampledEngine(replace(spec, window=replace(spec.window, seed=seed)))
         found = [*engine.feed(halves[0])]
         engine.take_counters()
         engine.resize(1, 24)
         counters = engine.take_counters()
-        evicted += counters["shed"]
+        shed += counters["shed"]
         assert counters["held"] <= 24
         found += [*engine.feed(halves[1]), *engine.finish()]
         assert engine.take_counters()["held"] <= 24
         shares = np.concatenate([b.column(PROBABILITY).to_numpy() for b in found])
         estimates.append(float((1.0 / shares).sum()))
-    assert evicted > 300 * 5
+    assert shed > 300 * 5
     exact = len(exact_pairs(tables, 40))
     error = np.std(estimates, ddof=1) / math.sqrt(len(estimates))
     assert abs(np.mean(estimates) - exact) < 3.5 * error
