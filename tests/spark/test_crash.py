@@ -156,7 +156,7 @@ def main(home: str) -> None:
     When the standard input ends, stop them and print how many engines each batch rebuilt.
     """
     # By default, idle queries look for files every 10 ms, which slows down the others.
-    config = {"spark.sql.shuffle.partitions": 2, "spark.sql.streaming.pollingDelay": "200ms"}
+    config = {"spark.sql.shuffle.partitions": 2, "spark.sql.streaming.pollingDelay": "500ms"}
     spark = session("crashing", master="local[2]", config=config | NO_CODEGEN)
     # All at once: starting a query is mostly waiting.
     with ThreadPoolExecutor(len(QUERIES)) as starters:
