@@ -12,7 +12,7 @@ that are not abstract have a default that suits most joins.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,14 @@ class Engine(ABC):
         """Return the whole state, as records of bounded size for `restore`."""
 
     @abstractmethod
-    def restore(self, records: Iterable[bytes]) -> None:
-        """Load the state from a snapshot and all later `changes`, in order; for a new engine."""
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
+        """Load the state from a snapshot and all later `changes`, in order; for a new engine.
+
+        `written_with` has the settings of the engine that wrote the records, if they differ (see
+        `Job.changeable`). The state is then adapted, and the next record must be a snapshot.
+        """
 
     @property
     def log_is_heavy(self) -> bool:
@@ -146,3 +152,7 @@ class Job(ABC):
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that a checkpoint depends on, as plain JSON values."""
+
+    def changeable(self, written_with: Mapping[str, Any]) -> Set[str]:
+        """Return the names of settings that may differ from those that wrote a checkpoint."""
+        return frozenset()

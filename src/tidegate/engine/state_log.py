@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from tidegate.engine.base import Engine
 from tidegate.engine.payload import Payload
 from tidegate.engine.state_codec import INNER, Parts, from_bytes, to_bytes, unwrapped, wrapped
+from tidegate.errors import TidegateError
 
 #: The largest number of rows, and of their bytes, in one record of a snapshot. A log of less than
 #: this beyond what is held is never heavy.
@@ -88,6 +89,10 @@ class LoggedEngine(Engine):
     def _load(self, log: Replay) -> None:
         """Apply the content of a log; the open tick and the inner engine are restored already."""
 
+    def _adapt(self, log: Replay, written_with: Mapping[str, Any]) -> None:
+        """Rewrite a log of an engine with other settings as if this engine had written it."""
+        raise TidegateError("this kind of join cannot go on with other settings")
+
     def _mark(self) -> None:
         """Note that all of the state is in the log now."""
 
@@ -122,13 +127,17 @@ class LoggedEngine(Engine):
         self._mark()
         return records
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
         """Load the state from a snapshot and all later changes, in order; for a new engine."""
         log = Replay(records)
+        if written_with is not None:
+            self._adapt(log, written_with)
         opened = enumerate(self._open_rows())
         self._load_open([log.last(f"open{stream}", none) for stream, none in opened])
         if self._inner is not None:
-            self._inner.restore(log.inner)
+            self._inner.restore(log.inner, written_with)
         self._load(log)
         self._logged_rows, self._logged_bytes = log.rows, log.nbytes
         self._mark()

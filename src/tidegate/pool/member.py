@@ -151,9 +151,11 @@ class PooledEngine(Engine):
         """Return the whole state; the estimator has none and starts anew."""
         return self._engine.snapshot()
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
         """Load the state from records; for a new engine."""
-        self._engine.restore(records)
+        self._engine.restore(records, written_with)
 
     @property
     def log_is_heavy(self) -> bool:

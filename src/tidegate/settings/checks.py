@@ -176,16 +176,21 @@ def flag(value: Any, name: str) -> bool:
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, instead: str) -> None:
     """Refuse stored data that was written with other settings, and list the differences."""
-    differing = [
-        f"  {name}: {_shown(old, name)} -> {_shown(new, name)}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name) or (name in old) != (name in new)
-    ]
+    differing = differences(old, new)
     if differing:
-        lines = "\n".join(differing)
+        lines = "\n".join(f"  {name}: {change}" for name, change in differing.items())
         raise TidegateError(
             f"this {what} was written with other settings (old -> new):\n{lines}\n{instead}"
         )
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings in which two sets of them differ, each as "old -> new"."""
+    return {
+        name: f"{_shown(old, name)} -> {_shown(new, name)}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name) or (name in old) != (name in new)
+    }
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:

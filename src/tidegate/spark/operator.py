@@ -275,11 +275,14 @@ class _StreamingShard(StatefulProcessor):
                 shard_input.add(*row)
         label = int(key[0])
         identity = _shard_identity(self._operator, label, shard.labels, self._partitions)
-        session = self._log.open(self._settings, identity, lambda: shard.engine(label))
+        session = self._log.open(
+            self._settings, identity, lambda: shard.engine(label), shard.job.changeable
+        )
         for data in shard.packed(shard_input.feed(session.engine)):
             yield _frame(data, {})
         shard.archive_shed(session.engine, label)
         carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
+        carrier["settings_changed"] = len(session.changed)
         counters = shard_input.counters(session.engine, carrier)
         yield _frame(b"", counters, session.engine.report() or "")
         large = shard_input.bytes > LARGE_BATCH

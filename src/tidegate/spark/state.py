@@ -17,9 +17,10 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -35,7 +36,7 @@ from pyspark.sql.types import (
 from tidegate.engine.base import Engine
 from tidegate.engine.state_codec import renamed_settings
 from tidegate.errors import TidegateError
-from tidegate.settings.checks import check_same
+from tidegate.settings.checks import check_same, differences
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -158,8 +159,17 @@ class Log:
         clients = (each for each in vars(handle).values() if hasattr(each, "set_implicit_key"))
         self._client = next(clients, None)
 
-    def open(self, settings: str, shard: Shard, make_engine: Callable[[], Engine]) -> EngineSession:
-        """Return the engine as the last committed batch left it."""
+    def open(
+        self,
+        settings: str,
+        shard: Shard,
+        make_engine: Callable[[], Engine],
+        changeable: Callable[[Mapping[str, Any]], Set[str]],
+    ) -> EngineSession:
+        """Return the engine as the last committed batch left it.
+
+        `changeable` names the settings in which the state may differ (see `Job.changeable`).
+        """
         with shard.reading():
             meta = self._meta.get()
         if meta is None:
@@ -169,18 +179,20 @@ class Log:
                 self, settings, shard, make_engine(), 0, 0, b"", shard.batch, rebuilt=False
             )
         version, written_with, first, after, token, since = meta
-        check_settings(
-            {"state version": version, **renamed_settings(json.loads(written_with))},
+        old = renamed_settings(json.loads(written_with))
+        changed = changed_settings(
+            {"state version": version, **old},
             {"state version": VERSION, **json.loads(settings)},
+            changeable(old),
         )
         token = bytes(token)
-        engine = LIVE.take(shard.cache_key, token)
+        engine = LIVE.take(shard.cache_key, token) if not changed else None
         rebuilt = engine is None
         if engine is None:
             engine = make_engine()
-            engine.restore(self._read(shard, first, after))
+            engine.restore(self._read(shard, first, after), old if changed else None)
         return EngineSession(
-            self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt
+            self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt, changed=changed
         )
 
     def _check_new(self, shard: Shard) -> None:
@@ -260,9 +272,12 @@ class EngineSession:
         since: int,
         *,
         rebuilt: bool,
+        changed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.engine = engine
         self.rebuilt = rebuilt
+        #: The settings that have changed since the last batch, each as "old -> new".
+        self.changed = changed
         self._log = log
         self._settings = settings
         self._shard = shard
@@ -277,7 +292,7 @@ class EngineSession:
         A batch that changed nothing writes nothing, unless the shard has no state yet.
         """
         first, after, token = self._first, self._after, self._token
-        if token and self.engine.log_is_heavy:
+        if token and (self.changed or self.engine.log_is_heavy):
             records = self.engine.snapshot()
             self._log.remove(first, after)
             first = after
@@ -293,7 +308,18 @@ class EngineSession:
         return sum(map(len, records))
 
 
-def check_settings(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse a checkpoint that was written with other settings, and name these."""
-    instead = "Use the old settings, or start with a new checkpoint location."
-    check_same(old, new, "checkpoint", instead)
+def changed_settings(
+    old: dict[str, Any], new: dict[str, Any], changeable: Set[str]
+) -> dict[str, str]:
+    """Return the settings that have changed, each as "old -> new".
+
+    Refuse a checkpoint if any other setting differs, and name these.
+    """
+    fixed = [{n: v for n, v in each.items() if n not in changeable} for each in (old, new)]
+    may = ", ".join(sorted(changeable)) or "no setting of this join"
+    check_same(
+        *fixed,
+        "checkpoint",
+        f"Use the old settings, or start with a new checkpoint location. What may change: {may}.",
+    )
+    return differences(old, new)

@@ -482,6 +482,8 @@ class Tables:
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
         """Hold the given rows, in order of their sequence numbers, and nothing else."""
         self.make_room(len(held["seq"]))
+        if len(self.core.slots) < len(held["seq"]) + 2:  # the budget has fallen since
+            self._grow_slots(len(held["seq"]) + 2)
         group = 2 * self.intern(held["key"], loading=True) + held["side"]
         names = ("time", "seq", "row", "size", "rank", "gain", "last")
         time, seq, row, size, rank, gain, last = (held[name] for name in names)
@@ -494,6 +496,16 @@ class Tables:
             end = slots["time"][mine] + (window if len(self._rules.windows) else 0)
             order = np.lexsort((slots["seq"][mine], end))
             tuples.reschedule(self.core, self._rules, side, mine[order])
+
+    def start_gains(self) -> None:
+        """Set the gain of each held row to that of a newcomer with the same partners."""
+        core = self.core
+        held = np.flatnonzero(core.slots["seq"] >= 0)
+        partners = core.groups["count"][core.slots["group"][held] ^ 1].astype(np.float64)
+        if self._rules.formula == scores.IJOIN:
+            core.slots["gain"][held] = partners
+        elif self._rules.formula in (scores.SIMPPROB, scores.DGL):
+            core.slots["gain"][held] = core.slots["rank"][held] * (partners + scores.TRACE)
 
     def mark(self) -> None:
         """Set the mark: later changes are new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks
 from tidegate.engine.counters import FLOWS
-from tidegate.engine.payload import Payload, cut, gather, room, sizes
+from tidegate.engine.payload import Payload, cut, gather, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
 from tidegate.joins.window import loop as window
-from tidegate.joins.window import victims
+from tidegate.joins.window import changed_settings, victims
 from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
@@ -98,6 +98,8 @@ class WindowEngine(LoggedEngine):
         self._where = None
         if spec.where is not None:
             self._where = Predicate(spec.where, spec.left.schema, spec.right.schema)
+        #: Rows from the queue of a slow CPU, if the join had one before a restart.
+        self._queued: list[list[pa.RecordBatch]] = [[], []]
         self._keep_shed = keep_shed
         self._shed: list[pa.RecordBatch] = []
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -121,6 +123,9 @@ class WindowEngine(LoggedEngine):
         self, inputs: Sequence[Sequence[pa.RecordBatch]], clocks: Clocks | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Process prepared record batches of the left and the right; yield results."""
+        if any(self._queued):
+            inputs = [[*self._queued[s], *inputs[s]] for s in range(2)]
+            self._queued = [[], []]
         self._flows["arrived"] += sum(b.num_rows for side in inputs for b in side)
         known = [clock for clock in clocks or () if clock is not None]
         yield from self._run(inputs, close=bool(known) and self._closes(inputs, max(known)))
@@ -148,20 +153,25 @@ class WindowEngine(LoggedEngine):
 
         Rows that do not fit are shed at once. With a memory of 0 nothing is held.
         """
-        before, stream_clock = self._rules.budgets[-1:], self._tables.core.stream_clock
         self._allow(number, memory)
-        final = self._rules
+        self._shed_excess()
+
+    def _shed_excess(self) -> None:
+        """Shed the rows that do not fit into the budget in force."""
+        scalars, stream_clock = self._tables.core.scalars[0], self._tables.core.stream_clock
+        rules, change = self._rules, int(scalars.change)
         # The loop sheds when a scheduled budget changes: schedule a change at the earliest time.
-        both = np.concatenate([before, final.budgets])
+        allowed = rules.budgets[[change, change]]
         first = np.full(
             1, -np.inf if stream_clock.dtype.kind == "f" else layout.NEVER, stream_clock.dtype
         )
-        self._rules = final._replace(budgets=both, changes=first)
+        scalars.change = 0
+        self._rules = rules._replace(budgets=allowed, changes=first)
         self._tables.allow(self._rules)
         self._advance(*stream_clock)
-        self._tables.core.scalars[0].change = 0
-        self._rules = final
-        self._tables.allow(final)
+        self._tables.core.scalars[0].change = change
+        self._rules = rules
+        self._tables.allow(rules)
 
     def _allow(self, number: int, memory: int) -> None:
         """Replace the budget without shedding; the held rows must fit."""
@@ -232,9 +242,8 @@ class WindowEngine(LoggedEngine):
         time, side, key, row_hash = time[order], side[order], key[order], row_hash[order]
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
-            weights = [sizes(payload_of(b)) for s in given for b in s]
-            size = TUPLE_OVERHEAD + np.concatenate(weights)[order] * 5 // 4
-            size = np.minimum(size, np.iinfo(np.int32).max)
+            weights = [changed_settings.sizes_of(payload_of(b)) for s in given for b in s]
+            size = np.concatenate(weights)[order]
         self._tables.make_room(len(order), late)
         entry = self._tables.intern(key)
         if self.spec.frequencies is not None:
@@ -506,6 +515,32 @@ class WindowEngine(LoggedEngine):
 
     def _mark(self) -> None:
         self._tables.mark()
+
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
+        """Load the state from a snapshot and all later changes, in order; for a new engine."""
+        had_queue = written_with is not None and "cpu" in written_with and self.spec.cpu is None
+        if written_with is not None and had_queue:
+            queue = Replay(records)
+            changed_settings.with_new_columns(queue, self.spec, written_with)
+            self._queued = changed_settings.queued_rows(queue, self.spec)
+            records = queue.inner
+        super().restore(records, written_with)
+        if written_with is not None:
+            if not changed_settings.keeps_learned(self.spec, written_with):
+                self._tables.start_gains()
+            self._shed_excess()
+
+    def _adapt(self, log: Replay, written_with: Mapping[str, Any]) -> None:
+        changed_settings.with_new_columns(log, self.spec, written_with)
+        keeps = changed_settings.keeps_learned(self.spec, written_with)
+        if not keeps:
+            changed_settings.without_learned(log, self._head())
+        changed_settings.with_own_columns(log, self.spec, self._logged, ranked_anew=not keeps)
+        # The change of a budget at the clock itself is still to come.
+        passed = (step.start < log.head["clock"] for step in self.spec.budget[1:])
+        log.head["change"] = sum(passed)
 
     def _load(self, log: Replay) -> None:
         tables, head = self._tables, log.head

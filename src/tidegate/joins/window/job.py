@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from tidegate.engine.base import Job
 from tidegate.engine.prepare import prepare
+from tidegate.joins.window.changed_settings import changeable
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.spec import WindowJoin
@@ -39,3 +41,7 @@ class WindowJob(Job):
     def fingerprint(self) -> dict[str, Any]:
         """Return the settings that a checkpoint depends on."""
         return self.spec.settings()
+
+    def changeable(self, written_with: Mapping[str, Any]) -> Set[str]:
+        """Return the names of settings that may differ from those that wrote a checkpoint."""
+        return changeable(self.spec, written_with)

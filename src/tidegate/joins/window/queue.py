@@ -9,7 +9,7 @@ processes a row by the row's own time. The compiled loop is `joins/window/queue_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from tidegate.engine.prepare import KEY, ROW_HASH, TIME, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of
 from tidegate.joins.window import queue_loop as kernel
+from tidegate.joins.window.changed_settings import with_new_columns
 from tidegate.joins.window.key_counts import Statistics
 from tidegate.joins.window.spec import WindowJoin
 from tidegate.joins.window.stepped import SteppedWindowEngine
@@ -260,6 +261,18 @@ class QueueEngine(LoggedEngine):
                 self._tick["row"][mine[1]] = np.searchsorted(kept, opened)
 
     # ---- state --------------------------------------------------------------------------------
+
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
+        """Load the state from a snapshot and all later changes, in order; for a new engine."""
+        if written_with is not None and "cpu" not in written_with:
+            self._join.restore(records, written_with)
+        else:
+            super().restore(records, written_with)
+
+    def _adapt(self, log: Replay, written_with: Mapping[str, Any]) -> None:
+        with_new_columns(log, self.spec, written_with)
 
     def _head(self) -> dict[str, Any]:
         first = self._statistics.first
