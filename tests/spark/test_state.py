@@ -66,7 +66,7 @@ class Lines:
         self.lines.append(b"line %d" % len(self.lines))
         return self.lines[-1]
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(self, records: Iterable[bytes], written_with: Any = None) -> None:
         self.lines += records
 
 
@@ -76,7 +76,7 @@ def take(store: Store, label: int, batch: int, settings: str = "{}") -> list[byt
     shard = Shard(label, LABELS, 1, batch, (object(), label))
     new: Any = Lines
     handle: Any = store
-    opened = Log(handle).open(settings, shard, new)
+    opened = Log(handle).open(settings, shard, new, lambda old: frozenset())
     engine: Any = opened.engine
     held = list(engine.lines)
     opened.save()

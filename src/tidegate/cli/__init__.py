@@ -62,6 +62,23 @@ def run_demo(
         main(Settings(out=out, auctions=auctions, batches=batches, seed=seed), as_json=json)
 
 
+@app.command("state")
+def show_state(
+    checkpoint: Annotated[
+        str, typer.Argument(help="The checkpointLocation of a query that does not run.")
+    ],
+    rows: Annotated[
+        Path | None, typer.Option(help="Write all held rows to this Parquet file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what the checkpoint of a query holds: settings, and held rows by shard and stream."""
+    with _plain_ends():
+        from tidegate.cli.state import main
+
+        main(checkpoint, rows, as_json=json)
+
+
 @contextmanager
 def _plain_ends() -> Iterator[None]:
     """End a command with a message instead of a traceback for expected errors and interrupts."""

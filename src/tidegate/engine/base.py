@@ -115,9 +115,6 @@ class Engine(ABC):
 class Job(ABC):
     """The settings of a join, without data: all that a worker needs to build its engine."""
 
-    #: True if its engines have a report for each batch even without a pool.
-    reports: bool = False
-
     @property
     @abstractmethod
     def result_schema(self) -> pa.Schema:

@@ -190,6 +190,13 @@ COUNTERS = (
     ),
     Counter("shards", "operator", "shards", "all on Spark", "Shards that ran in this batch."),
     Counter(
+        "settings_changed",
+        "operator",
+        "shards",
+        "window on Spark",
+        "Shards that went on with changed settings, in the first batch after the restart.",
+    ),
+    Counter(
         "variance",
         "whole",
         "results squared",

@@ -85,6 +85,10 @@ class LoggedEngine(Engine):
     def _held_size(self) -> tuple[int, int]:
         """Return the number of held rows, and the bytes of all that a snapshot would have."""
 
+    def _held_by_stream(self) -> list[int]:
+        """Return the number of held rows of each stream, if that is known."""
+        return []
+
     @abstractmethod
     def _load(self, log: Replay) -> None:
         """Apply the content of a log; the open tick and the inner engine are restored already."""
@@ -107,7 +111,7 @@ class LoggedEngine(Engine):
                 parts[f"held{stream}/{number}"] = piece
         if self._inner is not None:
             parts[INNER] = wrapped(self._inner.changes())
-        record = to_bytes(self._head(), parts)
+        record = to_bytes(self._sized_head(), parts)
         self._logged_rows += _rows_of(parts)
         self._logged_bytes += len(record) - _inner_size(parts)
         self._mark()
@@ -115,7 +119,7 @@ class LoggedEngine(Engine):
 
     def snapshot(self) -> list[bytes]:
         """Return the whole state as records."""
-        head = self._head()
+        head = self._sized_head()
         records = [to_bytes(head, {**self._parts(changed=False), **self._opened()})]
         for stream in range(self._streams):
             for piece in self._held_rows(stream, (RECORD_ROWS, RECORD_BYTES), changed=False):
@@ -151,6 +155,11 @@ class LoggedEngine(Engine):
             or self._logged_bytes > _HEAVY * nbytes + RECORD_BYTES
             or (self._inner is not None and self._inner.log_is_heavy)
         )
+
+    def _sized_head(self) -> dict[str, Any]:
+        """Return the plain values of the state, and how much is held, for `spark.checkpoint`."""
+        rows, nbytes = self._held_size()
+        return {**self._head(), "held": self._held_by_stream() or [rows], "bytes": nbytes}
 
     def _opened(self) -> Parts:
         return {f"open{stream}": rows for stream, rows in enumerate(self._open_rows())}

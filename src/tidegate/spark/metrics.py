@@ -40,17 +40,16 @@ _last: OrderedDict[tuple[str, str], tuple[int, dict[str, Any]]] = OrderedDict()
 _MOST_REMEMBERED = 1_000
 
 
-def observe(packed: DataFrame, name: str | Observation, *, reports: bool = False) -> DataFrame:
-    """Make Spark sum the counters of every batch under a name, and collect `reports` of shards.
+def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
+    """Make Spark sum the counters of every batch under a name, and collect the shards' reports.
 
     One query cannot hold two observations of one name, and two joins may be part of one query. The
     second join that a program makes is therefore called `name-2`, the third `name-3`. An
     `Observation` (which Spark allows for batch queries only) is used as it is.
     """
     sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
-    if reports:
-        reported = F.when(F.col("report") != "", F.col("report"))
-        sums.append(F.array_join(F.collect_list(reported), "\n").alias("report"))
+    reported = F.when(F.col("report") != "", F.col("report"))
+    sums.append(F.array_join(F.collect_list(reported), "\n").alias("report"))
     if isinstance(name, str):
         use = next(_uses.setdefault(name, itertools.count(1)))
         name = name if use == 1 else f"{name}-{use}"
@@ -63,7 +62,8 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
     A batch without input, which only moves a watermark, reaches no shard, and Spark reports nulls.
     Flows are then 0, and gauges are those of the batch before. Gauges are None if this process did
     not read the batch before. A constrained join also has gauges by stream and constraint
-    (`ConstrainedEngine.details`), over all shards.
+    (`ConstrainedEngine.details`), over all shards. After a restart with other settings, the first
+    batch also has these, each as "old -> new", under ``"changed"``.
     """
     found = {
         key: dict(_plain(row))
@@ -80,12 +80,12 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
 
 def _named_gauges(values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the gauges that shards report by name: sums of rows, the largest k, the mean use."""
-    shards = [
-        report["gauges"]
-        for text in (values.get("report") or "").splitlines()
-        if "gauges" in (report := json.loads(text))
-    ]
+    found = [json.loads(text) for text in (values.get("report") or "").splitlines()]
+    shards = [report["gauges"] for report in found if "gauges" in report]
     merged: dict[str, Any] = {}
+    for report in found:
+        if "changed" in report:
+            merged["changed"] = report["changed"]
     for name in shards[0] if shards else ():
         each = [shard[name] for shard in shards]
         if name.startswith("held of "):

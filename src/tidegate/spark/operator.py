@@ -124,9 +124,7 @@ def run(
         )
     else:
         results = compat.apply_in_arrow(groups, _batch_shard(shard), packing.RESULTS)
-    return metrics.observe(results, name, reports=share is not None or job.reports).mapInArrow(
-        packing.unpack, result_schema
-    )
+    return metrics.observe(results, name).mapInArrow(packing.unpack, result_schema)
 
 
 def _pack(job: Job, stream: int, frame: DataFrame, labels: tuple[int, ...]) -> DataFrame:
@@ -282,9 +280,10 @@ class _StreamingShard(StatefulProcessor):
             yield _frame(data, {})
         shard.archive_shed(session.engine, label)
         carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
-        carrier["settings_changed"] = len(session.changed)
+        carrier["settings_changed"] = int(bool(session.changed))
         counters = shard_input.counters(session.engine, carrier)
-        yield _frame(b"", counters, session.engine.report() or "")
+        told = [json.dumps({"changed": session.changed})] if session.changed else []
+        yield _frame(b"", counters, "\n".join([session.engine.report() or "", *told]).strip())
         large = shard_input.bytes > LARGE_BATCH
         del shard_input
         if large:

@@ -192,7 +192,16 @@ class Log:
             engine = make_engine()
             engine.restore(self._read(shard, first, after), old if changed else None)
         return EngineSession(
-            self, settings, shard, engine, first, after, token, since, rebuilt=rebuilt, changed=changed
+            self,
+            settings,
+            shard,
+            engine,
+            first,
+            after,
+            token,
+            since,
+            rebuilt=rebuilt,
+            changed=changed,
         )
 
     def _check_new(self, shard: Shard) -> None:

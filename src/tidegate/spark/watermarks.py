@@ -63,7 +63,8 @@ class Marked:
         """Return the result's Spark schema, which contains more than Arrow's.
 
         `columns` are the result's columns, each with the index of its input (None for a table).
-        Only time columns get a watermark: how old other columns may be is not known.
+        Only time columns get a watermark: how old other columns may be is not known. All columns
+        are nullable: if one is added at a restart, rows held from before have no value in it.
         """
         fields = []
         for name, (at, field) in zip(names, columns, strict=True):
@@ -71,7 +72,7 @@ class Marked:
             metadata = {key: value for key, value in known if key not in (DELAY, LATENESS)}
             if self.delay is not None and at is not None and field.name == self.times[at]:
                 metadata |= {DELAY: self.delay, LATENESS: self.lateness}
-            fields.append(StructField(name, field.dataType, field.nullable, metadata))
+            fields.append(StructField(name, field.dataType, True, metadata))
         return StructType(fields)
 
 

@@ -173,7 +173,11 @@ def test_a_shorter_window_ends_sooner_and_a_longer_one_keeps_what_is_left() -> N
 
 def test_what_a_policy_learned_stays_if_only_the_memory_changes() -> None:
     rows = [(i % 2, i // 2 % 3, i) for i in range(200)]
-    for after, kept in (({"memory": 9}, True), ({"within": 13}, False), ({"policy": "prob"}, False)):
+    for after, kept in (
+        ({"memory": 9}, True),
+        ({"within": 13}, False),
+        ({"policy": "prob"}, False),
+    ):
         old, new = job(memory=6), job(**{"memory": 6, **after})
         engine = old.engine_at(0, 1)
         list(engine.feed(inputs(old, rows)))
@@ -184,7 +188,11 @@ def test_what_a_policy_learned_stays_if_only_the_memory_changes() -> None:
 
 def test_changes_that_are_refused() -> None:
     one = job(memory=6)
-    others = [job(on="uid", memory=6), job(memory=6, shed_when="before-probe"), job(memory=6, seed=3)]
+    others = [
+        job(on="uid", memory=6),
+        job(memory=6, shed_when="before-probe"),
+        job(memory=6, seed=3),
+    ]
     for name, other in zip(("on", "shed_when", "seed"), others, strict=True):
         assert name not in one.changeable(settings_of(other))
     fewer = job(WIDER, ROWS, memory=6)

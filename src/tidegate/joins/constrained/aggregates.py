@@ -48,8 +48,6 @@ class Aggregates:
 class AggregatedJob(Job):
     """Aggregates of a constrained join as something to send to where it runs."""
 
-    reports = True
-
     def __init__(self, spec: ConstrainedJoin, asked: Aggregates) -> None:
         self.join = ConstrainedJob(spec)
         self.asked = asked

@@ -64,8 +64,6 @@ class JoinFrame(Job):
 class ConstrainedJob(JoinFrame):
     """The settings of a constrained join, sent to where it runs."""
 
-    reports = True
-
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> ConstrainedEngine:
         """Return the engine of one shard; it keeps shed rows if the spec says so."""
         return ConstrainedEngine(self.spec)

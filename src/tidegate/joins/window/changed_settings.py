@@ -31,7 +31,7 @@ _RESETTING = frozenset({"policy", "within", "split"})
 def changeable(spec: WindowJoin, written_with: Mapping[str, Any]) -> Set[str]:
     """Return the names of settings in which a checkpoint may differ from a join."""
     now = spec.settings()
-    names = {n for n in {*now, *written_with} if n in CHANGEABLE or n.startswith("policy's ")}
+    names = CHANGEABLE | {n for n in {*now, *written_with} if n.startswith("policy's ")}
     sides = zip(written_with["columns"], now["columns"], strict=True)
     if all(set(before) <= set(columns) for before, columns in sides):
         names |= {"columns", "result columns"}
@@ -70,7 +70,9 @@ def _with_columns(
     columns, names = list(batch.columns[:head]), batch.schema.names[:head]
     for number, (place, field) in enumerate(zip(places, schema, strict=True)):
         nulls = place is None
-        columns.append(pa.nulls(batch.num_rows, field.type) if nulls else batch.column(head + place))
+        columns.append(
+            pa.nulls(batch.num_rows, field.type) if nulls else batch.column(head + place)
+        )
         names.append(f"c{number}")
     return pa.RecordBatch.from_arrays(columns, names)
 
@@ -158,4 +160,3 @@ def queued_rows(log: Replay, spec: WindowJoin) -> list[list[pa.RecordBatch]]:
             [pa.RecordBatch.from_arrays(b.columns[-width:], schema=schema) for b in waiting]
         )
     return found
-

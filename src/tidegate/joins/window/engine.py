@@ -16,8 +16,8 @@ from tidegate.engine.payload import Payload, cut, gather, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, payload_of, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
-from tidegate.joins.window import loop as window
 from tidegate.joins.window import changed_settings, victims
+from tidegate.joins.window import loop as window
 from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
@@ -512,6 +512,9 @@ class WindowEngine(LoggedEngine):
 
     def _held_size(self) -> tuple[int, int]:
         return self._tables.held, self._bytes()
+
+    def _held_by_stream(self) -> list[int]:
+        return [self._tables.held_on(side) for side in range(2)]
 
     def _mark(self) -> None:
         self._tables.mark()
