@@ -68,8 +68,8 @@ def test_five_restarts_with_other_settings(
     assert sum(stream["rows"] for stream in summary) == count["held"]
     assert max(stream["newest"] for stream in summary) >= 1_190
     assert count["changed"]["columns"].endswith('"value: double"]]')
-    files = (tmp_path / "out").glob("*.parquet")
-    merged = pa.concat_tables(map(pq.read_table, files), promote_options="default")
+    written = (tmp_path / "out").glob("*.parquet")
+    merged = pa.concat_tables(map(pq.read_table, written), promote_options="default")
     found = merged.to_pandas()
     keys = ["key_left", "time_left", "value_left", "time_right", "value_right"]
     assert not found.duplicated(keys).any()
@@ -83,7 +83,7 @@ def test_five_restarts_with_other_settings(
 
     # Nothing of a setting that cannot change is taken up, and the old ones still work.
     write_files([pieces[0][0]], tmp_path / "left", first=len(runs))
-    common = {"on": "key", "time": "time", "within": 60, "shards": 2}
+    common: dict[str, Any] = {"on": "key", "time": "time", "within": 60, "shards": 2}
     other = tg.join(left, right, **common, shed_when="before-probe")
     words = r"shed_when: .after-probe. -> .before-probe(.|\n)*What may change: .*memory"
     with pytest.raises(Exception, match=words):

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,9 @@ class DictEngine(Engine):
             self._record([empty[0], self.rows[1]]),
         ]
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
         for record in records:
             parts = []
             while record:

@@ -140,7 +140,7 @@ def check_folder(path: str) -> None:
     if "://" not in path and not (Path(path) / "state").is_dir():
         raise TidegateError(
             f"{quoted(path)} has no folder named state, so it is no checkpoint of a stateful "
-            "query; give the checkpointLocation of a query with a streaming join that has finished a batch"
+            "query; give the checkpointLocation of a query with a streaming join that ran"
         )
 
 
@@ -153,7 +153,7 @@ def _operators(spark: SparkSession, path: str) -> list[int]:
 
 def _shards(spark: SparkSession, path: str, operator: int) -> Iterator[StoredShard]:
     def read(variable: str) -> DataFrame:
-        options = {"operatorId": operator, "stateVarName": variable}
+        options: dict[str, Any] = {"operatorId": operator, "stateVarName": variable}
         return spark.read.format("statestore").options(**options).load(path)
 
     headers = {row["key"][0]: row["value"] for row in read("meta").collect()}

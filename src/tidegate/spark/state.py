@@ -324,10 +324,14 @@ def changed_settings(
 
     Refuse a checkpoint if any other setting differs, and name these.
     """
-    fixed = [{n: v for n, v in each.items() if n not in changeable} for each in (old, new)]
+    before, now = (
+        {name: value for name, value in each.items() if name not in changeable}
+        for each in (old, new)
+    )
     may = ", ".join(sorted(changeable)) or "no setting of this join"
     check_same(
-        *fixed,
+        before,
+        now,
         "checkpoint",
         f"Use the old settings, or start with a new checkpoint location. What may change: {may}.",
     )

@@ -90,7 +90,7 @@ def test_a_restart_with_any_other_settings_gives_a_subset(
 ) -> None:
     cut, snapshot = data.draw(st.integers(0, len(rows))), data.draw(st.booleans())
     old, new = job(**before), job(WIDER, ROWS, **after)
-    engine = old.engine_at(0, 1)
+    engine: Engine = old.engine_at(0, 1)
     found = list(engine.feed(inputs(old, rows[:cut])))
     engine = restarted(old, engine, new, snapshot=snapshot)
     counted = engine.take_counters()
@@ -120,7 +120,7 @@ def test_another_memory_is_as_a_memory_that_changes(
     twin = planned.engine_at(0, 1)
     expected = list(twin.feed(inputs(planned, early), (start, start)))
     expected += twin.feed(inputs(planned, rows[len(early) :], len(early)), (99, 99))
-    engine = old.engine_at(0, 1)
+    engine: Engine = old.engine_at(0, 1)
     found = list(engine.feed(inputs(old, early), (start, start)))
     engine = restarted(old, engine, new, snapshot=data.draw(st.booleans()))
     found += engine.feed(inputs(new, rows[len(early) :], len(early)), (99, 99))
@@ -130,7 +130,7 @@ def test_another_memory_is_as_a_memory_that_changes(
 @given(streams, st.integers(0, 60))
 def test_without_a_budget_other_settings_lose_nothing(rows: list[Row], cut: int) -> None:
     old, new = job(policy="prob", lateness=3), job(WIDER, WIDER, policy="auto", memory=1_000)
-    engine = old.engine_at(0, 1)
+    engine: Engine = old.engine_at(0, 1)
     found = list(engine.feed(inputs(old, rows[:cut])))
     engine = restarted(old, engine, new, snapshot=False)
     found += engine.feed(inputs(new, rows[cut:], cut))
@@ -143,7 +143,7 @@ def test_rows_in_the_queue_of_a_slow_cpu_are_joined_without_it(
     rows: list[Row], cut: int, mode: Any
 ) -> None:
     old, new = job(cpu=tg.SlowCPU(rate=100, queue=100, mode=mode)), job(lateness=60)
-    engine = old.engine_at(0, 1)
+    engine: Engine = old.engine_at(0, 1)
     found = list(engine.feed(inputs(old, rows[:cut])))
     engine = restarted(old, engine, new, snapshot=True)
     found += engine.feed(inputs(new, rows[cut:], cut))
@@ -153,7 +153,7 @@ def test_rows_in_the_queue_of_a_slow_cpu_are_joined_without_it(
 
 def test_added_columns_are_null_in_rows_that_were_held() -> None:
     old, new = job(), job(WIDER, ROWS)
-    engine = old.engine_at(0, 1)
+    engine: Engine = old.engine_at(0, 1)
     assert not list(engine.feed(inputs(old, [(0, 1, 0), (0, 2, 1)]), (2, 2)))
     engine = restarted(old, engine, new, snapshot=False)
     found = list(engine.feed(inputs(new, [(0, 1, 3), (1, 1, 4)], 2), (9, 9)))
@@ -164,7 +164,7 @@ def test_added_columns_are_null_in_rows_that_were_held() -> None:
 def test_a_shorter_window_ends_sooner_and_a_longer_one_keeps_what_is_left() -> None:
     for window, expected in ((5, []), (30, [0])):
         old, new = job(), job(within=window)
-        engine = old.engine_at(0, 1)
+        engine: Engine = old.engine_at(0, 1)
         assert not list(engine.feed(inputs(old, [(0, 1, 0)]), (1, 1)))
         engine = restarted(old, engine, new, snapshot=True)
         found = list(engine.feed(inputs(new, [(1, 1, 14 if window == 30 else 6)], 1), (99, 99)))
@@ -179,7 +179,7 @@ def test_what_a_policy_learned_stays_if_only_the_memory_changes() -> None:
         ({"policy": "prob"}, False),
     ):
         old, new = job(memory=6), job(**{"memory": 6, **after})
-        engine = old.engine_at(0, 1)
+        engine: Engine = old.engine_at(0, 1)
         list(engine.feed(inputs(old, rows)))
         learned: Any = restarted(old, engine, new, snapshot=True)
         core = learned._tables.core

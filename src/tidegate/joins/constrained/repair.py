@@ -12,7 +12,7 @@ were out of order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -262,7 +262,9 @@ class RepairEngine(Engine):
         """Return nothing."""
         return []
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
         """Do nothing."""
 
 
