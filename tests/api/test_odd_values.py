@@ -157,12 +157,17 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
         truncated_join,
         {"on": "k", "keep": 5, "time": "t", "per": 5},
     ),
+    "truncated chain": (
+        lambda **s: truncated_join((SCHEMA, SCHEMA, SCHEMA), ("a", "b", "c"), **s),
+        truncated_join,
+        {"on": [{"k": "k"}, {"k": "k"}], "keep": {"a": 1, "b": 2, "c": 3}},
+    ),
     "constrained": (constrained, constrained_join, CONSTRAINED),
     "cql": (query, planned, CQL),
     "estimate": (
         lambda **s: estimation(SAMPLE, **s),
         estimation,
-        {"value": "x", "by": "s", "time": "t", "per": 5},
+        {"value": "x", "by": "s", "time": "t", "per": 5, "every": 2},
     ),
     "optimal": (
         lambda **s: tg.optimal(s.pop("left"), s.pop("right"), **s),
@@ -198,6 +203,11 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
         lambda **s: tg.truncated_join(s.pop("left"), s.pop("right"), **s),
         tg.truncated_join,
         {"on": "k", "keep": 5, "left": ROWS, "right": ROWS},
+    ),
+    "truncated histograms": (
+        lambda **s: tg.truncated_join(s.pop("left"), s.pop("right"), **s),
+        tg.truncated_join,
+        {"on": "k", "keep": 5, "left": ROWS, "right": ROWS, "counts": "k"},
     ),
     "optimal star": (
         lambda **s: tg.optimal_star(s.pop("streams"), s.pop("relation"), **s),

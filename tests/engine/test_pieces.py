@@ -22,6 +22,7 @@ from tidegate.joins.sampled.spec import sampled_join
 from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.truncated import engine as truncation
+from tidegate.joins.truncated.chain import Chain
 from tidegate.joins.truncated.spec import truncated_join
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.spec import window_join
@@ -122,7 +123,8 @@ def test_a_truncated_join_comes_in_small_pieces() -> None:
     rows = [np.arange(len(table)) for table in tables]
     groups = [np.zeros(len(table), np.int64) for table in tables]
     sources = [truncation.payload(table) for table in tables]
-    assert _check(truncation.joined(spec, sources, groups, rows)) == 12 * 20
+    chain = Chain.of_one_key([[12], [20]])
+    assert _check(truncation.joined(spec, sources, chain, groups, rows)) == 12 * 20
 
 
 def test_one_wide_key_among_tiny_ones() -> None:

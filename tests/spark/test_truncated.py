@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
+from tidegate.joins.truncated.chain import Chain, ndg
 from tidegate.joins.truncated.engine import window_numbers
-from tidegate.joins.truncated.plan import adg, ndg, optdp, results
+from tidegate.joins.truncated.plan import adg, optdp, results
 from tidegate.joins.truncated.plan_each import optimal_each
 from tidegate.joins.truncated.spec import truncated_join
 from tidegate.spark.truncated import window_number
@@ -63,7 +64,7 @@ def native(table: pa.Table, other: pa.Table, key: str = "key") -> Counter[str]:
         ({"keep": 150, "method": "adg"}, lambda c: adg(c, 150)),
         ({"keep": (100, 90)}, lambda c: optimal_each(c, (100, 90))),
         ({"delete": 1_350}, lambda c: optdp(c, 150)),
-        ({"delete": (500, 810), "method": "ndg"}, lambda c: ndg(c, (100, 90))),
+        ({"delete": (500, 810), "method": "ndg"}, lambda c: ndg(Chain.of_one_key(c), (100, 90))),
     ],
 )
 def test_the_join_is_as_large_as_planned(settings: dict[str, Any], plan: Any) -> None:
@@ -261,6 +262,22 @@ def test_three_relations_on_spark(spark: SparkSession) -> None:
     assert expected.results > 0
 
 
+def test_a_chain_on_spark(spark: SparkSession) -> None:
+    """A(zoned, k), B(k, whole), C(whole), with a window for each day, and inputs by name."""
+    a, b, c = (clocked(120, seed) for seed in (1, 2, 3))
+    chain: dict[str, Any] = {"on": [{"k": "k"}, {"whole": "whole"}], "time": "day", "per": "1 day"}
+    names = ("a", "b", "c")
+    for budget in ({"keep": 60, "seed": 2}, {"delete": {"a": 20, "b": 30, "c": 25}}):
+        expected = tg.truncated_join(dict(zip(names, (a, b, c), strict=True)), **chain, **budget)
+        frames = dict(zip(names, on_spark(spark, a, b, c), strict=True))
+        found = tg.truncated_join(frames, **chain, **budget)
+        assert found.columns == expected.table.column_names
+        assert bag(found.toArrow().cast(expected.table.schema)) == bag(expected.table)
+        assert 0 < expected.results < expected.counters["exact_results"]
+    with pytest.raises(tg.TidegateError, match="counts='k' is for local data.*toArrow"):
+        tg.truncated_join(frames, on="k", keep=5, counts="k")
+
+
 def test_a_frame_joins_itself(spark: SparkSession) -> None:
     table, _ = skewed(120)
     [frame] = on_spark(spark, table)
@@ -341,14 +358,18 @@ def test_bad_settings(wrong: dict[str, Any], words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("inputs", "settings", "words"),
     [
-        ([[TABLE] * 3], {}, ["a number for each of the 3 inputs", "not 2"]),
         (
             [[TABLE] * 3],
-            {"keep": (1, 1, 1), "method": "optimal"},
-            ["'optimal' is not for more than two inputs", '"independent" or "ndg"'],
+            {"method": "adg"},
+            ["'adg' is not for one budget for more than two inputs, 2", 'use "optimal"'],
+        ),
+        (
+            [[TABLE] * 3],
+            {"keep": (1, 1, 1), "method": "adg"},
+            ["'adg' is not for a budget for each input", '"optimal" or "ndg" or "independent"'],
         ),
         ([[TABLE] * 3], {"keep": (1, 1)}, ["a number for each of the 3 inputs", "not (1, 1)"]),
-        ([[TABLE] * 3], {"keep": (1, 1, 1), "on": {"k": "k"}}, ["3 inputs", "rename the key"]),
+        ([[TABLE] * 3], {"keep": (1, 1, 1), "on": {"k": "k"}}, ["3 inputs", "list of 2 mappings"]),
         (
             [[TABLE, TABLE, TABLE.rename_columns([*"ABCD"])]],
             {"keep": (1, 1, 1)},

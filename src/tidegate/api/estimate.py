@@ -44,6 +44,10 @@ def estimate(
         To aggregate by tumbling windows: the time column, or both of a pair, of which the later
         counts; and the length of a window, such as ``"5 minutes"`` (a number where times are
         numbers). Streams need both, on timestamps.
+    every
+        How far apart windows begin, for sliding windows: with ``per="1 hour"`` and
+        ``every="5 minutes"`` each row counts in twelve windows. At most `per`, and at least a
+        thousandth of it. None is `per`: each row counts in one window.
     confidence
         The probability that an interval contains the true value.
     lateness

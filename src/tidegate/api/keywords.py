@@ -151,6 +151,7 @@ class Estimate(TypedDict, total=False):
     by: str | Sequence[str] | None
     time: str | Sequence[str] | None
     per: Duration | None
+    every: Duration | None
     confidence: float
     lateness: Duration
     groups: DataFrame | LocalData | None
@@ -233,11 +234,11 @@ class SparkRepair(LocalRepair, _OnSpark, total=False):
 class SparkTruncatedJoin(TypedDict, total=False):
     """Keywords of `tidegate.truncated_join` with Spark DataFrames."""
 
-    on: Required[Keys]
-    keep: int | Sequence[int] | None
-    delete: int | Sequence[int] | None
+    on: Required[Keys | Sequence[Mapping[str, str]]]
+    keep: int | Sequence[int] | Mapping[str, int] | None
+    delete: int | Sequence[int] | Mapping[str, int] | None
     method: Literal["optimal", "adg", "ndg", "independent"] | None
-    time: str | Sequence[str] | None
+    time: StreamColumn | None
     per: Duration | None
     suffixes: Suffixes | None
     seed: int
@@ -246,6 +247,7 @@ class SparkTruncatedJoin(TypedDict, total=False):
 class LocalTruncatedJoin(SparkTruncatedJoin, total=False):
     """Keywords of `tidegate.truncated_join` with local data."""
 
+    counts: str | None
     keep_shed: bool
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from tidegate.errors import TidegateError
-from tidegate.joins.sampled.estimates import SUMS, WINDOW, Estimation, concluded, starts
+from tidegate.joins.sampled.estimates import SUMS, WINDOW, Estimation, concluded, in_windows
 from tidegate.joins.sampled.spec import CLUSTER, PROBABILITY
 from tidegate.settings.times import milliseconds
 from tidegate.spark import watermarks
@@ -83,7 +83,7 @@ def _rows(spec: Estimation, sample: DataFrame) -> DataFrame:
 
 
 def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame:
-    """Add the window of each row, as `k0`."""
+    """Return each row in each of its windows; the window is `k0`."""
     if not spec.time:
         return rows
     if sample.isStreaming:
@@ -91,7 +91,9 @@ def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame
         assert spec.per is not None
         micro = 1000 * spec.unit.per_unit
         timed = _with_watermark(spec, rows, sample)
-        return timed.withColumn("k0", F.window("at", f"{int(spec.per / micro)} microseconds"))
+        slide = spec.per if spec.every is None else spec.every
+        lengths = [f"{int(length / micro)} microseconds" for length in (spec.per, slide)]
+        return timed.withColumn("k0", F.window("at", *lengths))
     named = [f"t{i}" for i in range(len(spec.time))]
     rest = [name for name in rows.columns if name not in named]
     fields = [StructField("k0", rows.schema["t0"].dataType), *(rows.schema[n] for n in rest)]
@@ -99,8 +101,8 @@ def _windowed(spec: Estimation, rows: DataFrame, sample: DataFrame) -> DataFrame
     def start(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             table = pa.Table.from_batches([batch])
-            times = table.select(named).rename_columns(list(spec.time))
-            columns = [starts(spec, times), *(table.column(name) for name in rest)]
+            table, begins = in_windows(spec, table.rename_columns([*spec.time, *rest]))
+            columns = [begins, *(table.column(name) for name in rest)]
             yield from pa.table(columns, names=["k0", *rest]).to_batches()
 
     return rows.mapInArrow(start, StructType(fields))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.window import Window
 
-from tidegate.joins.truncated.engine import Values, plan, ties, value_hashes
-from tidegate.joins.truncated.plan import Counts
+from tidegate.joins.truncated.chain import Counts
+from tidegate.joins.truncated.engine import Keyed, grouped, plan, ties, value_hashes
 from tidegate.joins.truncated.spec import TruncatedJoin
 from tidegate.settings.columns import whole
 from tidegate.settings.times import TimeUnit
@@ -29,27 +29,33 @@ _BROADCAST = 200_000
 def run(spec: TruncatedJoin, frames: Sequence[DataFrame]) -> DataFrame:
     """Join the rows that the plan keeps of each input, by Spark's own join.
 
-    Only values that occur in all inputs travel to the driver, with their counts. The plan returns
-    how many rows of each value to keep.
+    Only groups travel to the driver, with their counts: of inputs with one key, those that occur in
+    all of them. The plan returns how many rows of each group to keep.
     """
     named = [_rename_columns(spec, at, frame) for at, frame in enumerate(frames)]
-    counted = _count_values(spec, named)
-    values, table = _values(spec, named, counted)
-    kept = plan(spec, values)
-    kept_at_all = np.flatnonzero(kept.min(axis=0) > 0)
-    quotas = [pa.array(quota[kept_at_all]) for quota in kept]
-    rows = table.take(pa.array(kept_at_all))
-    for at, quota in enumerate(quotas):
-        rows = rows.set_column(rows.schema.get_field_index(f"n{at}"), f"n{at}", quota)
-    planned = frames[0].sparkSession.createDataFrame(rows, counted.schema)
-    if len(rows) <= _BROADCAST:
+    counted = _count_groups(spec, named)
+    table = counted.toArrow()
+    keyed = [_keyed(spec, at, table) for at in range(len(named))]
+    groups, numbers = grouped(keyed)
+    kept = plan(spec, groups, partial(_totals, named))
+    in_part = []
+    for at, (each, number, quota) in enumerate(zip(keyed, numbers, kept, strict=True)):
+        rows = np.zeros(len(table), np.int64)
+        rows[each.rows] = np.where(number >= 0, quota[number] if len(quota) else 0, 0)
+        some = rows[each.rows]
+        in_part.append(bool(((some > 0) & (some != each.weight)).any()))
+        table = table.set_column(table.schema.get_field_index(f"n{at}"), f"n{at}", pa.array(rows))
+    wanted = reduce(np.maximum, [table.column(f"n{at}").to_numpy() for at in range(len(named))])
+    table = table.filter(pa.array(wanted > 0))
+    planned = frames[0].sparkSession.createDataFrame(table, counted.schema)
+    if len(table) <= _BROADCAST:
         planned = F.broadcast(planned)
-    in_part = (kept != values.counts)[:, kept_at_all].any(axis=1)
     parts = [
-        _kept_rows(spec, at, frame, planned, ranked=bool(in_part[at]))
-        for at, frame in enumerate(named)
+        _kept_rows(spec, at, frame, planned, ranked=in_part[at]) for at, frame in enumerate(named)
     ]
-    joined = reduce(lambda one, other: one.join(other, _value_columns(spec)), parts)
+    joined = parts[0]
+    for at, part in enumerate(parts[1:]):
+        joined = joined.join(part, ["w", *_link_columns(spec, at)])
     columns = [
         f"c{at}_{i}"
         for at, relation in enumerate(spec.relations)
@@ -58,17 +64,30 @@ def run(spec: TruncatedJoin, frames: Sequence[DataFrame]) -> DataFrame:
     return joined.select(*columns).toDF(*spec.names)
 
 
-def _value_columns(spec: TruncatedJoin) -> list[str]:
-    return ["w", *(f"k{i}" for i in range(len(spec.relations[0].keys)))]
+def _link_columns(spec: TruncatedJoin, at: int) -> list[str]:
+    """Return the names of the columns by which an input joins the next one."""
+    link = 0 if spec.one_key else at
+    return [f"k{link}_{i}" for i in range(len(spec.relations[at].after))]
+
+
+def _own_columns(spec: TruncatedJoin, at: int) -> dict[str, str]:
+    """Return the columns that make the groups of an input: their names, and what they are there."""
+    relation = spec.relations[at]
+    found: dict[str, str] = {}
+    if relation.before:
+        found |= dict(zip(_link_columns(spec, at - 1), relation.before, strict=True))
+    if relation.after:
+        found |= dict(zip(_link_columns(spec, at), relation.after, strict=True))
+    return found
 
 
 def _rename_columns(spec: TruncatedJoin, at: int, frame: DataFrame) -> DataFrame:
-    """Rename an input's columns: window w, keys k0.. as in all inputs, own columns c<input>_0.."""
+    """Rename an input's columns: window w, keys k<join>_0.., own columns c<input>_0.."""
     relation = spec.relations[at]
     window = F.lit(0).cast("long")
     if relation.time is not None and spec.unit is not None and spec.per is not None:
         window = window_number(frame[_quoted(relation.time)], spec.unit, spec.per)
-    keys = [frame[_quoted(name)].alias(f"k{i}") for i, name in enumerate(relation.keys)]
+    keys = [frame[_quoted(own)].alias(name) for name, own in _own_columns(spec, at).items()]
     columns = [
         frame[_quoted(name)].alias(f"c{at}_{i}") for i, name in enumerate(relation.schema.names)
     ]
@@ -97,57 +116,73 @@ def window_number(time: Column, unit: TimeUnit, per: int | float) -> Column:
     return F.call_function("div", number - F.pmod(number, length), length)
 
 
-def _count_values(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
-    """Count each value in each input, for values that occur in all of them."""
-    value = _value_columns(spec)
-    present = reduce(lambda a, b: a & b, [F.col(name).isNotNull() for name in value])
-    sides = [
-        frame.where(present).select(*value, F.lit(at).alias("side"))
-        for at, frame in enumerate(named)
-    ]
+def _count_groups(spec: TruncatedJoin, named: Sequence[DataFrame]) -> DataFrame:
+    """Count the rows of each group of each input.
+
+    A row has the window, the values of all joins (null for those of other inputs) and the counts.
+    """
+    every: dict[str, Any] = {}
+    for at, frame in enumerate(named):
+        every |= {name: frame.schema[name].dataType for name in _own_columns(spec, at)}
+    sides = []
+    for at, frame in enumerate(named):
+        own = _own_columns(spec, at)
+        present = reduce(lambda a, b: a & b, [F.col(name).isNotNull() for name in ["w", *own]])
+        columns = [
+            F.col(name) if name in own else F.lit(None).cast(kind).alias(name)
+            for name, kind in every.items()
+        ]
+        sides.append(frame.where(present).select("w", *columns, F.lit(at).alias("side")))
     counts = [F.count_if(F.col("side") == at).alias(f"n{at}") for at in range(len(sides))]
-    counted = reduce(lambda a, b: a.union(b), sides).groupBy(*value).agg(*counts)
+    counted = reduce(lambda a, b: a.union(b), sides).groupBy("w", *every).agg(*counts)
+    if not spec.one_key:
+        return counted
     return counted.where(
         reduce(lambda a, b: a & b, [F.col(f"n{i}") > 0 for i in range(len(sides))])
     )
 
 
-def _values(
-    spec: TruncatedJoin, named: Sequence[DataFrame], counted: DataFrame
-) -> tuple[Values, pa.Table]:
-    """Return the counts in the order in which the plan needs them, and their values."""
-    table = counted.toArrow()
-    window = table.column("w").to_numpy()
-    first = spec.relations[0]
-    keys = [
-        whole(table.column(f"k{i}").cast(first.schema.field(name).type))
-        for i, name in enumerate(first.keys)
-    ]
-    order = np.argsort(value_hashes(window, keys), kind="stable")
-    table = table.take(pa.array(order))
-    counts = np.stack([table.column(f"n{i}").to_numpy() for i in range(len(named))])
-    known, at = np.unique(window[order], return_inverse=True)
+def _keyed(spec: TruncatedJoin, at: int, table: pa.Table) -> Keyed:
+    """Return the groups of one input, with their counts."""
+    relation = spec.relations[at]
+    weight = table.column(f"n{at}").to_numpy()
+    rows = np.flatnonzero(weight > 0)
+    some = table.take(pa.array(rows))
+    window = some.column("w").to_numpy()
+    hashes = {}
+    for link, names in ((at - 1, relation.before), (at, relation.after)):
+        columns = [
+            whole(some.column(column).cast(relation.schema.field(name).type))
+            for column, name in zip(_link_columns(spec, link) if names else (), names, strict=True)
+        ]
+        hashes[link] = value_hashes(window, columns) if columns else None
+    return Keyed(rows, hashes[at - 1], hashes[at], window, weight[rows])
+
+
+def _totals(named: Sequence[DataFrame], known: Counts) -> Counts:
+    """Count the rows of each input in each known window."""
     totals: Counts = np.zeros((len(named), len(known)), np.int64)
-    if spec.deletes:
-        for i, frame in enumerate(named):
-            found = frame.where("w is not null").groupBy("w").count().toArrow()
-            rows = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
-            totals[i] = [rows[number] for number in known.tolist()]
-    return Values(counts, at, totals), table
+    for i, frame in enumerate(named):
+        found = frame.where("w is not null").groupBy("w").count().toArrow()
+        rows = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        totals[i] = [rows[number] for number in known.tolist()]
+    return totals
 
 
 def _kept_rows(
     spec: TruncatedJoin, at: int, frame: DataFrame, planned: DataFrame, *, ranked: bool
 ) -> DataFrame:
     """Return the rows of one input that are kept."""
-    value = _value_columns(spec)
-    found = frame.join(planned.select(*value, f"n{at}"), value)
+    value = ["w", *_own_columns(spec, at)]
+    quota = f"n{at}"
+    wanted = planned.where(F.col(quota) > 0).select(*value, quota)
+    found = frame.join(wanted, value)
     columns = [f"c{at}_{i}" for i in range(len(spec.relations[at].schema))]
     if ranked:
         found = found.mapInArrow(_with_ties(columns, spec.seed), _with_tie(found.schema))
         rank = F.row_number().over(Window.partitionBy(*value).orderBy("tie"))
         found = found.withColumn("rank", rank)
-        found = found.where(F.col("rank") <= F.col(f"n{at}"))
+        found = found.where(F.col("rank") <= F.col(quota))
     return found.select(*value, *columns)
 
 

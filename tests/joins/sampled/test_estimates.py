@@ -100,6 +100,63 @@ def test_windows_work_for_every_type_of_time(
     assert sum(found.column("count").to_pylist()) == 9.0
 
 
+def slow_windows(times: list[Any], per: Any, every: Any, low: int, high: int) -> dict[Any, int]:
+    """Count the rows of each sliding window, window by window."""
+    begins = [every * number for number in range(low, high)]
+    counts = {start: sum(start <= time < start + per for time in times) for start in begins}
+    return {start: count for start, count in counts.items() if count}
+
+
+@pytest.mark.parametrize(("per", "every"), [(10, 3), (10, 5), (12, 12), (1_000, 1), (7, 4)])
+@pytest.mark.parametrize("kind", ["numbers", "reals", "decimals", "timestamps"])
+def test_sliding_windows_are_those_of_a_slow_count(per: int, every: int, kind: str) -> None:
+    rng = np.random.default_rng(per)
+    numbers = [int(i) for i in rng.integers(-30, 40, 25)]
+    times: Any = pa.array(numbers)
+    lengths: tuple[Any, Any] = (per, every)
+    if kind == "reals":
+        times, lengths = pa.array([i / 4 for i in numbers]), (per / 4, every / 4)
+    if kind == "decimals":
+        times = pa.array([Decimal(i) / 10 for i in numbers], pa.decimal128(9, 1))
+        lengths = (Decimal(per) / 10, Decimal(every) / 10)
+    if kind == "timestamps":
+        times = pa.array(numbers, pa.int64()).cast(pa.timestamp("s"))
+        lengths = (f"{per} s", f"{every} s")
+    size = len(numbers)
+    rows = pa.table({"t": times, CLUSTER: range(size), PROBABILITY: [0.5] * size})
+    found = tg.estimate(rows, time="t", per=lengths[0], every=lengths[1]).table
+    starts = found["window"]
+    if kind == "timestamps":
+        starts = starts.cast(pa.int64())
+    scale = {"reals": 4, "decimals": 10}.get(kind, 1)
+    got = {
+        round(start * scale): rows
+        for start, rows in zip(starts.to_pylist(), found["rows"].to_pylist(), strict=True)
+    }
+    assert got == slow_windows(numbers, per, every, -1_100, 60)
+    assert found["count"].to_pylist() == [2.0 * rows for rows in found["rows"].to_pylist()]
+
+
+def test_a_cluster_counts_once_in_each_sliding_window() -> None:
+    """Windows of 10 that begin every 5: the two rows of cluster 7 are together in one of them."""
+    table = sample(t=[3, 8, 12, 14])
+    found = {
+        row["window"]: row
+        for row in tg.estimate(table, value="v", time="t", per=10, every=5).table.to_pylist()
+    }
+    assert {start: (row["clusters"], row["rows"]) for start, row in found.items()} == {
+        -5: (1, 1),
+        0: (1, 2),
+        5: (3, 3),
+        10: (2, 2),
+    }
+    assert found[0]["sum"] == 4 * 2
+    assert found[0]["sum_error"] == pytest.approx(math.sqrt(2 * 4**2))
+    assert found[5]["sum"] == 3 * 2 + 10 * 4 + 4
+    tumbling = tg.estimate(table, value="v", time="t", per=10).table.to_pylist()
+    assert [found[row["window"]] for row in tumbling] == tumbling
+
+
 def test_a_group_that_was_never_sampled_is_unknown() -> None:
     table = sample(g=["a", "b", "a", "b"], t=[3, 12, 5, 14])
     groups = {"g": ["a", "b", "c", "c"]}
@@ -190,10 +247,19 @@ def test_a_sample_of_everything_is_exact() -> None:
         ({"by": "t", "groups": {"t": ["x"]}}, ["the types that the sample has"]),
         ({"speed": 9}, ["no setting 'speed'", "confidence"]),
         ({"lateness": 5}, ["give time and per", "lateness=5"]),
+        ({"every": 5}, ["give time and per", "every=5"]),
+        ({"time": "t", "per": 5, "every": 6}, ["at most per", "every=6 with per=5"]),
+        ({"time": "t", "per": 5_001, "every": 5}, ["at least per / 1,000", "not every=5"]),
+        ({"time": "t", "per": 5, "every": 0}, ["every must be longer than zero", "not 0"]),
+        ({"time": "t", "per": 5, "every": 2.5}, ["whole numbers apart", "every=2.5"]),
+        (
+            {"time": "day", "per": "2 days", "every": "12 hours"},
+            ["'12 hours' is no value", '"day"'],
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], parts: list[str]) -> None:
-    table = sample(s=list("abcd"), b=[True] * 4, t=[1, 2, 3, 4])
+    table = sample(s=list("abcd"), b=[True] * 4, t=[1, 2, 3, 4], day=[date(2024, 5, 1)] * 4)
     with pytest.raises(tg.TidegateError) as error:
         tg.estimate(table, **settings)
     for part in parts:
@@ -268,6 +334,30 @@ def test_estimates_are_unbiased_and_intervals_cover(method: str) -> None:
         # UNIFORM cannot sample what lies beyond its reach: at most a hundredth or two.
         allowed = 0.015 if method == "uniform" else 0.0
         assert abs(np.mean(off[what])) < 3.5 * error + allowed
+
+
+def test_intervals_of_sliding_windows_cover() -> None:
+    """Each window's intervals hold, whatever the other windows that share its rows say."""
+    tables = zipf(1_500, domain=50, skew=1.0, seed=4)
+    exact = tg.join(*tables, on="key", time="time", within=100).table
+    late = np.maximum(exact["time_left"].to_numpy(), exact["time_right"].to_numpy())
+    values = exact.column("value_left").to_numpy()
+    windows: dict[str, Any] = {"time": ("time_left", "time_right"), "per": 300, "every": 100}
+    truth = {}
+    for start in range(100, 1_200, 100):  # windows that are full
+        here = values[(late >= start) & (late < start + 300)]
+        truth[start] = {"count": len(here), "sum": here.sum(), "avg": here.mean()}
+    covered: dict[str, list[bool]] = {"count": [], "sum": [], "avg": []}
+    for seed in range(RUNS):
+        settings: dict[str, Any] = {"method": ("uniform", "cluster", "pps")[seed % 3], "seed": seed}
+        settings |= {"on": "key", "time": "time", "within": 100, "memory": 60}
+        found = tg.sample_join(*tables, **settings)
+        for row in tg.estimate(found, value="value_left", **windows).table.to_pylist():
+            for what, true in truth.get(row["window"], {}).items():
+                covered[what].append(row[f"{what}_low"] <= true <= row[f"{what}_high"])
+    for inside in covered.values():
+        assert len(inside) == RUNS * len(truth)
+        assert 0.92 <= np.mean(inside) <= 0.98
 
 
 def test_a_cluster_of_nulls_does_not_make_an_error_known() -> None:

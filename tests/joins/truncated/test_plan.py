@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.errors import TidegateError
+from tidegate.joins.truncated import chain as chains
 from tidegate.joins.truncated import plan as static
 from tidegate.joins.truncated import plan_each as static_each
-from tidegate.joins.truncated.plan import Counts, adg, independent, ndg, optdp, results
+from tidegate.joins.truncated.chain import Chain, Counts
+from tidegate.joins.truncated.plan import adg, optdp, results
 from tidegate.joins.truncated.plan_each import optimal_each
 from tidegate.streams import zipf
 
@@ -67,6 +70,14 @@ def check(counts: Counts, kept: Counts, keep: Any) -> None:
         assert (kept.sum(axis=1) <= keep).all()
 
 
+def ndg(counts: Counts, keep: Any) -> Counts:
+    return np.stack(chains.ndg(Chain.of_one_key(counts), keep))
+
+
+def independent(counts: Counts, keep: Any) -> Counts:
+    return np.stack(chains.independent(Chain.of_one_key(counts), keep))
+
+
 def counts_of(most: int, values: int, relations: int = 2) -> st.SearchStrategy[Counts]:
     """Return how often each value occurs in each relation."""
     one = st.lists(st.integers(0, most), min_size=relations, max_size=relations)
@@ -92,6 +103,50 @@ def test_optdp_matches_the_plain_programme(counts: Counts, keep: int) -> None:
     kept = optdp(counts, keep)
     check(counts, kept, keep)
     assert results(kept) == plain_dp(counts, keep)
+
+
+@given(counts_of(2, 3, 3), st.integers(0, 20))
+def test_optdp_of_three_relations_matches_exhaustive_search(counts: Counts, keep: int) -> None:
+    kept = optdp(counts, keep)
+    check(counts, kept, keep)
+    assert results(kept) == exhaustive(counts, keep)
+
+
+def plain_several(counts: Counts, keep: int) -> int:
+    """Run the dynamic program of section 3.2 for any number of relations."""
+    best = np.zeros(keep + 1, np.int64)
+    for value in counts.T.tolist():
+        before = best.copy()
+        for rows in itertools.product(*(range(1, count + 1) for count in value)):
+            used = sum(rows)
+            if used <= keep:
+                there = before[: keep + 1 - used] + int(np.prod(rows))
+                np.maximum(best[used:], there, out=best[used:])
+    return int(best[-1])
+
+
+@pytest.mark.parametrize("relations", [3, 4])
+@pytest.mark.parametrize("core", [1, 64])
+def test_optdp_of_several_relations_matches_the_plain_programme(
+    relations: int, core: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static, "_CORE", core)
+    rng = np.random.default_rng(relations)
+    for _ in range(120):
+        most = 9 if relations == 3 else 5
+        counts = rng.integers(0, most, (relations, int(rng.integers(1, 12))))
+        keep = int(rng.integers(0, counts.sum() + 2))
+        kept = optdp(counts, keep)
+        check(counts, kept, keep)
+        assert results(kept) == plain_several(counts, keep)
+
+
+def test_products_that_are_too_large_to_count() -> None:
+    counts = np.full((6, 2), 100_000)
+    kept = optdp(counts, 12)  # the join of all rows has 2 * 10**30 results
+    assert kept.tolist() in ([[2, 0]] * 6, [[0, 2]] * 6)
+    with pytest.raises(TidegateError, match="100,000 rows allows more than 5e\\+18 results"):
+        optdp(counts, 100_000)
 
 
 @pytest.mark.parametrize("core", [1, 2, 64])
@@ -226,7 +281,7 @@ def test_two_budgets_allow_no_more_than_their_sum() -> None:
 
 
 def test_the_searches_of_one_call_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_each, "_EFFORT", 0.01)
+    monkeypatch.setattr(static_each, "EFFORT", 0.01)
     counts, searches = zipf_counts(0.0, seed=0), static_each.Searches()
     for _ in range(3):
         check(counts, searches.optimal(counts, (2_500, 2_500)), (2_500, 2_500))
@@ -236,7 +291,7 @@ def test_the_searches_of_one_call_share_their_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_search_that_stops_early_reports_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_each, "_EFFORT", 0.01)
+    monkeypatch.setattr(static_each, "EFFORT", 0.01)
     counts, keep = zipf_counts(0.0, seed=0), (2_500, 2_500)
     with pytest.warns(UserWarning, match="might keep up to") as warned:
         kept = optimal_each(counts, keep)

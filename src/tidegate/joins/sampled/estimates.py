@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 
 #: The result column with the start of a window.
 WINDOW = "window"
+#: The largest number of windows that a row may be in.
+_MOST_WINDOWS = 1_000
 #: Sums over units: number of units and rows; rows and values divided by their probabilities;
 #: their contributions to variances and the squares of these; units with a known value.
 SUMS = ("clusters", "rows", "n", "s", "nn", "ns", "ss", "n4", "s4", "told")
@@ -54,6 +56,7 @@ class Estimation:
     unit: TimeUnit | None
     by: tuple[str, ...]
     confidence: float
+    every: int | float | None = None
     lateness: int | float = 0
     groups: pa.Table | None = None
 
@@ -81,6 +84,7 @@ def estimation(
     by: str | Sequence[str] | None = None,
     time: str | Sequence[str] | None = None,
     per: Any = None,
+    every: Any = None,
     confidence: float = 0.95,
     lateness: Any = 0,
     groups: Any = None,
@@ -147,8 +151,44 @@ def estimation(
             f"per, or leave lateness={quoted(lateness)} out"
         )
     late = 0 if unit is None else duration(lateness, unit, "lateness", zero=True)
-    found = Estimation(schema, value, of, length, unit, names, float(confidence), late)
+    slide = _slide(schema, of, length, unit, per, every)
+    found = Estimation(schema, value, of, length, unit, names, float(confidence), slide, late)
     return found if groups is None else replace(found, groups=_groups(found, groups))
+
+
+def _slide(
+    schema: pa.Schema, time: Sequence[str], length: Any, unit: TimeUnit | None, per: Any, every: Any
+) -> int | float | None:
+    """Check `every`: how far apart the windows begin."""
+    if every is None:
+        return None
+    if unit is None:
+        raise TidegateError(
+            "every is how far apart windows begin, and there are none: give time and per, or leave "
+            f"every={quoted(every)} out"
+        )
+    if isinstance(every, float) and unit.kind == "whole number" and not every.is_integer():
+        raise TidegateError(
+            "windows of whole-number times must begin whole numbers apart, not "
+            f"every={quoted(every)}"
+        )
+    slide = duration(every, unit, "every")
+    if not length / _MOST_WINDOWS <= slide <= length:
+        raise TidegateError(
+            f"every must be at most per, and at least per / {_MOST_WINDOWS:,}, because each row is "
+            f"counted in per / every windows; not every={quoted(every)} with per={quoted(per)}"
+        )
+    kind = schema.field(time[0]).type
+    try:
+        begins = times(_as_times(unit, np.array([slide]), kind), unit)[0]
+    except (pa.ArrowInvalid, InvalidOperation):
+        begins = None
+    if begins != slide:
+        raise TidegateError(
+            f"windows begin at multiples of every, and every={quoted(every)} is no value of column "
+            f'"{time[0]}" of {kind}; give a multiple of its smallest unit, or cast the column'
+        )
+    return slide
 
 
 def estimated(spec: Estimation, sample: pa.Table) -> pa.Table:
@@ -163,9 +203,11 @@ def unit_sums(spec: Estimation, sample: pa.Table) -> pa.Table:
             f'column "{CLUSTER}" must not be null, and is in {sample.column(CLUSTER).null_count:,} '
             "rows: rows of a cluster are not independent, so take them as sample_join gave them"
         )
-    keys = [_one(sample.column(name)) for name in spec.by]
+    keys = []
     if spec.time:
-        keys.insert(0, starts(spec, sample))
+        sample, start_of_window = in_windows(spec, sample)
+        keys.append(start_of_window)
+    keys += [_one(sample.column(name)) for name in spec.by]
     group, first = numbered(keys, len(sample))
     unit, start = numbered([pa.array(group), _one(sample.column(CLUSTER))], len(sample))
     p = as_floats(_one(sample.column(PROBABILITY)))
@@ -252,8 +294,8 @@ def with_unknown(spec: Estimation, found: pa.Table) -> pa.Table:
     return pa.concat_tables([found, pa.table(empty, schema=found.schema)])
 
 
-def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
-    """Return the start of the window of each row, in the type of the time column."""
+def in_windows(spec: Estimation, sample: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """Return each row in each of its windows, and the start of that window as a time."""
     assert spec.unit is not None
     assert spec.per is not None
     for name in spec.time:
@@ -265,10 +307,21 @@ def starts(spec: Estimation, sample: pa.Table) -> pa.Array:
             )
     every = [times(_one(sample.column(name)), spec.unit) for name in spec.time]
     number = np.maximum(every[0], every[-1])
-    start = np.floor_divide(number, spec.per) * spec.per
+    slide = spec.per if spec.every is None else spec.every
+    last = np.floor_divide(number, slide)
+    start = last * slide
+    if slide < spec.per:
+        found, rows = [start], [np.arange(len(number))]
+        for back in range(1, math.ceil(spec.per / slide)):
+            earlier = (last - back) * slide
+            there = np.flatnonzero(number - earlier < spec.per)
+            found.append(earlier[there])
+            rows.append(there)
+        start = np.concatenate(found)
+        sample = sample.take(pa.array(np.concatenate(rows)))
     kind = spec.keys.field(WINDOW).type
     try:
-        return _as_times(spec.unit, start, kind)
+        return sample, _as_times(spec.unit, start, kind)
     except (pa.ArrowInvalid, InvalidOperation):
         raise TidegateError(
             f"windows begin at a multiple of their length, and {start.min()!s} to {start.max()!s} "

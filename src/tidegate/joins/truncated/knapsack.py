@@ -6,11 +6,17 @@ from tidegate.kernel.compiling import Array, entry_point, inlined
 
 
 @inlined
-def _retained(smaller: int, part: int) -> int:
-    """Lemma 1 of paper 1: the results that `part` rows of one value give at the most."""
-    if part <= 2 * smaller:
-        return part * part // 4
-    return smaller * (part - smaller)
+def _retained(sides: Array, item: int, part: int) -> int:
+    """Lemma 1 of paper 1: the results that `part` rows of one value give at the most.
+
+    `sides` has the rows of each relation in ascending order.
+    """
+    found, last = 1, sides.shape[1]
+    for i in range(last):
+        even = min(part // (last - i), sides[item, i])
+        found *= even
+        part -= even
+    return found
 
 
 @entry_point
@@ -60,7 +66,7 @@ def sum_above(
 
 @entry_point
 def best_parts(
-    best: Array, rooms: Array, smaller: Array, least: Array, most: Array, gains: Array, parts: Array
+    best: Array, rooms: Array, sides: Array, least: Array, most: Array, gains: Array, parts: Array
 ) -> None:
     """For each item, the best part of it to keep beside a knapsack that does not hold it.
 
@@ -72,7 +78,7 @@ def best_parts(
         gains[i] = -1
         parts[i] = 0
         for part in range(least[i], min(most[i], rooms[i]) + 1):
-            gain = best[min(rooms[i] - part, last)] + _retained(smaller[i], part)
+            gain = best[min(rooms[i] - part, last)] + _retained(sides, i, part)
             if gain > gains[i]:
                 gains[i] = gain
                 parts[i] = part

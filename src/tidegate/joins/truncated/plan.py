@@ -1,4 +1,4 @@
-"""Plans of truncated joins: how many rows of each join value to keep within a budget.
+"""Plans of joins on one key: how many rows of each join value to keep within one budget.
 
 Section 3 of paper 1 (Das, Gehrke, Riedewald): the join of the kept rows should be as large as
 possible. A value with m rows on one side and n on the other gives m * n results; the paper calls it
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.errors import TidegateError
+from tidegate.joins.truncated.chain import Counts
 from tidegate.joins.truncated.knapsack import add_whole, best_parts, sum_above
-
-Counts = NDArray[np.int64]
 
 #: The number of components in the first core of OPTDP, and the growth of each further core.
 _CORE = 64
 _GROWTH = 4
+#: Numbers of results from here on do not fit into whole numbers of 64 bits.
+_COUNTABLE = 2.0**62
 
 
 def results(kept: Any) -> int:
@@ -32,7 +34,10 @@ def results(kept: Any) -> int:
 
 
 def optdp(counts: Counts, keep: int) -> Counts:
-    """Return the best way to keep `keep` rows of two relations: OPTDP of section 3.2.
+    """Return the best way to keep `keep` rows of all relations: OPTDP of section 3.2.
+
+    The paper has two relations. With more of them, the results of the first p rows of a component
+    are still a convex function of p, which is what its lemmas need.
 
     The paper's dynamic program takes time in c * k^2. By its lemma 2, some optimum keeps all
     components whole or not at all, except one. It is therefore enough to solve a 0/1 knapsack for
@@ -54,67 +59,21 @@ def adg(counts: Counts, keep: int) -> Counts:
     return _one_budget(counts, keep, lambda items, room: _greedy(items, room).parts)
 
 
-def ndg(counts: Counts, keep: tuple[int, ...]) -> Counts:
-    """Return a greedy way to keep `keep[i]` rows of relation i: Node Degree Greedy, section 3.3.1.
-
-    The relations choose in turn. Each keeps the rows with the most partners among the rows that
-    the relations before it kept. With m relations, at most m times as many results as necessary
-    are lost. The paper also says that two relations keep at least half of the results of the
-    optimum. That does not hold: a relation may spend its budget on single rows of values that are
-    slightly more frequent in the other.
-    """
-    kept = counts.copy()
-    for relation, most in enumerate(keep):
-        kept[relation] = _highest_degree(kept, relation, most)
-    return kept
-
-
-def improved(counts: Counts, kept: Counts, keep: tuple[int, ...]) -> Counts:
-    """Let the relations choose again in turn, given the others, while that adds results."""
-    while True:
-        better = kept.copy()
-        for relation, most in enumerate(keep):
-            better[relation] = counts[relation]
-            better[relation] = _highest_degree(better, relation, most)
-        if results(better) <= results(kept):
-            return kept
-        kept = better
-
-
-def independent(counts: Counts, keep: tuple[int, ...]) -> Counts:
-    """Return a way to keep `keep[i]` rows of relation i: the m-approximation of section 3.4.
-
-    Each relation keeps the rows with the most partners, whatever the others keep. With m
-    relations, at most m times as many results as necessary are lost.
-    """
-    return np.stack([_highest_degree(counts, i, most) for i, most in enumerate(keep)])
-
-
-def _highest_degree(counts: Counts, relation: int, most: int) -> Counts:
-    """Return the counts that a relation keeps if it prefers values with many partners."""
-    own = counts[relation]
-    degree = np.delete(counts, relation, axis=0).prod(axis=0, dtype=np.float64)
-    order = np.lexsort((-own, -degree))
-    order = order[degree[order] > 0]
-    before = np.cumsum(own[order]) - own[order]
-    kept: Counts = np.zeros_like(own)
-    kept[order] = np.clip(most - before, 0, own[order])
-    return kept
-
-
-# ---- one budget for two relations ---------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Components:
-    """Values as knapsack items: rows of the smaller side, rows of both sides, results."""
+    """Values as knapsack items: rows of each side, ascending; rows of all sides; results."""
 
-    smaller: Counts
+    sides: Counts
     size: Counts
     value: Counts
 
     def __getitem__(self, which: Any) -> _Components:
-        return _Components(self.smaller[which], self.size[which], self.value[which])
+        return _Components(self.sides[which], self.size[which], self.value[which])
+
+    @property
+    def least(self) -> int:
+        """The fewest rows that give a result."""
+        return int(self.sides.shape[1])
 
     def __len__(self) -> int:
         return len(self.size)
@@ -125,14 +84,32 @@ def _one_budget(
 ) -> Counts:
     """Return how many rows of each value either side keeps within one budget for both."""
     joining = np.flatnonzero(counts.min(axis=0) > 0)
-    some = counts[:, joining]
-    parts = parts_of(_Components(some.min(axis=0), some.sum(axis=0), some.prod(axis=0)), keep)
-    # Lemma 1: keep the same number on both sides, up to the size of the smaller side.
-    smaller = np.minimum(some.min(axis=0), parts // 2)
-    left = np.where(some[0] < some[1], smaller, parts - smaller)
+    some = _countable(counts[:, joining], keep)
+    # Of equal sides, the last one comes first.
+    order = np.lexsort((np.broadcast_to(-np.arange(len(some))[:, np.newaxis], some.shape), some), 0)
+    sides = np.take_along_axis(some, order, 0)
+    parts = parts_of(_Components(sides.T, some.sum(axis=0), some.prod(axis=0)), keep)
+    # Lemma 1: keep the same number on all sides, up to the size of the smaller ones.
+    balanced = np.zeros_like(sides)
+    for i in range(len(sides)):
+        balanced[i] = np.minimum(sides[i], parts // (len(sides) - i))
+        parts = parts - balanced[i]
     kept = np.zeros_like(counts)
-    kept[:, joining] = left, parts - left
+    placed = np.zeros_like(sides)
+    np.put_along_axis(placed, order, balanced, 0)
+    kept[:, joining] = placed
     return kept
+
+
+def _countable(counts: Counts, keep: int) -> Counts:
+    """Return counts whose products are exact integers, without rows that cannot be kept."""
+    for some in (counts, np.minimum(counts, max(keep, 0))):
+        if not some.size or float(some.prod(axis=0, dtype=np.float64).sum()) < _COUNTABLE:
+            return some
+    raise TidegateError(
+        f"a budget of {keep:,} rows allows more than {_COUNTABLE:.0e} results, which cannot be "
+        "counted; give a smaller budget"
+    )
 
 
 @dataclass(frozen=True)
@@ -159,8 +136,8 @@ def _greedy(items: _Components, keep: int) -> _Greedy:
     if fits == len(items):
         return _Greedy(parts, whole, 0, 0.0)
     rest = keep - int(parts.sum())
-    # One row alone gives no results.
-    parts[order[fits]] = rest if rest > 1 else 0
+    # Fewer rows than sides give no results.
+    parts[order[fits]] = rest if rest >= items.least else 0
     return _Greedy(parts, whole, rest, float(density[order[fits]]))
 
 
@@ -174,13 +151,12 @@ def _optimal_parts(items: _Components, keep: int) -> Counts:
     whole, partial = _possible(items, keep)
     possible = np.flatnonzero(whole | partial)
     some = items[possible]
-    shapes = np.stack([some.smaller, some.size])
     _, first, kind, many = np.unique(
-        shapes, axis=1, return_index=True, return_inverse=True, return_counts=True
+        some.sides, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     of, times = _bundles(many)
     one = some[first[of]]
-    bundled = _Components(one.smaller, one.size * times, one.value * times)
+    bundled = _Components(one.sides, one.size * times, one.value * times)
     may = np.zeros(len(of), np.bool_)
     may[: len(many)] = np.bincount(kind, partial[possible], len(many)) > 0
     taken = _core_optimum(bundled, keep, may)
@@ -211,9 +187,11 @@ def _possible(items: _Components, keep: int) -> tuple[NDArray[np.bool_], NDArray
     The results of some rows of a component depend only on its smaller side. A component that is
     at least as large, with a smaller side at least as large, can therefore replace another. Some
     optimum (the one with the least in the lowest components) uses a component only if it uses all
-    that can replace it, all of them whole except at most one.
+    that can replace it, all of them whole except at most one. This is used for two sides only.
     """
-    sums, largest = stand_ins(items.smaller, items.size, items.size)
+    if items.least > 2:
+        return items.size <= keep, np.full(len(items), items.least <= keep)
+    sums, largest = stand_ins(items.sides[:, 0], items.size, items.size)
     return sums - largest + items.size <= keep, sums + 2 <= keep
 
 
@@ -311,8 +289,8 @@ def _part_of(items: _Components, which: Counts, best: Counts, room: int, *, whol
     some = items[which]
     freed = some.size if whole else np.zeros_like(some.size)
     gains, parts = np.empty_like(which), np.empty_like(which)
-    least = np.full(len(which), 2)
-    best_parts(best, room + freed, some.smaller, least, some.size - 1, gains, parts)
+    least = np.full(len(which), items.least)
+    best_parts(best, room + freed, some.sides, least, some.size - 1, gains, parts)
     gains -= np.where(whole, some.value, 0)
     at = int(np.argmax(gains)) if len(which) else 0
     return _Choice(int(gains[at]), int(which[at]), int(parts[at])) if len(which) else _Choice(-1)

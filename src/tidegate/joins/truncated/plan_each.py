@@ -1,4 +1,4 @@
-"""The best truncated join of two relations with a budget for each.
+"""The best truncated join of two relations with a budget for each, and the searches of one call.
 
 The (k_A, k_B) variant of section 3 of paper 1 (Das, Gehrke, Riedewald). If the rows of one relation
 are fixed, the best choice of the other is a vertex of its budget: all values whole or not at all,
@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import require
+from tidegate.joins.truncated.chain import Chain, Counts, Kept, improved, ndg
 from tidegate.joins.truncated.knapsack import keep_each
-from tidegate.joins.truncated.plan import Counts, improved, ndg, optdp, results, stand_ins
+from tidegate.joins.truncated.plan import optdp, results, stand_ins
+from tidegate.joins.truncated.plan_chain import best_chain
 
 #: (kept in part on the left, kept in part on the right).
 _Way = tuple[bool, bool]
@@ -26,7 +29,7 @@ _WAYS: tuple[_Way, ...] = ((False, False), (True, False), (False, True), (True, 
 
 #: The limit for all searches of one call, in the solver's deterministic seconds, which do not
 #: depend on the load of the machine.
-_EFFORT = 1.0
+EFFORT = 1.0
 #: Up to this many steps, the plain dynamic program is faster than setting up the solver.
 _PLAIN = 1 << 18
 
@@ -47,7 +50,7 @@ class Searches:
     """
 
     def __init__(self) -> None:
-        self._left = _EFFORT
+        self._left = EFFORT
         self._found = self._most = self._given_up = self._all = 0
 
     def optimal(self, counts: Counts, keep: tuple[int, int]) -> Counts:
@@ -71,8 +74,9 @@ class Searches:
 
     def _searched(self, counts: Counts, keep: tuple[int, int]) -> Counts:
         bound, prices, rounded = _relaxed(counts, keep)
-        starts = [improved(counts, start, keep) for start in (rounded, ndg(counts, keep))]
-        good = max(starts, key=results)
+        pair = Chain.of_one_key(counts)
+        starts = [improved(pair, start, keep) for start in (list(rounded), ndg(pair, keep))]
+        good = max(map(np.stack, starts), key=results)
         most = math.floor(bound * (1 + 1e-9))
         if results(good) < most:
             # Two budgets allow at most the results of one budget of their sum.
@@ -82,20 +86,30 @@ class Searches:
             better, proved = self._search(counts, keep, ways, without, results(good) + 1)
             good = good if better is None else better
             most = math.floor(min(proved + 1e-6, most))
-        if results(good) < most:
-            self._given_up += 1
-            self._found += results(good)
-            self._most += most
+        self._record(results(good), most)
         return good
+
+    def chain(self, chain: Chain, keep: Sequence[int]) -> Kept:
+        """Return the best way found to keep rows of a chain, with one budget or one for each."""
+        self._all += 1
+        found, used = best_chain(chain, keep, self._left)
+        self._left -= used
+        self._record(found.results, found.most)
+        return found.kept
+
+    def _record(self, found: int, most: int) -> None:
+        if found < most:
+            self._given_up += 1
+            self._found += found
+            self._most += most
 
     def warn(self) -> None:
         """Warn if searches were given up, with the upper bound of the results."""
         if self._given_up:
             where = f" in {self._given_up:,} of {self._all:,} windows" if self._all > 1 else ""
             warnings.warn(
-                f"a truncated join keeps {self._found:,} results{where}, and the best with a "
-                f"budget for each input might keep up to {self._most:,}: the search for it was "
-                "given up",
+                f"a truncated join keeps {self._found:,} results{where}, and the best within the "
+                f"budget might keep up to {self._most:,}: the search for it was given up",
                 stacklevel=2,
             )
 
