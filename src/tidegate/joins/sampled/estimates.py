@@ -318,7 +318,9 @@ def in_windows(spec: Estimation, sample: pa.Table) -> tuple[pa.Table, pa.Array]:
             found.append(earlier[there])
             rows.append(there)
         start = np.concatenate(found)
-        sample = sample.take(pa.array(np.concatenate(rows)))
+        order = np.argsort(start, kind="stable")  # windows come in order of time
+        start = start[order]
+        sample = sample.take(pa.array(np.concatenate(rows)[order]))
     kind = spec.keys.field(WINDOW).type
     try:
         return sample, _as_times(spec.unit, start, kind)
