@@ -36,8 +36,8 @@ _TRIALS = 62
 #: that CA remembers.
 _WEIGHED = 61
 _ROW = 4
-#: Whether a child row can be in a future result: yes; yes if constraints fail, and then its sampled
-#: key shows it; no.
+#: Whether a child row can be in a future result. A SAVED row can be in one only if a constraint
+#: fails: it is held because its key is sampled, so that the failure is detected.
 NEEDED, SAVED, USELESS = range(3)
 
 
@@ -362,10 +362,7 @@ def is_over(core: Core, group: int) -> bool:
 
 @inlined
 def useless(core: Core, plan: Plan, slot: int) -> int:
-    """Return USELESS if no future result has a child row (theorem 5.1, and section 5.1 for No).
-
-    Return SAVED if constraints say so of a row whose key is sampled, and NEEDED otherwise.
-    """
+    """Return USELESS, SAVED or NEEDED for a child row (theorem 5.1, and section 5.1 for No)."""
     stream = core.slots[slot].stream
     if core.slots[slot].status == NO:
         for i in range(plan.ups[stream]):
@@ -457,9 +454,10 @@ def note_changed(core: Core, slot: int) -> None:
 
 @inlined
 def set_aside(core: Core, plan: Plan, slot: int, why: int) -> None:
-    """Record a row that a constraint drops. Every result that may be missing contains it.
+    """Record a row that a constraint drops, so that a repair finds the results that may be missing.
 
-    Rows that are dropped with it join it, and many-one: their results contain it, too.
+    Rows that are dropped together with it need no record. They join it, and joins are many-one, so
+    all their results contain this row.
     """
     scalars = core.scalars[0]
     scalars.dropped += 1

@@ -77,9 +77,9 @@ class Rules(NamedTuple):
     learned: bool
     halflife: Any  # of the time's type; 0: no decay
     most: int  # most keys that are counted and have no waiting row
-    step: Any  # of the time's type: how long the join takes for a row, plus
-    step_part: int  # this many parts of a unit, of which a unit has
-    parts: int  # this many
+    step: Any  # of the time's type: whole units that the join takes for a row
+    step_part: int  # parts of a unit that it takes besides
+    parts: int  # parts that a unit has
     last: Any  # of the time's type: after all times
 
 
