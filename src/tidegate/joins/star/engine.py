@@ -356,8 +356,8 @@ class StarEngine(LoggedEngine):
             ("shed_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
             ("why", pa.string()),
         ]
-        tuples = zip(self.spec.stream_names, self.spec.streams, strict=True)
-        fields += [(name, pa.struct(list(side.schema))) for name, side in tuples]
+        sides = zip(self.spec.stream_names, self.spec.streams, strict=True)
+        fields += [(name, pa.struct(list(side.schema))) for name, side in sides]
         parts = [pa.Table.from_batches([b]) for b in self._shed]
         self._shed = []
         empty = pa.schema(fields).empty_table()

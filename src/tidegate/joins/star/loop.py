@@ -203,15 +203,15 @@ def shrink(core: Core, facts: Facts, rules: Rules, batch: Batch, out: Output) ->
 
 
 @entry_point
-def reload(core: Core, facts: Facts, rules: Rules, tuples: Array) -> None:
+def reload(core: Core, facts: Facts, rules: Rules, rows: Array) -> None:
     """Hold rows from a checkpoint again. They come in the order of their sequence numbers."""
     scalars = core.scalars[0]
     weigh(core.learning, rules.learning)
     scalars.rated += 1
-    for i in range(tuples.shape[0]):
+    for i in range(rows.shape[0]):
         scalars.free -= 1
         slot = core.free[scalars.free]
-        core.slots[slot] = tuples[i]
+        core.slots[slot] = rows[i]
         held = core.slots[slot]
         held.state, held.seen, held.learned, held.queue = PENDING, 1, 0, -1
         end = last_end(facts, held.stream, held.entry, held.time, rules.never)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.joins.window import held_rows as tuples
+from tidegate.joins.window import held_rows
 from tidegate.joins.window import keys as key_table
 from tidegate.kernel import layout, sorting
 from tidegate.learning import outlook, scores
@@ -474,9 +474,9 @@ class Tables:
         words = max(-(-(stop - start) // 64) for start, stop in spans)
         due = np.array([start < stop for start, stop in spans])
         bits = np.zeros((2, words), np.uint64)
-        count = tuples.mark_rows(self.core, slots, due, starts, bits)
+        count = held_rows.mark_rows(self.core, slots, due, starts, bits)
         ahead = np.cumsum(np.bitwise_count(bits), axis=1, dtype=np.int64)
-        tuples.number_rows(self.core, slots[:count], starts, bits, ahead)
+        held_rows.number_rows(self.core, slots[:count], starts, bits, ahead)
         return [start + np.flatnonzero(_bits(own)) for start, own in zip(starts, bits, strict=True)]
 
     def reload(self, held: dict[str, NDArray[Any]]) -> None:
@@ -487,7 +487,7 @@ class Tables:
         group = 2 * self.intern(held["key"], loading=True) + held["side"]
         names = ("time", "seq", "row", "size", "rank", "gain", "last")
         time, seq, row, size, rank, gain, last = (held[name] for name in names)
-        tuples.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)
+        held_rows.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)
         slots = self.core.slots
         for side in range(2):
             mine = self.slots_of(side)
@@ -495,7 +495,7 @@ class Tables:
             mine, window = mine[window != 0], window[window != 0]
             end = slots["time"][mine] + (window if len(self._rules.windows) else 0)
             order = np.lexsort((slots["seq"][mine], end))
-            tuples.reschedule(self.core, self._rules, side, mine[order])
+            held_rows.reschedule(self.core, self._rules, side, mine[order])
 
     def start_gains(self) -> None:
         """Set the gain of each held row to that of a newcomer with the same partners."""

@@ -229,10 +229,10 @@ def begin(queue: Queue, rules: Rules, waiting: int) -> None:
 
 
 @entry_point
-def drop(queue: Queue, tuples: Array) -> None:
+def drop(queue: Queue, rows: Array) -> None:
     """Drop the given rows."""
-    for i in range(tuples.shape[0]):
-        _drop(queue, tuples[i])
+    for i in range(rows.shape[0]):
+        _drop(queue, rows[i])
 
 
 @entry_point
