@@ -36,7 +36,12 @@ def public_names() -> dict[str, list[str]]:
         else:
             section = "Results, settings and errors"
         sections[section].append(f"{home}.{name}")
-    sections["Spark"] = ["tidegate.spark.session.session", "tidegate.spark.metrics.observed"]
+    sections["Spark"] = [
+        "tidegate.spark.session.session",
+        "tidegate.spark.metrics.observed",
+        "tidegate.spark.checkpoint.read_checkpoint",
+    ]
+    sections["Tests of a join"] = ["tidegate.testing.JoinRun"]
     for title, module in (
         ("Streams to try things on", streams),
         ("How good a result is", quality),
@@ -123,6 +128,7 @@ _AREAS = {
     "streams": "Streams to try things on",
     "quality": "How good a result is",
     "conformance": "Checks of a policy of your own",
+    "testing": "Tests of a join",
     "cli": "The command line",
     "report": "Tables and plots",
     "errors": "Missing packages",
