@@ -117,7 +117,7 @@ def test_settings_of_the_other_kind_are_refused(name: str) -> None:
     wrong: dict[str, str] = {}
     if name not in ("truncated_join", "repair"):
         wrong = {"batch_rows": "batch_rows=5 is for local data", "keep_shed": "leave it out with"}
-    if name in ("constrained_join", "cql"):
+    if name in ("join", "constrained_join", "cql"):
         wrong["keep_shed"] = "give shed_to, a folder, instead"
     for setting, words in wrong.items():
         with pytest.raises(tg.TidegateError, match=words):
@@ -125,9 +125,6 @@ def test_settings_of_the_other_kind_are_refused(name: str) -> None:
     if name != "truncated_join":
         with pytest.raises(tg.TidegateError, match="shards=3 is for Spark DataFrames"):
             call(TABLE, TABLE, shards=3)
-    if name in ("constrained_join", "cql"):
-        with pytest.raises(tg.TidegateError, match="with local data give keep_shed=True"):
-            call(TABLE, TABLE, shed_to="folder")
     if name in ("join", "sample_join", "star_join"):
         share = tg.MemoryPool(memory=9).share("a")
         with pytest.raises(tg.TidegateError, match="a share of a MemoryPool is for Spark"):
@@ -156,9 +153,24 @@ def test_missing_settings_are_named() -> None:
             call(*inputs)
 
 
-def test_a_folder_is_for_spark_and_a_result_for_local_data() -> None:
-    with pytest.raises(tg.TidegateError, match="'folder' is a folder, and the streams are local"):
-        tg.repair([TABLE, TABLE], "folder", **MANY)
+def test_settings_of_repair() -> None:
+    with pytest.raises(tg.TidegateError, match="'nowhere' is no archive of a join with shed_to"):
+        tg.repair([TABLE, TABLE], "nowhere", **MANY)
+    with pytest.raises(tg.TidegateError, match="between=.* is for window joins"):
+        tg.repair([TABLE, TABLE], TABLE, **MANY, between=(1, 2))
+    with pytest.raises(tg.TidegateError, match="joins=.* is for constrained joins"):
+        tg.repair([TABLE, TABLE], TABLE, **JOIN, joins="s1.k -> s2.k")
+    with pytest.raises(tg.TidegateError, match="streams must be the left and the right"):
+        tg.repair([TABLE], TABLE, **JOIN)
+    with pytest.raises(tg.TidegateError, match="with the columns side and mark, not one with"):
+        tg.repair([TABLE, TABLE], TABLE, **JOIN)
+    shed = tg.join(TABLE, TABLE, **JOIN, keep_shed=True)
+    with pytest.raises(tg.TidegateError, match="between must end after it starts"):
+        tg.repair([TABLE, TABLE], shed, **JOIN, between=(2, 2))
+    with pytest.raises(tg.TidegateError, match="between must be a pair of times"):
+        tg.repair([TABLE, TABLE], shed, **JOIN, between=5)
+    with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*shed_when"):
+        tg.repair([TABLE, TABLE], shed, **JOIN, shed_when="before-probe")
     with pytest.raises(tg.TidegateError, match="'unique' here: only a query has it"):
         tg.repair([TABLE, TABLE], TABLE, **MANY, unique="s2.k")
     with pytest.raises(tg.TidegateError, match="'joins' is missing: a join needs joins and time"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidegate import TidegateError
-from tidegate.joins.constrained.repair import ARCHIVE_VERSION, archive_label, check_archive
+from tidegate.engine.archive import ARCHIVE_VERSION, archive_label, check_archive
 from tidegate.pool.ledger import UPDATE_VERSION, check_update
 from tidegate.spark import budget_updates
 

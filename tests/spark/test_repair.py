@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
-from tidegate.spark.archive import archive, departures
+from tidegate.spark.archive import checked_departures
 
 from .test_constrained import JOINS, native, packets, settings, streams, written
 from .workloads import bag, counters, delivered, start
@@ -92,38 +91,13 @@ def test_a_query_as_text_is_repaired_by_its_text(spark: SparkSession, tmp_path: 
         tg.cql(text.replace("C.pid, O.ts", "count(*)"), frames, **given, shed_to=folder)
 
 
-def test_an_archive_is_written_whole_and_belongs_to_one_query(tmp_path: Path) -> None:
-    first = archive(tmp_path / "a b" / "shed", {"windows": 5})
-    many, few = pa.table({"side": ["A"] * 3}), pa.table({"side": ["B"]})
-    for lines in (many, few):
-        first.write(lines, shard=7)
-    [file] = (tmp_path / "a b" / "shed").iterdir()
-    assert pq.read_table(file)["side"].to_pylist() == ["B"]
-    # tidegate 0.1 stated no version.
-    stated = json.loads(pq.read_schema(file).metadata[b"made_by"])
-    assert stated.pop("version") == 1
-    pq.write_table(few.replace_schema_metadata({"made_by": json.dumps(stated)}), file)
-    first.write(many, shard=7)
-    assert len(pq.read_table(file)) == 3
-    with pytest.raises(tg.TidegateError, match="has the departures of another query already"):
-        archive(tmp_path / "a b" / "shed", {"windows": 6}).write(many, shard=7)
-    file.write_bytes(b"PAR1 and no more")
-    with pytest.raises(
-        tg.TidegateError, match=r"parquet' is no file of an archive, or was damaged"
-    ):
-        archive(tmp_path / "a b" / "shed", {"windows": 5}).write(many, shard=7)
-    for wrong in (None, " ", 5, "nosuch://bucket/shed"):
-        with pytest.raises(tg.TidegateError, match="archive"):
-            archive(wrong, {})
-
-
 @pytest.mark.parametrize("made_by", ["", "5", "[]", "{}", '{"settings": 5}', "{" * 50, "null"])
 def test_an_archive_that_was_changed_is_refused(
     spark: SparkSession, tmp_path: Path, made_by: str
 ) -> None:
     pq.write_table(pa.table({"side": ["A"], "made_by": [made_by]}), tmp_path / "0.parquet")
     with pytest.raises(tg.TidegateError, match="must say which join wrote it, and says"):
-        departures(spark, tmp_path, {"windows": 5})
+        checked_departures(spark, tmp_path, {"windows": 5})
 
 
 def test_an_archive_with_a_damaged_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,4 +105,4 @@ def test_an_archive_with_a_damaged_file_is_refused(spark: SparkSession, tmp_path
     whole = (tmp_path / "0.parquet").read_bytes()
     (tmp_path / "1.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(tg.TidegateError, match=r"damaged: (.|\n)*parquet(.|\n)*remove it"):
-        departures(spark, tmp_path, {"windows": 5})
+        checked_departures(spark, tmp_path, {"windows": 5})

@@ -287,8 +287,8 @@ class NaiveJoin:
         assert self.clock is not None
         now, pool = self.clock, self.pool_of(row)
         if self.budgets is not None and self.size(row) > self.budgets[pool]:
-            if not self._overdue(row):
-                self.shed.append(Shed(row.uid, now, "rejected"))
+            why = "overdue" if self._overdue(row) else "rejected"
+            self.shed.append(Shed(row.uid, now, why))
             return
         self.held.append(Held(row, seq))
         self.ranker.admitted(row, seq, self.floors[pool])
@@ -310,7 +310,9 @@ class NaiveJoin:
             candidates = [h for h in self.held if self.pool_of(h.row) == pool]
             overdue = [h for h in candidates if self._overdue(h.row)]
             if overdue:
-                self.held.remove(min(overdue, key=lambda h: (self._end(h.row), h.seq)))
+                first = min(overdue, key=lambda h: (self._end(h.row), h.seq))
+                self.held.remove(first)
+                self.shed.append(Shed(first.row.uid, now, "overdue"))
                 continue
             updated = self.ranker.choosing(pool, [h.row for h in candidates], now)
             if self.queue is not None:

@@ -15,6 +15,7 @@ from tidegate.api.inputs import (
 from tidegate.api.keywords import LocalConstrainedJoin, Settings, SparkConstrainedJoin
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
+from tidegate.engine.archive import archive
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.engine import ConstrainedJob
@@ -165,13 +166,15 @@ def constrained_join(
         if shed_to is not None:
             spec = archived(spec)
         return on_frames(ConstrainedJob(spec), spec, list(given.values()), shards, shed_to)
-    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, shed_to=shed_to)
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards)
     tables = {name: local_table(data) for name, data in given.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     spec = constrained_spec(schemas, **in_step(settings))
-    if kept:
+    if kept or shed_to is not None:
         spec = archived(spec)
-    return run_local.run_constrained(ConstrainedJob(spec), list(tables.values()), at_once)
+    to = None if shed_to is None else archive(shed_to, archive_settings(spec))
+    found = run_local.run_constrained(ConstrainedJob(spec), list(tables.values()), at_once)
+    return run_local.put_away(found, kept, to)
 
 
 def in_step(settings: Settings) -> Settings:
@@ -194,7 +197,7 @@ def on_frames(
     shed_to: str | None = None,
 ) -> DataFrame:
     """Run a constrained join, or aggregates of one, on DataFrames."""
-    from tidegate.spark import archive, operator
+    from tidegate.spark import operator
 
     for at, frame in enumerate(frames):
         keys = {k for e in spec.graph.edges if e.parent == at for k in e.parent_keys}
@@ -209,7 +212,7 @@ def on_frames(
     most = None if why is None else 1
     marked = marked_inputs(frames, spec)
     schema = result_schema(marked, spec) if plain else None
-    kept = None if shed_to is None else archive.archive(shed_to, archive_settings(spec))
+    kept = None if shed_to is None else archive(shed_to, archive_settings(spec))
     return operator.run(job, marked.inputs, shards=shards, most=most, schema=schema, archive=kept)
 
 

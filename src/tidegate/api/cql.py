@@ -16,9 +16,11 @@ from tidegate.api.inputs import (
 from tidegate.api.keywords import LocalCql, Settings, SparkCql
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
+from tidegate.engine.archive import archive
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.constraints import Constraints, Monitor
 from tidegate.joins.constrained.cql_plan import Plan, planned
+from tidegate.joins.constrained.repair import archive_settings
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.settings.by_stream import named_streams
 from tidegate.settings.types import Duration, Lateness, LocalData, StreamColumn
@@ -117,14 +119,16 @@ def cql(
             plan = _archived(plan)
         frames = [given[name] for name in plan.inputs]
         return on_frames(plan.job(), plan.spec, frames, shards, shed_to)
-    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, shed_to=shed_to)
+    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards)
     tables = {name: local_table(data) for name, data in given.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     plan = planned(query, schemas, **in_step(settings))
-    if kept:
+    if kept or shed_to is not None:
         plan = _archived(plan)
+    to = None if shed_to is None else archive(shed_to, archive_settings(plan.spec))
     inputs = [tables[name] for name in plan.inputs]
-    return run_local.run_constrained(plan.job(), inputs, at_once)
+    found = run_local.run_constrained(plan.job(), inputs, at_once)
+    return run_local.put_away(found, kept, to)
 
 
 def _archived(plan: Plan) -> Plan:

@@ -83,17 +83,12 @@ def refuse_local_settings(
         )
 
 
-def refuse_spark_settings(*, shards: Any = None, shed_to: Any = None, memory: Any = None) -> None:
+def refuse_spark_settings(*, shards: Any = None, memory: Any = None) -> None:
     """Refuse settings of Spark DataFrames in a call with local data."""
     if shards is not None and not (is_whole(shards) and int(shards) == 1):
         raise TidegateError(
             f"shards={quoted(shards)} is for Spark DataFrames; leave it out with local data, which "
             "is joined in one part"
-        )
-    if shed_to is not None:
-        raise TidegateError(
-            f"shed_to={quoted(shed_to)} is for Spark DataFrames; with local data give "
-            "keep_shed=True, and the result has shed"
         )
     if type(memory).__module__.startswith("tidegate.spark."):
         raise TidegateError(

@@ -15,8 +15,10 @@ from tidegate.api.inputs import (
 from tidegate.api.keywords import LocalJoin, Settings, SparkJoin
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
+from tidegate.engine.archive import archive
 from tidegate.errors import TidegateError
 from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.repair import archive_settings
 from tidegate.joins.window.shadow import WindowCopies
 from tidegate.joins.window.spec import check_collations, window_join
 from tidegate.settings.types import LocalData, Memory
@@ -43,6 +45,7 @@ def join(
     shards: int | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
+    shed_to: str | None = None,
     **settings: Any,
 ) -> Any:
     """Join two streams over sliding windows within a fixed memory budget.
@@ -116,6 +119,11 @@ def join(
     keep_shed
         True keeps the rows that were dropped early, in ``shed`` of the result. Only with local
         data.
+    shed_to
+        A folder, or an address that Arrow can write. Rows that leave before their window ends are
+        archived there as Parquet, one file for each batch and shard, with the time and the reason;
+        so are late rows, and rows without a key or a time. `tidegate.repair` finds the results that
+        this cost.
 
     Returns
     -------
@@ -136,18 +144,26 @@ def join(
      {'item_left': 'desk', 'reserve': 90, 'price': 80}]
     """
     if all_on_spark({"left": left, "right": right}):
-        refuse_local_settings(batch_rows, keep_shed)
-        return _on_spark(left, right, settings, memory, shards)
+        refuse_local_settings(batch_rows, keep_shed, "give shed_to, a folder, instead")
+        return _on_spark(left, right, settings, memory, shards, shed_to)
     at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, memory=memory)
     tables = local_pair(left, right, settings["on"], settings["time"])
     spec = window_join(tables[0].schema, tables[1].schema, memory=memory, **settings)
     if spec.counts_first:
         spec = counted_tables(spec, tables)
-    return run_local.run(WindowJob(spec), tables, at_once, kept)
+    archived = archive_settings(spec)
+    to = None if shed_to is None else archive(shed_to, archived)
+    found = run_local.run(WindowJob(spec), tables, at_once, kept or to is not None, archived)
+    return run_local.put_away(found, kept, to)
 
 
 def _on_spark(
-    left: DataFrame, right: DataFrame, settings: Settings, memory: Any, shards: int | None
+    left: DataFrame,
+    right: DataFrame,
+    settings: Settings,
+    memory: Any,
+    shards: int | None,
+    shed_to: str | None,
 ) -> DataFrame:
     from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool_controller import PoolMembership, shared
@@ -176,4 +192,5 @@ def _on_spark(
         most=spec.most_shards,
         schema=marked.schema(spec.names, marked.columns),
         share=member,
+        archive=None if shed_to is None else archive(shed_to, archive_settings(spec)),
     )

@@ -59,6 +59,7 @@ class _Join(TypedDict, total=False):
     suffixes: Suffixes
     seed: int
     count_from: Time | None
+    shed_to: str | None
 
 
 class SparkJoin(_Join, _OnSpark, total=False):
@@ -216,11 +217,23 @@ class LocalCql(_Cql, _Local, total=False):
 class LocalRepair(_Constrained, total=False):
     """Keywords of `tidegate.repair` with local data."""
 
+    on: Keys | None
+    where: str | None
+    shed_when: ShedWhen
+    importance: TimeColumn | None
+    combine: Combine | None
+    count_from: Time | None
+    between: tuple[Time | None, Time | None]
+    memory: Memory
+    policy: str | Policy | None
+    split: Split | None
+    cpu: SlowCPU | None
+    seed: int | None
     query: str | None
     unique: str | Sequence[str] | None
     joins: str | Sequence[str] | None
     time: Required[StreamColumn]
-    within: WithinStreams
+    within: Within | WithinStreams
     closed: bool
     filters: Mapping[str, str] | None
     select: str | Sequence[str] | None

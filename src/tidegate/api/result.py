@@ -51,8 +51,9 @@ class Result:
         """The rows that were dropped early, if the call was made with ``keep_shed=True``.
 
         Columns are ``side``, ``shed_at`` (in the numbers of the time column), ``why``
-        (``"shed"``, ``"rejected"`` on arrival, ``"queue full"``, or the constraint that dropped
-        the row), and the row itself as a struct in the column of its side; the others are null.
+        (``"shed"``, ``"rejected"`` on arrival, ``"queue full"``, ``"null key"`` and so on, or the
+        constraint that dropped the row), and the row itself as a struct in the column of its side;
+        the others are null. By the column ``mark``, `tidegate.repair` recognizes the row.
         """
         if self._shed is None:
             raise TidegateError(

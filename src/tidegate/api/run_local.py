@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.api.result import Result
-from tidegate.engine.base import Job
+from tidegate.engine.archive import MADE_BY, Archive, archive_label
+from tidegate.engine.base import Engine, Job
 from tidegate.engine.payload import Payload
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.engine import ConstrainedJob
-from tidegate.joins.constrained.repair import MADE_BY, RepairJob, archive_label, archive_settings
+from tidegate.joins.constrained.repair import RepairJob, archive_settings
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.star.job import StarJob
 from tidegate.joins.window.job import WindowJob
+from tidegate.joins.window.repair import RepairJob as WindowRepairJob
 
 #: The most bytes of a table that are prepared as one record batch.
 _PART_BYTES = 1 << 30
@@ -31,8 +33,12 @@ def run(
     tables: list[pa.Table],
     batch_rows: int,
     keep_shed: bool,
+    archived: dict[str, Any] | None = None,
 ) -> Result:
-    """Feed all rows to a new engine, `batch_rows` at a time."""
+    """Feed all rows to a new engine, `batch_rows` at a time.
+
+    `archived` are the settings that the rows dropped early depend on, if they can be repaired.
+    """
     engine = job.engine_at(0, 1, keep_shed=keep_shed)
     counters: Counters = {}
     found: list[pa.RecordBatch] = []
@@ -45,8 +51,24 @@ def run(
         results=int(counters["results"]),
         importance=float(counters["importance"]),
         counters=counters,
-        _shed=engine.take_shed() if keep_shed else None,
+        _shed=_lines(job, engine, tables, archived) if keep_shed else None,
     )
+
+
+def _lines(
+    job: Job, engine: Engine, tables: list[pa.Table], archived: dict[str, Any] | None
+) -> pa.Table:
+    """Return the rows that left early, and those that were dropped on arrival."""
+    shed = engine.take_shed()
+    assert shed is not None
+    dropped = (
+        job.dropped_lines(stream, part)
+        for stream, table in enumerate(tables)
+        for part in _parts(table)
+    )
+    lines = [pa.Table.from_batches([each]) for each in dropped if each is not None]
+    label = None if archived is None else {MADE_BY: archive_label(archived)}
+    return pa.concat_tables([shed, *lines]).replace_schema_metadata(label)
 
 
 def results(job: Job, tables: list[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -81,7 +103,14 @@ def run_constrained(
     return replace(result_of(table, counters, shed), _explanation=engine.explain())
 
 
-def run_repair(job: RepairJob, tables: list[pa.Table]) -> Result:
+def put_away(found: Result, keep_shed: bool, to: Archive | None) -> Result:
+    """Write the rows that were dropped early to an archive, and keep them if asked for."""
+    if to is not None:
+        to.write(found.shed, shard=0)
+    return found if keep_shed else replace(found, _shed=None)
+
+
+def run_repair(job: RepairJob | WindowRepairJob, tables: list[pa.Table]) -> Result:
     """Run a repair, all rows at once."""
     engine = job.engine_at(0, 1)
     found = list(engine.feed([[job.prepare(s, _single(t))[0]] for s, t in enumerate(tables)]))

@@ -79,6 +79,48 @@ def show_state(
         main(checkpoint, rows, as_json=json)
 
 
+archive_app = typer.Typer(
+    help="Look after the folders of shed_to.", no_args_is_help=True, add_completion=False
+)
+app.add_typer(archive_app, name="archive")
+
+
+@archive_app.command("compact")
+def compact_archive(
+    folder: Annotated[str, typer.Argument(help="The folder or address that was shed_to.")],
+    size: Annotated[
+        int, typer.Option(help="The size of a merged file, in megabytes.", min=1)
+    ] = 128,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Merge the small files of an archive. It may be in use, and an interruption loses nothing."""
+    with _plain_ends():
+        from tidegate.cli.archives import compacted
+
+        compacted(folder, size << 20, as_json=json)
+
+
+@app.command("repair")
+def run_repair(
+    archive: Annotated[str, typer.Argument(help="The folder or address that was shed_to.")],
+    left: Annotated[str, typer.Option(help="All rows of the left: Parquet, CSV or Arrow files.")],
+    right: Annotated[str, typer.Option(help="All rows of the right.")],
+    out: Annotated[Path, typer.Option(help="Folder for the missing results, as Parquet.")],
+    slices: Annotated[
+        int, typer.Option(help="In how many slices of time; each has a file.", min=1)
+    ] = 16,
+    suffixes: Annotated[
+        tuple[str, str], typer.Option(help="The suffixes of columns that both sides have.")
+    ] = ("_left", "_right"),
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Find the results that a window join has missed. If interrupted, it goes on where it was."""
+    with _plain_ends():
+        from tidegate.cli.archives import Repair, repaired
+
+        repaired(Repair(archive, left, right, out, slices, suffixes), as_json=json)
+
+
 @contextmanager
 def _plain_ends() -> Iterator[None]:
     """End a command with a message instead of a traceback for expected errors and interrupts."""

@@ -130,6 +130,10 @@ class Job(ABC):
         The columns of the input follow, under names of the engine's own.
         """
 
+    def dropped_lines(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the raw rows that `prepare` drops, as lines of an archive; None if it has none."""
+        return None
+
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:

@@ -45,12 +45,7 @@ def prepare(
 
     Importance must be within the bounds.
     """
-    timed = batch.column(side.time).is_valid()
-    if unit.kind == "real number":
-        timed = pc.and_(timed, pc.is_finite(batch.column(side.time)).fill_null(False))
-    keyed = pa.array(np.ones(batch.num_rows, np.bool_))
-    for name in side.keys:
-        keyed = pc.and_(keyed, batch.column(name).is_valid())
+    timed, keyed = usable(side, unit, batch)
     good = pc.and_(timed, keyed)
     dropped = {"null_times": batch.num_rows - timed.true_count}
     dropped["null_keys"] = timed.true_count - good.true_count
@@ -67,6 +62,19 @@ def prepare(
         ),
         dropped,
     )
+
+
+def usable(
+    side: Side, unit: TimeUnit, batch: pa.RecordBatch
+) -> tuple[pa.BooleanArray, pa.BooleanArray]:
+    """Return which rows have a time, and which have a whole key."""
+    timed = batch.column(side.time).is_valid()
+    if unit.kind == "real number":
+        timed = pc.and_(timed, pc.is_finite(batch.column(side.time)).fill_null(False))
+    keyed = pa.array(np.ones(batch.num_rows, np.bool_))
+    for name in side.keys:
+        keyed = pc.and_(keyed, batch.column(name).is_valid())
+    return timed, keyed
 
 
 def check_importance(name: str, column: pa.Array, bounds: Bounds = ANY_IMPORTANCE) -> None:

@@ -34,6 +34,13 @@ NEVER = -(2**62) - 1
 #: one leaves.
 FAINTEST = 2.0**-200
 
+#: Stages of a tick.
+BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
+
+#: Why a row left before its window ended: it was never admitted, it was shed, or only a lagging
+#: stream could still have joined it.
+REJECTED, SHED, OVERDUE = 0, 1, 2
+
 # Why `run` stopped.
 DONE, OUTPUT_FULL, PROBE_TOO_LARGE, TOO_MANY_KEYS = 0, 1, 2, 3
 
@@ -329,11 +336,13 @@ class Batch(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Pairs of rows and, if the caller asked for them, the rows that were shed or rejected."""
+    """Pairs of rows and, if the caller asked for them, the rows that left early."""
 
     left: Array
     right: Array
     shed_row: Array
     shed_side: Array
     shed_time: Array
-    shed_held: Array
+    shed_why: Array  # `REJECTED`, `SHED` or `OVERDUE`
+    shed_tick: Array  # where the tick begins in whose admission it left; -1 less that: just before
+    shed_own: Array  # whether that tick is the row's own

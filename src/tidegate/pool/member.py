@@ -178,6 +178,10 @@ class PooledJob(Job):
         """Check and hash the raw rows of one stream."""
         return self._job.prepare(stream, batch)
 
+    def dropped_lines(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the raw rows that `prepare` drops, as lines of an archive."""
+        return self._job.dropped_lines(stream, batch)
+
     def route(
         self, stream: int, prepared: pa.RecordBatch, shards: int
     ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:

@@ -43,13 +43,14 @@ from tidegate.pool.ledger import check_update
 from tidegate.settings.values import quoted
 from tidegate.spark import compat, metrics, packing, shipping, state
 from tidegate.spark import shards as sharding
+from tidegate.spark.archive import write
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, Observation
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-    from tidegate.spark.archive import Archive
+    from tidegate.engine.archive import Archive
     from tidegate.spark.pool_controller import PoolMembership
 
 #: After a shard's batch of more bytes than this, free memory goes back to the operating system.
@@ -109,13 +110,15 @@ def run(
     if share is not None:
         job, control = share.take(job, inputs[0], number)
         updates = [control.mapInArrow(packing.BudgetUpdates(labels).__call__, packing.PACKED)]
-    packed = [_pack(job, stream, frame, labels) for stream, frame in enumerate(inputs)]
+    kept = archive is not None
+    packed = [_pack(job, stream, frame, labels, kept) for stream, frame in enumerate(inputs)]
     groups = reduce(lambda one, other: one.union(other), packed + updates).groupBy("shard")
     shard = _Shard(job, len(inputs), labels, archive)
     if streaming == {True}:
         compat.check_stateful(groups)
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
         settings = {"shards": number, "shuffle partitions": partitions}
+        settings |= {"archive": True} if archive is not None else {}
         results = groups.transformWithStateInPandas(
             _StreamingShard(shard, settings_of(job, result_schema) | settings),
             packing.RESULTS,
@@ -127,9 +130,11 @@ def run(
     return metrics.observe(results, name).mapInArrow(packing.unpack, result_schema)
 
 
-def _pack(job: Job, stream: int, frame: DataFrame, labels: tuple[int, ...]) -> DataFrame:
+def _pack(
+    job: Job, stream: int, frame: DataFrame, labels: tuple[int, ...], keep_dropped: bool
+) -> DataFrame:
     """Prepare one input and group its rows by shard: the stage before the shuffle."""
-    pack = packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels)
+    pack = packing.Pack(job, stream, packing.arrow_schema(frame.schema), labels, keep_dropped)
     # Rename by position: Spark would take a dot in a name for access to a field.
     renamed = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
     return renamed.mapInArrow(pack.__call__, packing.PACKED)
@@ -174,11 +179,16 @@ class _ShardInput:
         self._notes = [packing.Note() for _ in range(streams)]
         self._streams: list[list[pa.RecordBatch]] = [[] for _ in range(streams)]
         self._updates: list[dict[str, Any]] = []
+        #: Lines for the archive of rows that pack tasks dropped.
+        self.dropped: list[pa.RecordBatch] = []
         self.bytes = 0
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
             self._updates.append(_parse_update(note))
+            return
+        if stream == packing.DROPPED:
+            self.dropped.extend(packing.decode(data))
             return
         if len(data):
             self.bytes += len(data)
@@ -209,14 +219,17 @@ class _Shard:
     labels: tuple[int, ...]
     archive: Archive | None = None
 
-    def archive_shed(self, engine: Engine, label: int) -> None:
-        """Archive what an engine shed in this batch."""
+    def archive_shed(self, engine: Engine, dropped: list[pa.RecordBatch], label: int) -> None:
+        """Archive what left early in this batch, and the rows that pack tasks dropped."""
         shed = engine.take_shed() if self.archive is not None else None
         if self.archive is not None and shed is not None:
-            self.archive.write(shed, label)
+            lines = [shed, *(pa.Table.from_batches([batch]) for batch in dropped)]
+            write(self.archive, pa.concat_tables(lines), label)
 
     def engine(self, label: int) -> Engine:
-        return self.job.engine_at(self.labels.index(label), len(self.labels))
+        number = self.labels.index(label)
+        keep_shed = self.archive is not None
+        return self.job.engine_at(number, len(self.labels), keep_shed=keep_shed)
 
     def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         return packing.pack_results(results, self.job.result_schema)
@@ -278,7 +291,7 @@ class _StreamingShard(StatefulProcessor):
         )
         for data in shard.packed(shard_input.feed(session.engine)):
             yield _frame(data, {})
-        shard.archive_shed(session.engine, label)
+        shard.archive_shed(session.engine, shard_input.dropped, label)
         carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
         carrier["settings_changed"] = int(bool(session.changed))
         counters = shard_input.counters(session.engine, carrier)
@@ -317,7 +330,7 @@ def _batch_shard(
         engine = shard.engine(label)
         for data in shard.packed(itertools.chain(shard_input.feed(engine), engine.finish())):
             yield _batch(data, {})
-        shard.archive_shed(engine, label)
+        shard.archive_shed(engine, shard_input.dropped, label)
         yield _batch(b"", shard_input.counters(engine, {"shards": 1}))
 
     return run_shard

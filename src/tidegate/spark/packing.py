@@ -58,8 +58,9 @@ RESULTS = StructType(
 )
 
 PACKED_ARROW = to_arrow(PACKED)
-#: The stream number of a budget update.
+#: The stream numbers of a budget update, and of lines for the archive.
 NO_STREAM = -1
+DROPPED = -2
 
 RESULTS_ARROW = to_arrow(RESULTS)
 
@@ -148,6 +149,8 @@ class Pack:
     stream: int
     schema: pa.Schema
     labels: tuple[int, ...]
+    #: Whether dropped rows are sent to the first shard, which archives them.
+    keep_dropped: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the record batches of one task."""
@@ -176,6 +179,9 @@ class Pack:
             batch = one_batch(pa.Table.from_batches(held, self.schema))
             prepared, dropped = self.job.prepare(self.stream, batch)
             note.count(dropped)
+            lines = self.job.dropped_lines(self.stream, batch) if self.keep_dropped else None
+            if lines is not None and lines.num_rows:
+                yield from self._lines(lines)
             if prepared.num_rows:
                 note.advance(pc.max(prepared.column("time")).as_py())
             parts = self._split(prepared, note)
@@ -226,6 +232,16 @@ class Pack:
             notes.append(note.dump())
             note.dropped = {}
         yield self._packed(shards, ends, notes, sink.getvalue())
+
+    def _lines(self, lines: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Make packed rows of lines for the archive."""
+        for piece in cut_batch(lines):
+            sink = pa.BufferOutputStream()
+            encode([piece], piece.schema, sink)
+            data, note = sink.getvalue().to_pybytes(), Note().dump()
+            columns = [[self.labels[0]], [DROPPED], [data], [note]]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, PACKED_ARROW, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=PACKED_ARROW)
 
     def _packed(
         self, shards: list[int], ends: list[int], notes: list[str], data: pa.Buffer

@@ -20,6 +20,7 @@ from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD
+from tidegate.joins.window.shed_log import CAME
 from tidegate.joins.window.spec import SHED_WHEN, WindowJoin, window_join
 from tidegate.kernel import layout
 from tidegate.learning import scores
@@ -273,6 +274,8 @@ def shed_of(engine: WindowEngine | QueueEngine) -> Counter[naive.Shed]:
     table = engine.take_shed()
     found = []
     for row in table.to_pylist():
+        if row["mark"]["kind"] == CAME:
+            continue
         found.append(naive.Shed(row[row["side"]]["uid"], row["shed_at"], row["why"]))
     return Counter(found)
 

@@ -11,7 +11,6 @@ were out of order.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,14 +23,12 @@ from tidegate.engine.base import Clocks, Engine
 from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import one_batch
 from tidegate.engine.prepare import KEY, ROW_HASH, TIME
-from tidegate.engine.state_codec import check_version
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained import layout as layout
 from tidegate.joins.constrained.engine import ConstrainedEngine, JoinFrame
 from tidegate.joins.constrained.prepare import BITS, Side
 from tidegate.joins.constrained.shed_log import MARK, MARK_TYPE, Places, contents, places
 from tidegate.joins.constrained.spec import ConstrainedJoin
-from tidegate.settings.checks import check_same
 from tidegate.settings.values import quoted
 
 #: Additional columns of a row during a repair: its place in its stream's order, and its line in the
@@ -52,10 +49,6 @@ _ARCHIVED = pa.schema(
     ]
 )
 _SEEN = ("seen_time", "seen_tie", "seen_number")
-#: The name under which an archive stores the settings it was written with.
-MADE_BY = "made_by"
-#: The version of the format of an archive; archives that carry none have version 0.
-ARCHIVE_VERSION = 1
 
 
 class RepairJob(JoinFrame):
@@ -93,32 +86,6 @@ def archive_settings(spec: ConstrainedJoin) -> dict[str, Any]:
     }
     names = [stream["name"] for stream in every["streams"]]
     return {"streams": names, "joins": every["joins"], "select": every["select"], **streams}
-
-
-def archive_label(settings: dict[str, Any], query: str | None = None) -> str:
-    """Return what an archive says of its origin: the format, the settings and the query."""
-    named = {} if query is None else {"query": query}
-    return json.dumps({"version": ARCHIVE_VERSION, **named, "settings": settings})
-
-
-def origin_of(made_by: Any, where: str = "shed") -> tuple[str | None, dict[str, Any]]:
-    """Return the query and the settings that wrote an archive, whatever the archive's version."""
-    try:
-        made = json.loads(made_by)
-        keys, version = {**made["settings"]}, made.get("version", 0)
-    except (TypeError, ValueError, KeyError, RecursionError):
-        raise TidegateError(
-            f"{where} must say which join wrote it, and says {quoted(made_by)}: it was changed, or "
-            "is not what a join with shed_to or keep_shed gave; give repair what such a join gave"
-        ) from None
-    check_version(version, ARCHIVE_VERSION, where, "run the join again without the archive")
-    return made.get("query"), keys
-
-
-def check_archive(made_by: Any, now: dict[str, Any], where: str = "shed") -> None:
-    """Raise an error if an archive does not state its settings, or if they differ."""
-    _, written = origin_of(made_by, where)
-    check_same(written, now, "archive", "Give repair the settings of the join that wrote it.")
 
 
 class _Missing(ConstrainedEngine):

@@ -22,6 +22,7 @@ from tidegate.kernel.layout import (
     DONE,
     OUTPUT_FULL,
     PROBE_TOO_LARGE,
+    REJECTED,
     TOO_MANY_KEYS,
     Batch,
     Core,
@@ -463,7 +464,7 @@ def _admit(
         return False
     if not could_fit:
         scalars.rejected += 1
-        shed(core, out.pairs, batch.row[i], side, False)
+        shed(core, out.pairs, batch.row[i], side, seq, REJECTED)
         return False
     scalars.free -= 1
     slot = core.free[scalars.free]

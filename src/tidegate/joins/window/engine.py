@@ -21,6 +21,7 @@ from tidegate.joins.window import loop as window
 from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
+from tidegate.joins.window.shed_log import ShedLog
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.kernel import layout
 from tidegate.kernel.order import tick_order
@@ -101,7 +102,7 @@ class WindowEngine(LoggedEngine):
         #: Rows from the queue of a slow CPU, if the join had one before a restart.
         self._queued: list[list[pa.RecordBatch]] = [[], []]
         self._keep_shed = keep_shed
-        self._shed: list[pa.RecordBatch] = []
+        self._shed_log = ShedLog(spec, self._rules)
         self._flows = dict.fromkeys(FLOWS, 0)
         self._importance = 0.0
         #: The last budget update of a pool: its number and the memory.
@@ -140,8 +141,8 @@ class WindowEngine(LoggedEngine):
         core.scalars[0].noted = 0
         before = core.scalars[0].shed
         window.advance(core, self._rules, out, *times)
+        self._note_shed(out)
         if core.scalars[0].shed > before:
-            self._note_shed(out)
             self._sweep(tight=self._overweight)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
@@ -201,8 +202,9 @@ class WindowEngine(LoggedEngine):
         first = [self._payload[s].add(given[s]) for s in range(2)]
         batch, order, left = self._batch(given, waiting, first)
         self._tables.begin_batch()
+        self._shed_log.begin()
         core = self._tables.core
-        opened = _opened(batch)
+        clocks, opened = core.stream_clock.copy(), _opened(batch)
         out = self._output(len(order))
         pairs, why = 0, layout.OUTPUT_FULL
         while why != layout.DONE:
@@ -216,7 +218,7 @@ class WindowEngine(LoggedEngine):
             if why == layout.PROBE_TOO_LARGE:
                 most = 2 * len(out.left)
                 out = out._replace(left=np.empty(most, np.int64), right=np.empty(most, np.int64))
-        self._note_shed(out)
+        self._note_run(batch, out, clocks, close=close)
         self._settle(given, batch, order, left, first, close)
 
     def _batch(
@@ -274,6 +276,8 @@ class WindowEngine(LoggedEngine):
             np.empty(n, np.int64),
             np.empty(n, np.int8),
             np.empty(n, self.spec.unit.dtype),
+            np.empty(n, np.int8),
+            np.empty(n, np.int64),
             np.empty(n, np.bool_),
         )
 
@@ -387,53 +391,27 @@ class WindowEngine(LoggedEngine):
 
     # ---- what was shed, and counters ----------------------------------------------------------
 
-    def _note_shed(self, out: layout.Output) -> None:
-        n = int(self._tables.core.scalars[0].noted)
-        for s in range(2):
-            mine = np.flatnonzero(out.shed_side[:n] == s)
-            if len(mine) == 0:
-                continue
-            for part in self._payload[s].cut(out.shed_row[mine]):
-                own = mine[part]
-                rows = self._payload[s].take(out.shed_row[own])
-                why = np.where(out.shed_held[own], "shed", "rejected")
-                self._record_shed(s, rows, out.shed_time[own], why)
-
-    def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any], why: str) -> None:
-        """Record prepared rows that were dropped before they reached the join."""
-        self._record_shed(side, payload_of(batch), when, np.full(batch.num_rows, why))
-
-    def _record_shed(
-        self, side: int, rows: pa.RecordBatch, when: NDArray[Any], why: NDArray[np.str_]
+    def _note_run(
+        self, batch: layout.Batch, out: layout.Output, clocks: NDArray[Any], *, close: bool
     ) -> None:
-        if rows.num_rows == 0:
-            return
-        name = "left" if side == 0 else "right"
-        fields = list(self.spec.sides[side].schema)
-        columns = [
-            pa.array([name] * rows.num_rows),
-            pa.array(when),
-            pa.array(why, pa.string()),
-            pa.StructArray.from_arrays(rows.columns, fields=fields),
-        ]
-        self._shed.append(
-            pa.RecordBatch.from_arrays(columns, names=["side", "shed_at", "why", name])
-        )
+        """Record the rows that left in a run of the loop, and those that came out of order."""
+        if self._keep_shed:
+            core = self._tables.core
+            waits = not close and len(batch.time) > 0 and bool(batch.time[-1] >= core.clock[0])
+            noted = int(core.scalars[0].noted)
+            self._shed_log.ran(batch, out, noted, self._payload, clocks, waits)
+
+    def _note_shed(self, out: layout.Output) -> None:
+        """Record the rows that left between two runs of the loop."""
+        self._shed_log.advanced(out, int(self._tables.core.scalars[0].noted), self._payload)
+
+    def note_dropped(self, side: int, batch: pa.RecordBatch, when: NDArray[Any]) -> None:
+        """Record prepared rows that were dropped before they reached the join."""
+        self._shed_log.never_came(side, batch, when)
 
     def take_shed(self) -> pa.Table:
-        """Return the rows shed since the last call: side, time, reason and the row."""
-        schema = pa.schema(
-            [
-                ("side", pa.string()),
-                ("shed_at", pa.from_numpy_dtype(self.spec.unit.dtype)),
-                ("why", pa.string()),
-                ("left", pa.struct(list(self.spec.left.schema))),
-                ("right", pa.struct(list(self.spec.right.schema))),
-            ]
-        )
-        parts = [pa.Table.from_batches([b]) for b in self._shed]
-        self._shed = []
-        return pa.concat_tables([schema.empty_table(), *parts], promote_options="default")
+        """Return the lines of the archive since the last call; see `shed_log`."""
+        return self._shed_log.take()
 
     def take_counters(self) -> dict[str, int | float]:
         """Return the counters: events since the last call, and the present state."""
@@ -475,7 +453,8 @@ class WindowEngine(LoggedEngine):
         arrays = {"stream_clock": core.stream_clock.tolist(), "floor": core.floor.tolist()}
         arrays |= {"model": plain(core.model)[0].tolist(), "quality": plain(core.quality).tolist()}
         own = {"clock": core.clock[0].item(), "budget_update": self.budget_update}
-        return {**own, **arrays, **scalars, **self._candidates.head(core)}
+        place = self._shed_log.head() if self._keep_shed else {}
+        return {**own, **arrays, **scalars, **self._candidates.head(core), **place}
 
     def _parts(self, *, changed: bool) -> Parts:
         tables, core = self._tables, self._tables.core
@@ -547,6 +526,7 @@ class WindowEngine(LoggedEngine):
 
     def _load(self, log: Replay) -> None:
         tables, head = self._tables, log.head
+        self._shed_log.load(head)
         if log.last("ghosts") is not None:
             tables.load_model({name: log.last(name) for name in self._model(changed=False)})
         for batch in log.all("sketch"):

@@ -11,7 +11,19 @@ from tidegate.joins.window.slices import add_row, lowest_row
 from tidegate.joins.window.victims import enqueue, of_tuples, victim
 from tidegate.kernel.compiling import AHEAD, Array, entry_point, inlined, inner, ones, prefetch
 from tidegate.kernel.heap import before, drop_top, heapify, push
-from tidegate.kernel.layout import BY_SCORE, BY_TUPLE, NOTHING, Batch, Core, Output, Rules
+from tidegate.kernel.layout import (
+    BEGIN,
+    BY_SCORE,
+    BY_TUPLE,
+    NOTHING,
+    OVERDUE,
+    REJECTED,
+    SHED,
+    Batch,
+    Core,
+    Output,
+    Rules,
+)
 from tidegate.kernel.windows import end_of, expired, past, window_of
 from tidegate.learning.scores import SPARED, first_gain, is_spared, learn_stay, score
 
@@ -165,13 +177,17 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
 
 
 @inlined
-def shed(core: Core, out: Output, row: int, side: int, held: bool) -> None:
-    """Note a row that was shed or rejected, if the caller asked for them."""
-    n = core.scalars[0].noted
+def shed(core: Core, out: Output, row: int, side: int, seq: int, why: int) -> None:
+    """Note a row that left before its window ended, if the caller asked for them."""
+    scalars = core.scalars[0]
+    n = scalars.noted
     if n < out.shed_row.shape[0]:
+        admitting = scalars.stage != BEGIN
         out.shed_row[n], out.shed_side[n] = row, side
-        out.shed_time[n], out.shed_held[n] = core.clock[0], held
-        core.scalars[0].noted = n + 1
+        out.shed_time[n], out.shed_why[n] = core.clock[0], why
+        out.shed_tick[n] = scalars.tick_from if admitting else -1 - scalars.tick_from
+        out.shed_own[n] = admitting and seq >= scalars.newcomers
+        scalars.noted = n + 1
 
 
 @inlined
@@ -191,7 +207,17 @@ def evict(core: Core, rules: Rules, out: Output, slot: int) -> None:
     core.scalars[0].shed += 1
     if rules.kind == BY_SCORE:
         learn_stay(core, core.slots[slot].time)
-    shed(core, out, core.slots[slot].row, core.slots[slot].group & 1, True)
+    held = core.slots[slot]
+    shed(core, out, held.row, held.group & 1, held.seq, SHED)
+    drop(core, rules, slot)
+
+
+@inlined
+def drop_overdue(core: Core, rules: Rules, out: Output, slot: int) -> None:
+    """Remove a row that only a lagging stream could still join."""
+    core.scalars[0].expired += 1
+    held = core.slots[slot]
+    shed(core, out, held.row, held.group & 1, held.seq, OVERDUE)
     drop(core, rules, slot)
 
 
@@ -220,7 +246,6 @@ def make_room(
     Overdue rows go first, in order of expiry. Of equal ranks the earlier arrival leaves, so the
     newcomer loses to higher ranks only.
     """
-    scalars = core.scalars[0]
     side = group & 1
     is_overdue = past(rules, side, time, core.clock[0])
     while core.pools[pool].used + size > core.pools[pool].budget:
@@ -228,8 +253,7 @@ def make_room(
         if slot >= 0 and not (
             is_overdue and end_of(rules, side, time) < end_of(rules, side, core.slots[slot].time)
         ):
-            drop(core, rules, slot)
-            scalars.expired += 1
+            drop_overdue(core, rules, out, slot)
             continue
         if is_overdue:
             return False
@@ -269,8 +293,7 @@ def resize(core: Core, rules: Rules, out: Output, now: bool) -> None:
             while core.pools[pool].used > core.pools[pool].budget:
                 slot = overdue(core, rules, pool)
                 if slot >= 0:
-                    drop(core, rules, slot)
-                    scalars.expired += 1
+                    drop_overdue(core, rules, out, slot)
                     continue
                 slot, lowest = choose(core, rules, pool)
                 core.floor[pool] = max(core.floor[pool], lowest)
@@ -294,9 +317,9 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     if size > core.pools[pool].budget or not make_room(
         core, rules, out, pool, size, time, group, rank, gain
     ):
-        if not past(rules, side, time, core.clock[0]):
-            scalars.rejected += 1
-            shed(core, out, batch.row[i], side, False)
+        is_overdue = past(rules, side, time, core.clock[0])
+        scalars.rejected += not is_overdue
+        shed(core, out, batch.row[i], side, seq, OVERDUE if is_overdue else REJECTED)
         return
     scalars.free -= 1
     slot = core.free[scalars.free]

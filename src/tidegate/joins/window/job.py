@@ -13,6 +13,7 @@ from tidegate.engine.prepare import prepare
 from tidegate.joins.window.changed_settings import changeable
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.queue import QueueEngine
+from tidegate.joins.window.shed_log import dropped_lines
 from tidegate.joins.window.spec import WindowJoin
 
 
@@ -30,6 +31,10 @@ class WindowJob(Job):
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
         """Hash the rows of one stream; drop and count rows that can never join."""
         return prepare(self.spec.sides[stream], self.spec.unit, batch)
+
+    def dropped_lines(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with a null time or key, as lines of an archive."""
+        return dropped_lines(self.spec, stream, batch)
 
     def engine_at(
         self, shard: int, shards: int, *, keep_shed: bool = False

@@ -20,14 +20,18 @@ from tidegate.kernel.layout import (
     AFTER_PROBE,
     ARRIVALS,
     BEFORE_ARRIVAL,
+    BEGIN,
     BY_KEY,
     BY_SCORE,
     BY_TUPLE,
     DONE,
+    END,
+    FIRST,
     NOTHING,
     OUTPUT_FULL,
     PROBE_TOO_LARGE,
     RESULTS,
+    SECOND,
     TOO_MANY_KEYS,
     Batch,
     Core,
@@ -155,10 +159,6 @@ def _probe_tick(
             count(core, batch.entry[i], 0, float(n - before))
             count(core, batch.entry[i], 1, float(n - before))
     return n, DONE
-
-
-# Stages of a tick.
-BEGIN, FIRST, SECOND, END = 0, 1, 2, 3
 
 
 @inlined

@@ -212,7 +212,7 @@ class QueueEngine(LoggedEngine):
             for side in range(2):
                 mine = np.flatnonzero(items["side"][dropped] == side)
                 gone = self._rows_of(side, items[dropped[mine]])
-                self._join.note_dropped(side, gone, queue.when[mine], "queue full")
+                self._join.note_dropped(side, gone, queue.when[mine])
         self._queue = items[:0] if close else items[waits]
         self._tick = items[entered:]
         if scalars.ticking:

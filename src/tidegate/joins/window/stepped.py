@@ -43,6 +43,7 @@ class SteppedWindowEngine(WindowEngine):
         self._waiting = np.sort(np.concatenate([left[: waiting[0]], right[: waiting[1]]]))
         self._out, self._pairs = self._output(total), 0
         self._tables.core.scalars[0].noted = 0
+        self._shed_log.begin()
         return np.concatenate([left[waiting[0] :], right[waiting[1] :]])
 
     def take(self, names: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
@@ -52,6 +53,7 @@ class SteppedWindowEngine(WindowEngine):
         at = np.sort(np.concatenate([self._waiting, names]))
         batch = layout.Batch._make(column[at] for column in self._all)
         core, opened = self._tables.core, _opened(batch)
+        clocks = core.stream_clock.copy()
         scalars = core.scalars[0]
         scalars.tick_to = scalars.stage = scalars.fresh = 0
         why = layout.OUTPUT_FULL
@@ -67,6 +69,7 @@ class SteppedWindowEngine(WindowEngine):
                 room = 2 * len(self._out.left)
                 wider = {name: np.empty(room, np.int64) for name in ("left", "right")}
                 self._out = self._out._replace(**wider)
+        self._note_run(batch, self._out, clocks, close=False)
         start = len(at)
         if batch.time[-1] >= core.clock[0]:
             start = int(np.searchsorted(batch.time, batch.time[-1]))
@@ -82,7 +85,6 @@ class SteppedWindowEngine(WindowEngine):
     def end(self) -> Iterator[pa.RecordBatch]:
         """End the feed: yield the last results, and drop the payload of rows that are not held."""
         yield from self._so_far()
-        self._note_shed(self._out)
         rows = np.sort(self._order[self._waiting])
         split = int(np.searchsorted(rows, self._left))
         table, held = self._tables.core.slots["row"], []
