@@ -27,6 +27,7 @@ from tidegate.joins.sampled.estimates import estimation
 from tidegate.joins.sampled.spec import sampled_join
 from tidegate.joins.star.spec import star_join
 from tidegate.joins.truncated.spec import truncated_join
+from tidegate.joins.window.shed_log import shed_schema as window_shed
 from tidegate.joins.window.spec import window_join
 
 
@@ -107,6 +108,7 @@ STAR: dict[str, Any] = {"on": ["k", "j"], "time": "t", "within": 5, "interval": 
 CONSTRAINED: dict[str, Any] = {"joins": ["a.k -> b.j"], "time": "t", "within": 5}
 CQL: dict[str, Any] = {"query": QUERY, "time": "t", "unique": "B.j"}
 SHED = shed_schema(repaired_spec(TWO, CONSTRAINED)[1]).empty_table()
+WINDOW_SHED = window_shed(window_join(SCHEMA, SCHEMA, **JOIN)).empty_table()
 Call = Callable[..., Any]
 
 
@@ -218,6 +220,11 @@ CALLS: dict[str, tuple[Call, Call, dict[str, Any]]] = {
         lambda **s: tg.repair(s.pop("streams"), s.pop("shed"), **s),
         tg.repair,
         CONSTRAINED | {"streams": {"a": ROWS, "b": OTHERS}, "shed": SHED},
+    ),
+    "window repair": (
+        lambda **s: tg.repair(s.pop("streams"), s.pop("shed"), **s),
+        tg.repair,
+        JOIN | {"streams": [ROWS, LATER], "shed": WINDOW_SHED},
     ),
     "share": (share, tg.MemoryPool.share, {"name": "a"}),
     "pool": (tg.MemoryPool, tg.MemoryPool, {"memory": 5}),

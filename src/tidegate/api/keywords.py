@@ -223,7 +223,7 @@ class LocalRepair(_Constrained, total=False):
     importance: TimeColumn | None
     combine: Combine | None
     count_from: Time | None
-    between: tuple[Time | None, Time | None]
+    between: tuple[Time | None, Time | None] | None
     memory: Memory
     policy: str | Policy | None
     split: Split | None

@@ -69,7 +69,7 @@ def repair(
     importance: TimeColumn | None = None,
     combine: Combine | None = None,
     count_from: Time | None = None,
-    between: tuple[Time | None, Time | None] = (None, None),
+    between: tuple[Time | None, Time | None] | None = None,
     memory: Memory = None,
     policy: str | Policy | None = None,
     split: Split | None = None,
@@ -175,7 +175,7 @@ def repair(
             "suffixes": ("_left", "_right") if suffixes is None else suffixes,
         }
         return repair_window(streams, shed, own, lateness, between, shards)
-    if between != (None, None):
+    if between is not None:
         raise TidegateError(
             f"between={quoted(between)} is for window joins (on, where); leave it out"
         )

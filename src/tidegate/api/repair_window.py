@@ -99,6 +99,8 @@ def _spec(
 
 def _slice(spec: WindowJoin, between: Any) -> Slice:
     """Read `between`."""
+    if between is None:
+        return Slice()
     if not isinstance(between, list | tuple) or len(between) != 2:
         raise TidegateError(
             f"between must be a pair of times, each of which may be None, not {quoted(between)}"
