@@ -78,7 +78,7 @@ def test_a_folder_under_a_file_is_refused_before_any_row_is_read(tmp_path: Path)
         tg.join(rows, rows, **join, shed_to=str(tmp_path / "file" / "shed"))
 
 
-class Full(fs.SubTreeFileSystem):
+class Full(fs.SubTreeFileSystem):  # type: ignore[misc]
     """A folder of a disk without room."""
 
     def open_output_stream(self, *_: Any, **__: Any) -> Any:
@@ -153,7 +153,7 @@ def test_an_interrupted_compaction_neither_loses_nor_doubles(
     filled(tmp_path)
     left = [deleted]
 
-    class Stopping(fs.SubTreeFileSystem):
+    class Stopping(fs.SubTreeFileSystem):  # type: ignore[misc]
         def delete_file(self, path: str) -> None:
             if left[0] == 0:
                 raise KeyboardInterrupt
