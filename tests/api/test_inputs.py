@@ -168,7 +168,7 @@ def test_settings_of_repair() -> None:
     with pytest.raises(tg.TidegateError, match="between must end after it starts"):
         tg.repair([TABLE, TABLE], shed, **JOIN, between=(2, 2))
     with pytest.raises(tg.TidegateError, match="between must be a pair of times"):
-        tg.repair([TABLE, TABLE], shed, **JOIN, between=5)
+        tg.repair([TABLE, TABLE], shed, **JOIN, between=5)  # type: ignore[call-overload]
     with pytest.raises(tg.TidegateError, match=r"other settings(.|\n)*shed_when"):
         tg.repair([TABLE, TABLE], shed, **JOIN, shed_when="before-probe")
     with pytest.raises(tg.TidegateError, match="'unique' here: only a query has it"):

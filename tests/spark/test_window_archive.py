@@ -50,8 +50,10 @@ def test_online_and_repaired_results_are_exact_after_a_full_disk(
     def joined(parts: range) -> DataFrame:
         for name in pieces:
             write_files([pieces[name][i] for i in parts], tmp_path / name, first=parts[0])
+        left, right = pair.stream()
         budget: dict[str, Any] = {"memory": 60, "policy": "prob", "shards": 2}
-        return tg.join(*pair.stream(), **more, **budget, shed_to=str(folder))
+        result: DataFrame = tg.join(left, right, **more, **budget, shed_to=str(folder))
+        return result
 
     start(joined(range(2)), tmp_path)
     # The disk is full: here, a file is where the folder was.

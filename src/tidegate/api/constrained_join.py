@@ -121,7 +121,7 @@ def constrained_join(
     shed_to
         A folder that all workers can write to, or its address. Rows that a constraint drops are
         archived there as Parquet, one file for each batch and shard, with the time and the reason.
-        `tidegate.repair` finds the missing results from it. Only with Spark DataFrames.
+        `tidegate.repair` finds the missing results from it.
     batch_rows
         As in `tidegate.join`. Only with local data.
     keep_shed

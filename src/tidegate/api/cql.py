@@ -80,8 +80,8 @@ def cql(
     closed, constraints, monitor, lateness, lag, choose, eliminate, shards, batch_rows
         As in `tidegate.constrained_join`.
     shed_to, keep_shed
-        Where rows go that a constraint drops: a folder with DataFrames, ``shed`` of the result with
-        local data. `tidegate.repair` takes the query and these settings, and finds the missing
+        Where rows go that a constraint drops: a folder, or with local data also ``shed`` of the
+        result. `tidegate.repair` takes the query and these settings, and finds the missing
         results. Not for aggregates, because a late result would change rows that were delivered.
 
     Returns

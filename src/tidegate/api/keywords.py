@@ -175,12 +175,11 @@ class _ConstrainedJoin(_Constrained, total=False):
     filters: Mapping[str, str] | None
     select: str | Sequence[str] | None
     suffixes: Suffixes | None
+    shed_to: str | None
 
 
 class SparkConstrainedJoin(_ConstrainedJoin, _OnSpark, total=False):
     """Keywords of `tidegate.constrained_join` with Spark DataFrames."""
-
-    shed_to: str | None
 
 
 class LocalConstrainedJoin(_ConstrainedJoin, _Local, total=False):
@@ -202,12 +201,11 @@ class _Cql(_Constrained, total=False):
     time: Required[StreamColumn]
     unique: Required[str | Sequence[str]]
     closed: bool
+    shed_to: str | None
 
 
 class SparkCql(_Cql, _OnSpark, total=False):
     """Keywords of `tidegate.cql` with Spark DataFrames."""
-
-    shed_to: str | None
 
 
 class LocalCql(_Cql, _Local, total=False):
