@@ -27,7 +27,7 @@ import ctypes
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -226,6 +226,11 @@ class _Shard:
             lines = [shed, *(pa.Table.from_batches([batch]) for batch in dropped)]
             write(self.archive, pa.concat_tables(lines), label)
 
+    def changeable(self, written_with: Mapping[str, Any]) -> Set[str]:
+        """Return the names of settings that may change at a restart; not those of an archive."""
+        fixed = {} if self.archive is None else json.loads(self.archive.settings)
+        return self.job.changeable(written_with) - set(fixed)
+
     def engine(self, label: int) -> Engine:
         number = self.labels.index(label)
         keep_shed = self.archive is not None
@@ -287,7 +292,7 @@ class _StreamingShard(StatefulProcessor):
         label = int(key[0])
         identity = _shard_identity(self._operator, label, shard.labels, self._partitions)
         session = self._log.open(
-            self._settings, identity, lambda: shard.engine(label), shard.job.changeable
+            self._settings, identity, lambda: shard.engine(label), shard.changeable
         )
         for data in shard.packed(shard_input.feed(session.engine)):
             yield _frame(data, {})

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -142,3 +143,27 @@ def test_archived_rows_must_be_among_the_rows() -> None:
     _, archive = online(case)
     with pytest.raises(TidegateError, match="1 of 1 archived rows of the left are not among"):
         repaired(case.spec, cells[1:], archive)
+
+
+@pytest.mark.parametrize(
+    "later", [{"memory": 3}, {"memory": 9, "policy": "prob"}, {"memory": None}]
+)
+def test_a_join_whose_budget_changed_at_a_restart_is_repaired(later: dict[str, Any]) -> None:
+    rng = np.random.default_rng(3)
+    cells = [(int(s), int(k), at // 3, at) for at, (s, k) in enumerate(rng.integers(0, 2, (60, 2)))]
+    before, after = (spec_of(**{"memory": 6} | more) for more in ({}, later))
+    found: Pairs = Counter()
+    archive = []
+    log: list[bytes] = []
+    for spec, part in ((before, cells[:31]), (after, cells[31:])):
+        engine: Any = WindowJob(spec).engine_at(0, 1, keep_shed=True)
+        if log:
+            engine.restore(log, before.settings())
+        found += pairs_of(engine.feed([[prepared(spec, part, side)] for side in range(2)]))
+        log = engine.snapshot()
+        if spec is after:
+            found += pairs_of(engine.finish())
+        archive.append(engine.take_shed())
+    missing = repaired(after, cells, pa.concat_tables(archive))
+    assert missing.total() > 0
+    assert found + missing == naive.exact(naive_rows(after, cells), windows_of(after))

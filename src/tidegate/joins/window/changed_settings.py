@@ -79,8 +79,8 @@ def _with_columns(
 
 def without_learned(log: Replay, head: dict[str, Any]) -> None:
     """Keep the rows of a log and its clocks only; take other values from the head of a new one."""
-    kept = ("clock", "stream_clock", "seq", "budget_update")
-    log.head = {**head, **{name: log.head[name] for name in kept}}
+    kept = ("clock", "stream_clock", "seq", "budget_update", "place")
+    log.head = {**head, **{name: log.head[name] for name in kept if name in log.head}}
     wanted = ("held0", "held1", "open0", "open1", "gone")
     log.records = [
         {name: batch for name, batch in parts.items() if name.partition("/")[0] in wanted}

@@ -7,7 +7,7 @@ join delivered, this is the exact result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -238,7 +238,9 @@ class RepairEngine(Engine):
         """Return nothing."""
         return []
 
-    def restore(self, records: Iterable[bytes]) -> None:
+    def restore(
+        self, records: Iterable[bytes], written_with: Mapping[str, Any] | None = None
+    ) -> None:
         """Do nothing."""
 
 
