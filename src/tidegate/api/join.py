@@ -154,7 +154,7 @@ def join(
     archived = archive_settings(spec)
     to = None if shed_to is None else archive(shed_to, archived)
     found = run_local.run(WindowJob(spec), tables, at_once, kept or to is not None, archived)
-    return run_local.put_away(found, kept, to)
+    return run_local.with_recall(run_local.put_away(found, kept, to), spec, tables)
 
 
 def _on_spark(

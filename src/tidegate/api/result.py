@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -37,6 +38,8 @@ class Result:
     [2]
     >>> found.counters["arrived"]
     5
+    >>> found.recall
+    0.5
     """
 
     table: pa.Table
@@ -45,6 +48,7 @@ class Result:
     counters: dict[str, int | float]
     _shed: pa.Table | None = field(default=None, repr=False)
     _explanation: str | None = field(default=None, repr=False)
+    _exact: Callable[[], tuple[float, float, float]] | None = field(default=None, repr=False)
 
     @property
     def shed(self) -> pa.Table:
@@ -61,6 +65,36 @@ class Result:
                 "the call keep_shed=True"
             )
         return self._shed
+
+    @property
+    def recall(self) -> float:
+        """The share of the exact join's results that were found; only of `tidegate.join`.
+
+        The exact results are counted when this is first asked for, without finding them.
+        """
+        return self._recall(0)
+
+    @property
+    def recall_low(self) -> float:
+        """The lower end of the interval (95 %) of `recall`; the same if `recall` is exact.
+
+        Only a condition (`where`) on more than 20,000 pairs makes `recall` an estimate.
+        """
+        return self._recall(2)
+
+    @property
+    def recall_high(self) -> float:
+        """The upper end of the interval (95 %) of `recall`; the same if `recall` is exact."""
+        return self._recall(1)
+
+    def _recall(self, which: int) -> float:
+        if self._exact is None:
+            raise TidegateError(
+                "only the result of tidegate.join has a recall; measure others with "
+                "tidegate.quality.recall"
+            )
+        exact = self._exact()[which]
+        return 1.0 if exact <= self.results else self.results / exact
 
     def explain(self) -> str:
         """Return what a constrained join held at the end, and what kept it from dropping more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,8 +20,10 @@ from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.repair import RepairJob, archive_settings
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.star.job import StarJob
+from tidegate.joins.window.exact_count import Count, exact_count
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.repair import RepairJob as WindowRepairJob
+from tidegate.joins.window.spec import WindowJoin
 
 #: The most bytes of a table that are prepared as one record batch.
 _PART_BYTES = 1 << 30
@@ -101,6 +104,23 @@ def run_constrained(
         shed = engine.take_shed().replace_schema_metadata({MADE_BY: made_by})
     table = pa.Table.from_batches(found, job.result_schema)
     return replace(result_of(table, counters, shed), _explanation=engine.explain())
+
+
+def with_recall(found: Result, spec: WindowJoin, tables: list[pa.Table]) -> Result:
+    """Let a result count the results of the exact join when it is asked for its recall."""
+
+    @functools.cache
+    def exact() -> Count:
+        if not spec.sheds:
+            return Count(found.results, found.results, found.results)
+        job = WindowJob(spec)
+        prepared = [
+            [job.prepare(side, part)[0] for part in _parts(table)]
+            for side, table in enumerate(tables)
+        ]
+        return exact_count(spec, *prepared)
+
+    return replace(found, _exact=exact)
 
 
 def put_away(found: Result, keep_shed: bool, to: Archive | None) -> Result:
