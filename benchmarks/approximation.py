@@ -22,7 +22,7 @@ import pyarrow as pa
 import typer
 
 from benchmarks import store
-from benchmarks.exact_ranking import limit_for
+from benchmarks.exact_ranking import PLAIN, rank_in_blocks
 from benchmarks.measure import Feeder, Inputs, Step, loop_seconds
 from benchmarks.report import Figure, Section, Table
 from tidegate.joins.window.rules import EXACT_LIMIT
@@ -215,7 +215,7 @@ def measure(memory: Memory, cell: Cell, seed: int, ranking: str) -> Run:
     settings |= {"within": stream.within(window), "policy": moving()[cell.policy]}
     if stream.where is not None:
         settings["where"] = stream.where
-    limit = limit_for(memory.block) if ranking == "exact" else 0
+    limit = PLAIN + memory.block - 1 if ranking == "exact" else 0
     feeder = Feeder(tables[0].schema, exact_limit=limit, **settings)
     results = 0
     with loop_seconds(clock=time.process_time) as loop:
@@ -257,6 +257,8 @@ def runs_in(file: Path | None) -> list[Run]:
 def complete(scale: Scale, step: Step) -> list[Run]:
     """Return all runs of a scale; make those that its file lacks, and add them to it."""
     known = {run[:3]: run for run in runs_in(scale.file)}
+    if any(memory.block > 1 for memory in scale.memories):
+        rank_in_blocks()
     found = []
     for memory, cell in cells(scale):
         for seed in range(memory.seeds):

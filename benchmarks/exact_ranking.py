@@ -18,22 +18,21 @@ from tidegate.kernel.compiling import inlined, inner
 from tidegate.kernel.heap import before, push, put, sift_down
 from tidegate.kernel.layout import BY_SCORE, LAST, Core, Rules
 
-#: The limit of exact ranking with which all ranks are computed for each choice.
+#: The limit of exact ranking for blocks of one choice.
 PLAIN = 2**61
 
 
-def limit_for(block: int) -> int:
-    """Return the limit of exact ranking with which all ranks are computed once in a block.
+def rank_in_blocks() -> None:
+    """Let this process rank in blocks, with a limit of `PLAIN` and the choices in a block less one.
 
-    From the first call on, this process compiles window joins for itself, which takes a while.
+    Call this before a join is compiled. The process compiles joins for itself, which takes a while.
     """
     if slices._scan is not _scan:
         slices._scan = _scan
         for entry in (loop._LOOPS[BY_SCORE], loop.advance):
             compiled: Any = entry
-            assert not compiled.signatures, "a window join was compiled before"
+            assert not compiled.signatures, "a join was compiled before"
             compiled._cache = NullCache()
-    return PLAIN + block - 1
 
 
 @inlined

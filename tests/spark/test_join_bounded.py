@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
+from tidegate.policies import HeldRow
+from tidegate.policies.base import Ranks
+from tidegate.policies.own_score import Params
 from tidegate.streams import cut_by_time
 
 from .cases import closed, numbers, prepared
@@ -44,6 +48,21 @@ LEARNING: dict[str, tg.Policy] = {
     "sketch": tg.Prob("sketch"),
     "ijoin": tg.IJoin(recompute="adaptive"),
 }
+
+
+def own_formula() -> tg.Policy:
+    """Return a policy that workers cannot import: Spark sends them its code."""
+
+    @dataclass(frozen=True)
+    class Used(tg.Policy):
+        name: ClassVar[str] = "used-on-spark"
+        ranks: ClassVar[Ranks] = "score"
+
+        @staticmethod
+        def score(row: HeldRow, params: Params) -> float:
+            return float(row.importance * (1.0 + row.matches) / (1.0 + row.age))
+
+    return Used()
 
 
 def test_bounded_mode_is_the_local_engines_answer(spark: SparkSession, tmp_path: Path) -> None:
@@ -108,7 +127,7 @@ def test_what_a_policy_has_learned_survives_a_restart(spark: SparkSession, tmp_p
     case = closed(numbers())
     settings = {
         name: case.settings | {"memory": 40, "policy": policy, "importance": "value"}
-        for name, policy in LEARNING.items()
+        for name, policy in (LEARNING | {"own": own_formula()}).items()
     }
     pieces = [
         cut_by_time(table, time="time", batches=2, span=span(case.left["time"]))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SMALL, CLOSED, MERGED = 32, 64, 32
 #: The number of choices after which the first rows of all slices are looked at again.
 CHOICES = 32
+#: The number of rows with results that are looked at in the next choice.
+NOTED = 16
 
 
 @dataclass
@@ -40,9 +42,13 @@ class Slices:
 
     def __init__(self, join: NaiveJoin, exact_limit: int) -> None:
         self.join, self.exact_limit = join, exact_limit
-        self.slices: list[list[Slice]] = [[Slice(0, 0)], [Slice(0, 0)]]  # by side; the last is open
-        self.pushed = [0, 0]  # by side: rows that entered the open slice
+        self.slices: list[list[Slice]] = [
+            [Slice(0, 0)],
+            [Slice(0, 0)],
+        ]  # by side; two are not closed
+        self.pushed = [0, 0]  # by side: rows that came since a slice was closed
         self.sliced, self.uses, self.at = [False, False], [0, 0], [0, 0]  # by pool
+        self.noted: list[list[Held]] = [[], []]  # by pool: rows that are looked at
 
     @property
     def now(self) -> Time:
@@ -88,22 +94,37 @@ class Slices:
         if not self.sliced[pool]:
             newest.rows[held] = 0.0
             return
-        rank = self.ordered(held, self.now)
-        newest.rows[held] = rank
-        if (rank, held.seq) < (newest.rank, newest.top):
-            newest.rank, newest.top = rank, held.seq
+        newest.rows[held] = -math.inf
+        newest.rank, newest.top = (
+            -math.inf,
+            min(row.seq for row, rank in newest.rows.items() if rank == -math.inf),
+        )
         self.pushed[side] += 1
-        if self.pushed[side] >= max(SMALL, self.held(pool) // CLOSED):
-            self.close(side)
+
+    def end_tick(self) -> None:
+        """Move newcomers of earlier ticks to the open slices, and close these if they are full."""
+        for side, parts in enumerate(self.slices):
+            pool = 0 if self.join.split is None else side
+            if not self.sliced[pool] or parts[-1].base == self.now:
+                continue
+            newest, opened = parts[-1], parts[-2]
+            self.prune(newest)
+            for held in newest.rows:
+                rank = opened.rows[held] = self.ordered(held, self.now)
+                if (rank, held.seq) < (opened.rank, opened.top):
+                    opened.rank, opened.top = rank, held.seq
+            parts[-1] = Slice(self.join.arrivals, self.now)
+            if self.pushed[side] >= max(SMALL, self.held(pool) // CLOSED):
+                self.close(side)
 
     def close(self, side: int) -> None:
-        """Close the open slice, after removing slices at the start that are empty."""
+        """Close the open slice of a side, after removing slices at the start that are empty."""
         parts = self.slices[side]
         for part in parts:
             self.prune(part)
-        while len(parts) > 1 and not parts[0].rows:
+        while len(parts) > 2 and not parts[0].rows:
             del parts[0]
-        self.rank_all(parts[-1])
+        self.rank_all(parts[-2])
         parts.append(Slice(self.join.arrivals, self.now))
         self.pushed[side] = 0
 
@@ -120,14 +141,14 @@ class Slices:
             ] or [whole]
             for part in self.slices[side]:
                 self.rank_all(part)
-            self.slices[side].append(Slice(self.join.arrivals, self.now))
+            self.slices[side] += [Slice(self.join.arrivals, self.now) for _ in range(2)]
             self.pushed[side] = 0
         self.sliced[pool] = True
 
     def visit(self, pool: int) -> None:
         """Compute the ranks of the next slice again, merged with a neighbour if both are small."""
         closed = [
-            (side, at) for side in self.sides(pool) for at in range(len(self.slices[side]) - 1)
+            (side, at) for side in self.sides(pool) for at in range(len(self.slices[side]) - 2)
         ]
         if self.at[pool] >= len(closed):
             self.at[pool] = 0
@@ -139,7 +160,7 @@ class Slices:
         self.prune(here)
         self.prune(after)
         share = max(SMALL, self.held(pool) // MERGED)
-        if at + 2 < len(parts) and len(here.rows) + len(after.rows) <= share:
+        if at + 3 < len(parts) and len(here.rows) + len(after.rows) <= share:
             here.rows |= after.rows
             del parts[at + 1]
         if here.rows:
@@ -164,6 +185,24 @@ class Slices:
                 return
         part.rank = part.top = math.inf
 
+    def look_at(self, held: Held) -> None:
+        """Look at a row that found a result in the next choice."""
+        pool = self.join.pool_of(held.row)
+        if self.sliced[pool] and held not in self.noted[pool]:
+            first = sorted([*self.noted[pool], held], key=lambda row: row.seq)
+            self.noted[pool] = first[:NOTED]
+
+    def lowest_noted(self, pool: int, rank: float, held: Held) -> tuple[float, Held]:
+        """Return the lowest of a row and those that are looked at; forget those that are higher."""
+        found = [(rank, held.seq, held)]
+        for other in self.noted[pool]:
+            if other in self.join.held:
+                now = self.join.ranker.rank(other.row, other.seq, self.now, 0.0)
+                found.append((now, other.seq, other))
+        self.noted[pool] = [own for now, seq, own in found if (now, seq) < (rank, held.seq)]
+        lowest = min(found, key=lambda entry: entry[:2])
+        return lowest[0], lowest[2]
+
     def choose(self, pool: int) -> tuple[float, Held]:
         """Return the row of a pool that is shed next, and its rank."""
         if self.held(pool) <= self.exact_limit:
@@ -176,11 +215,11 @@ class Slices:
             self.cut(pool)
         self.uses[pool] += 1
         if self.uses[pool] >= max(CHOICES, self.held(pool) // CLOSED):
-            closed = sum(len(self.slices[side]) - 1 for side in self.sides(pool))
+            closed = sum(len(self.slices[side]) - 2 for side in self.sides(pool))
             for _ in range(1 + closed * self.uses[pool] // self.held(pool)):
                 self.visit(pool)
             for side in self.sides(pool):
-                for part in self.slices[side][:-1]:
+                for part in self.slices[side][:-2]:
                     self.settle(part, is_open=False)
             self.uses[pool] = 0
         settled = None
@@ -189,6 +228,6 @@ class Slices:
             lowest_part = min(parts, key=lambda part: (part.rank, part.top))
             if lowest_part is settled:
                 (victim,) = (held for held in settled.rows if held.seq == settled.top)
-                return settled.rank, victim
-            self.settle(lowest_part, any(lowest_part is own[-1] for own in self.slices))
+                return self.lowest_noted(pool, settled.rank, victim)
+            self.settle(lowest_part, any(lowest_part in own[-2:] for own in self.slices))
             settled = lowest_part

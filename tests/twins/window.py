@@ -163,6 +163,8 @@ class NaiveJoin:
             pairs += self._advance([(row.side, time) for row in tick])
             assert self.clock is not None
             self.ranker.begin(self.clock)
+            if self.queue is not None:
+                self.queue.end_tick()
             if self.shed_when == "after-probe":
                 pairs += self._probe(tick, [h.row for h in self.held] + self.open)
             if not late:
@@ -240,14 +242,16 @@ class NaiveJoin:
             + joined(newcomers, others, self.windows, self.closed)
             + joined(others, newcomers, self.windows, self.closed)
         )
-        held = {h.row.uid: h.row for h in self.held}
+        held = {h.row.uid: h for h in self.held}
         new = {row.uid for row in newcomers}
         keys = {row.uid: row.key for row in [*newcomers, *others]}
         for pair in pairs:
             self.ranker.paired(keys[pair[0]])
             for uid in pair:
                 if uid in held and uid not in new:
-                    self.ranker.matched(held[uid], self.clock)
+                    self.ranker.matched(held[uid].row, self.clock)
+                    if self.queue is not None:
+                        self.queue.look_at(held[uid])
         return pairs
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:

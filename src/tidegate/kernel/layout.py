@@ -26,6 +26,8 @@ AFTER_PROBE, BEFORE_PROBE, BEFORE_ARRIVAL = 0, 1, 2
 SMALL_HEAP = 2048
 #: The largest number of slices of a side; see `slices.py`.
 MOST_SLICES = 256
+#: The number of rows that found a result and are looked at in the next choice; see `slices.py`.
+MOST_NOTED = 16
 #: A sequence number after all others.
 LAST = 2**62
 #: A time before all others.
@@ -100,19 +102,17 @@ POOL = record_type(
     [
         ("budget", "i8"),  # what the pool may hold now
         ("used", "i8"),  # what it holds, in the budget's unit
-        ("near_from", "i8"),  # candidates in `Core.near` begin here
-        ("near_to", "i8"),  # and end before here
-        ("line_from", "i8"),  # candidates in the line of `Core.joiners` begin here, from its end
-        ("line_to", "i8"),  # and end before here
-        ("joiners", "i8"),  # length of the heap in `Core.joiners`
-        ("far", "i8"),  # length of `Core.far`
-        (
-            "uses",
-            "i8",
-        ),  # candidates since `near` was filled; choices since slices were checked
+        ("head_from", "i8"),  # candidates in `Core.sorted_head` begin here
+        ("head_to", "i8"),  # and end before here
+        ("run_from", "i8"),  # candidates in the run of `Core.late` begin here, from its end
+        ("run_to", "i8"),  # and end before here
+        ("late_heap", "i8"),  # length of the heap in `Core.late`
+        ("tail", "i8"),  # length of `Core.unsorted_tail`
+        ("uses", "i8"),  # late candidates since the head was filled; or choices, see `slices.py`
         ("sliced", "i8"),  # whether the pool has slices
         ("at", "i8"),  # the closed slice whose turn is next
         ("tops", "i8"),  # length of the heap in `Core.tops`
+        ("noted", "i8"),  # length of `Core.noted`
     ]
 )
 
@@ -123,8 +123,8 @@ SIDE = record_type(
         ("due_from", "i8"),  # rows in `Core.due` begin here
         ("due_to", "i8"),  # and end before here
         ("due_heap", "i8"),  # length of the heap `Core.due_heap`
-        ("slices", "i8"),  # number of slices; the last one is open
-        ("pushed", "i8"),  # number of rows that entered the open slice
+        ("slices", "i8"),  # number of slices; the last two are not closed
+        ("pushed", "i8"),  # number of rows that came since a slice was closed
     ]
 )
 
@@ -263,13 +263,14 @@ class Core(NamedTuple):
     table: Array  # open addressing: the upper half of a hash, and its entry + 1
     free_entries: Array
     idle: Array  # entries that may be counted and hold no row
-    edge: Array  # by pool: candidates up to this (rank, seq) are near
-    near: Array  # by pool: the lowest candidates, sorted
-    joiners: Array  # by pool: a heap of later near candidates; from its end, a sorted run
-    far: Array  # by pool: the other candidates, unsorted
+    head_end: Array  # by pool: candidates after this (rank, seq) are in the tail
+    sorted_head: Array  # by pool: the lowest candidates, sorted
+    late: Array  # by pool: a heap of later candidates before `head_end`; from its end, a sorted run
+    unsorted_tail: Array  # by pool: the other candidates
     nodes: Array  # by side: the rows of each slice; see `slices.py`
     slices: Array  # by side, in order of arrival
     tops: Array  # by pool: a heap of closed slices, by their first rows
+    noted: Array  # by pool: rows that are looked at in the next choice, in order of arrival
     bounds: Array  # scratch: upper bounds of parts while candidates are sorted
     tally: Array  # scratch: counts of each part or cell; see `kernel/sorting.py`
     due: Array  # by side: slots in order of expiry

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tidegate.joins.window.engine import WindowEngine
@@ -19,12 +21,15 @@ from tidegate.policies import (
     DimpProb,
     GreedyDual,
     Heeb,
+    HeldRow,
     IJoin,
     Life,
     Policy,
     Prob,
     SimpProb,
 )
+from tidegate.policies.base import Ranks
+from tidegate.policies.own_score import Params
 from tidegate.streams import auctions
 
 from .cases import INTEGERS, Case, prepared, run_case
@@ -100,6 +105,64 @@ def test_ranks_that_rise_and_fall_are_as_good_as_exact_ones(policy: str, memory:
     exact = results(tables, 2**62, **settings)
     assert exact > 500
     assert results(tables, EXACT_LIMIT, **settings) >= 0.98 * exact
+
+
+@dataclass(frozen=True)
+class UntilFound(Policy):
+    """Keep rows until they have found a result."""
+
+    name: ClassVar[str] = "until-found"
+    ranks: ClassVar[Ranks] = "score"
+
+    @staticmethod
+    def score(row: HeldRow, params: Params) -> float:
+        return 1.0 if row.matches == 0.0 else 0.0
+
+
+@dataclass(frozen=True)
+class AfterArrival(Policy):
+    """Keep newcomers for a tick, and then rows of importance."""
+
+    name: ClassVar[str] = "after-arrival"
+    ranks: ClassVar[Ranks] = "score"
+
+    @staticmethod
+    def score(row: HeldRow, params: Params) -> float:
+        return row.importance if row.age > 0.0 else 2.0
+
+
+@pytest.mark.parametrize("policy", [UntilFound(), AfterArrival()], ids=lambda own: own.name)
+@pytest.mark.parametrize("split", ["shared", "fixed"])
+def test_sudden_falls_are_noticed_at_once(policy: Policy, split: str) -> None:
+    """Half of the rows get a reply on either side, at any time within the window."""
+    rng = np.random.default_rng(4)
+    n, window = 3_000, 800
+    key = np.arange(n)
+    replies = rng.permutation(n)[: n // 2]
+    time = np.concatenate([key, replies + rng.integers(1, window, n // 2)])
+    order = np.argsort(time, kind="stable")
+    tables = [
+        pa.table(
+            {
+                "key": np.concatenate([2 * key + side, 2 * replies + 1 - side])[order],
+                "time": time[order],
+                "w": rng.random(len(time)),
+            }
+        )
+        for side in range(2)
+    ]
+    settings: dict[str, Any] = {
+        "on": "key",
+        "time": "time",
+        "within": window,
+        "memory": 600,
+        "policy": policy,
+        "split": split,
+        "importance": "w",
+    }
+    exact = results(tables, 2**62, **settings)
+    assert exact > 200
+    assert results(tables, 0, **settings) == exact
 
 
 @pytest.mark.parametrize(("limit", "logged"), [(59, True), (60, False)])

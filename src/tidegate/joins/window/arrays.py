@@ -54,13 +54,14 @@ class Tables:
             table=np.zeros(2, np.uint64),
             free_entries=short,
             idle=short,
-            edge=np.zeros(2, ranked),
-            near=np.empty((rules.pools, 0), ranked),
-            joiners=np.empty((rules.pools, 0), ranked),
-            far=np.empty((rules.pools, 0), ranked),
+            head_end=np.zeros(2, ranked),
+            sorted_head=np.empty((rules.pools, 0), ranked),
+            late=np.empty((rules.pools, 0), ranked),
+            unsorted_tail=np.empty((rules.pools, 0), ranked),
             nodes=np.empty((2, 0), ranked),
             slices=np.zeros((2, layout.MOST_SLICES if scored else 1), layout.slice_type(time)),
             tops=np.empty((rules.pools, 2 * layout.MOST_SLICES if scored else 0), ranked),
+            noted=np.empty((rules.pools, layout.MOST_NOTED), ranked),
             bounds=np.empty(sorting.PARTS),
             tally=np.empty(sorting.CELLS + sorting.PARTS, np.int64),
             due=np.empty((2, 0), layout.DUE),
@@ -85,7 +86,7 @@ class Tables:
             sketch=np.zeros((2, layout.SKETCH_ROWS, rules.columns)),
         )
         self.core.model[0].weight = 1.0
-        self.core.edge["rank"] = -np.inf
+        self.core.head_end["rank"] = -np.inf
         self.core.sides["slices"] = 1
         self._sketched = self.core.sketch.copy()  # its values at the mark
         self._grow_slots(1024)
@@ -168,16 +169,15 @@ class Tables:
                 priority[: len(core.priority)] = core.priority
                 self.core = self.core._replace(priority=priority)
         elif self._rules.kind != layout.NOTHING:
-            joiners = _wider(core.joiners, queue)
+            late = _wider(core.late, queue)
             for pool in range(self._rules.pools):
-                # The line is indexed from the end.
-                length = core.pools[pool].line_to
-                line = core.joiners[pool, ::-1][:length]
-                joiners[pool, ::-1][:length] = line
+                # The late run is indexed from the end.
+                length = core.pools[pool].run_to
+                late[pool, ::-1][:length] = core.late[pool, ::-1][:length]
             self.core = self.core._replace(
-                near=_wider(core.near, max(layout.SMALL_HEAP, queue >> 1)),
-                joiners=joiners,
-                far=_wider(core.far, queue),
+                sorted_head=_wider(core.sorted_head, max(layout.SMALL_HEAP, queue >> 1)),
+                late=late,
+                unsorted_tail=_wider(core.unsorted_tail, queue),
             )
 
     def _grow_entries(self, size: int) -> None:

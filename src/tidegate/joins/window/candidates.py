@@ -34,7 +34,11 @@ class Candidates:
         if not core.pools["sliced"].any():
             return {}
         pools = {name: core.pools[name].tolist() for name in ("sliced", "uses", "at")}
-        return {"queue": pools | {"pushed": core.sides["pushed"].tolist()}}
+        noted = [
+            core.noted["seq"][pool, : core.pools[pool].noted].tolist()
+            for pool in range(self._pools)
+        ]
+        return {"queue": pools | {"pushed": core.sides["pushed"].tolist(), "noted": noted}}
 
     def record(self, core: layout.Core, *, changed: bool) -> dict[str, pa.RecordBatch]:
         """Return the slices, and the rank of each row, or of those whose rank has changed."""
@@ -67,8 +71,8 @@ class Candidates:
     ) -> None:
         """Put all rows, which must be in order of arrival, into the slices in which they were."""
         queue = head.get("queue")
-        if queue is None or slices is None:
-            return
+        if queue is None or slices is None or "noted" not in queue:
+            return  # no pool had slices, or other ones than now: rows are divided again
         for side in range(2):
             nodes = self._living(core, side).copy()
             for batch in ranks:
@@ -91,15 +95,19 @@ class Candidates:
         core.sides["pushed"] = queue["pushed"]
         for name in ("sliced", "uses", "at"):
             core.pools[name] = queue[name]
-        for pool in range(self._pools):
+        for pool, noted in enumerate(queue["noted"]):
             self._gather(core, pool)
+            at = np.flatnonzero(np.isin(core.slots["seq"], noted))
+            at = at[np.argsort(core.slots["seq"][at])]
+            core.pools[pool].noted = len(at)
+            core.noted[pool, : len(at)] = [(0.0, core.slots[i].seq, i, 0) for i in at]
         self.record(core, changed=False)
 
     def _gather(self, core: layout.Core, pool: int) -> None:
         """Make the heap of the closed slices of a pool."""
         n = 0
         for side in (pool,) if self._pools == 2 else (0, 1):
-            for at, own in enumerate(core.slices[side, : core.sides[side].slices - 1]):
+            for at, own in enumerate(core.slices[side, : core.sides[side].slices - 2]):
                 item = side * layout.MOST_SLICES + at
                 core.tops[pool, n] = (own["rank"], own["top"], item, 0)
                 n += 1

@@ -13,6 +13,7 @@ import numpy as np
 
 from tidegate.joins.window.held_rows import admit, expire, resize
 from tidegate.joins.window.keys import count, observe
+from tidegate.joins.window.slices import end_tick, look_at
 from tidegate.joins.window.ticks import advance_clock, next_tick
 from tidegate.joins.window.victims import requeue
 from tidegate.kernel.compiling import entry_point, inlined
@@ -63,6 +64,7 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
                 n += 1
                 if rules.kind == BY_SCORE:
                     learn_match(core, rules, slot)
+                    look_at(core, rules, slot)
         slot = held.next
     return n
 
@@ -217,6 +219,8 @@ def _run(
                 resize(core, rules, out, False)
             if _has_ghosts(core, rules) and refit(core, rules):
                 requeue(core, rules)
+            if rules.kind == BY_SCORE:
+                end_tick(core, rules)
             scalars.newcomers = scalars.seq
             scalars.stage = FIRST
         waits = scalars.tick_to == total and not close and batch.time[total - 1] >= core.clock[0]

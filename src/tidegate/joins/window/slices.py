@@ -6,10 +6,13 @@ slices, and each slice is a heap. It orders its rows by their ranks at one momen
 `base`. Ageing changes these ranks alike, so the order stays right. The first row of the slice whose
 first row has the lowest rank now is the victim.
 
-Newcomers enter the last slice of their side, which is open. It is closed once it has its share of
-the rows. A rank that has risen is updated when its row becomes the first of its slice. A rank that
-has fallen for another reason than age is noticed when all ranks of its slice are computed again:
-slices take turns. Two neighbours that have become small are merged then.
+The last two slices of a side are not closed. Newcomers enter the last one, and their ranks are
+computed when they are needed. Once the clock has moved on, they are ranked again and enter the one
+before, the open slice, because many ranks change most in the first moment. The open slice is closed
+once it has its share of the rows. A rank that has risen is updated when its row becomes the first
+of its slice. A result may change what is expected of a row, so the rows that found one are looked
+at in the next choice. A rank that has fallen for another reason is noticed when all ranks of its
+slice are computed again: slices take turns. Two neighbours that have become small are merged then.
 
 With up to `Rules.exact_limit` rows, the rank of every row is computed for each choice. A pool has
 no slices before it first holds more.
@@ -75,6 +78,12 @@ def _rank_now(core: Core, rules: Rules, slot: int) -> float:
 
 
 @inlined
+def _closed(sides: Array, side: int) -> int:
+    """Return the number of closed slices of a side."""
+    return int(max(sides[side].slices - 2, 0))
+
+
+@inlined
 def _first(own: Any, rank: float, seq: int) -> None:
     """Set the rank of the first row of a slice, and its sequence number."""
     own.rank, own.top = rank, seq
@@ -119,15 +128,14 @@ def _remove(sides: Array, slices: Array, side: int, at: int) -> None:
 
 
 @inner
-def _open(sides: Array, slices: Array, side: int, first: int) -> None:
-    """Open a slice of a side for rows from a sequence number on."""
+def _add_slice(sides: Array, slices: Array, side: int, first: int) -> None:
+    """Add an empty slice to a side, for rows from a sequence number on."""
     n = sides[side].slices
     own, last = slices[side, n], slices[side, n - 1]
     own.start, own.length, own.first = last.start + last.length, 0, first
     own.base = last.base
     _first(own, np.inf, LAST)
     sides[side].slices = n + 1
-    sides[side].pushed = 0
 
 
 @inner
@@ -165,7 +173,7 @@ def _gather(
     n = 0
     first, last = _sides(rules, pool)
     for side in range(first, last):
-        for at in range(sides[side].slices - 1):
+        for at in range(_closed(sides, side)):
             own = slices[side, at]
             rank = own.rank if known else -np.inf
             put(tops[pool], n, rank, own.top, side * MOST_SLICES + at)
@@ -189,15 +197,20 @@ def _cut(core: Core, rules: Rules, pool: int) -> None:
             own.first = core.nodes[side, start].seq
             core.sides[side].slices = start // share + 1
             _rank_all(core, rules, side, start // share)
-        _open(core.sides, core.slices, side, newer)
+        core.sides[side].pushed = 0
+        for _ in range(2):
+            _add_slice(core.sides, core.slices, side, newer)
     _gather(core.pools, core.sides, core.slices, core.tops, rules, pool, True)
     core.pools[pool].sliced = 1
 
 
 @inner
 def _close(core: Core, rules: Rules, side: int, pool: int) -> None:
-    """Close the open slice of a side and open another; remove slices whose rows have expired."""
-    while core.sides[side].slices > 1:
+    """Close the open slice of a side and open another; remove slices whose rows have expired.
+
+    The slice of newcomers must be empty.
+    """
+    while _closed(core.sides, side) > 0:
         own = core.slices[side, 0]
         nodes = core.nodes[side, own.start :]
         while own.length > 0 and not _is_alive(core, nodes[0]):
@@ -208,10 +221,38 @@ def _close(core: Core, rules: Rules, side: int, pool: int) -> None:
         _remove(core.sides, core.slices, side, 0)
     n = core.sides[side].slices
     if n < MOST_SLICES:
-        _prune(core.slots, core.nodes[side], core.slices[side, n - 1])
-        _rank_all(core, rules, side, n - 1)
-        _open(core.sides, core.slices, side, core.scalars[0].seq)
+        _prune(core.slots, core.nodes[side], core.slices[side, n - 2])
+        _rank_all(core, rules, side, n - 2)
+        _add_slice(core.sides, core.slices, side, core.slices[side, n - 1].first)
+        core.sides[side].pushed = 0
     _gather(core.pools, core.sides, core.slices, core.tops, rules, pool, True)
+
+
+@inlined
+def end_tick(core: Core, rules: Rules) -> None:
+    """Move the newcomers of earlier ticks to the open slices, with their ranks now."""
+    for side in range(2):
+        pool = side if rules.pools == 2 else 0
+        n = core.sides[side].slices
+        newest = core.slices[side, n - 1]
+        if not core.pools[pool].sliced or newest.base == core.clock[0]:
+            continue
+        own = core.slices[side, n - 2]
+        nodes, newcomers = core.nodes[side, own.start :], core.nodes[side, newest.start :]
+        for i in range(newest.length):
+            slot, seq = newcomers[i].item, newcomers[i].seq
+            newest.first = max(newest.first, seq + 1)
+            if _is_alive(core, newcomers[i]):
+                rank = _rank_at(core, rules, slot, core.clock[0])
+                push(nodes, own.length, rank, seq, slot)
+                own.length += 1
+                if before(rank, seq, own.rank, own.top):
+                    _first(own, rank, seq)
+        newest.start, newest.length = own.start + own.length, 0
+        newest.base = core.clock[0]
+        _first(newest, np.inf, LAST)
+        if core.sides[side].pushed >= max(_SMALL, held_in(core, rules, pool) >> _CLOSED):
+            _close(core, rules, side, pool)
 
 
 @inlined
@@ -220,16 +261,16 @@ def _visit(core: Core, rules: Rules, pool: int) -> None:
     own = core.pools[pool]
     side, last = _sides(rules, pool)
     at = own.at
-    if at >= core.sides[side].slices - 1 and side + 1 < last:
-        at -= core.sides[side].slices - 1
+    if at >= _closed(core.sides, side) and side + 1 < last:
+        at -= _closed(core.sides, side)
         side += 1
-    if at >= core.sides[side].slices - 1:
+    if at >= _closed(core.sides, side):
         own.at = 0
         return
     own.at += 1
     _prune(core.slots, core.nodes[side], core.slices[side, at])
     here = core.slices[side, at]
-    if at + 2 < core.sides[side].slices:
+    if at + 1 < _closed(core.sides, side):
         _prune(core.slots, core.nodes[side], core.slices[side, at + 1])
         after = core.slices[side, at + 1]
         share = max(_SMALL, held_in(core, rules, pool) >> _MERGED)
@@ -252,7 +293,7 @@ def _maintain(core: Core, rules: Rules, pool: int, choices: int) -> None:
     first, last = _sides(rules, pool)
     closed = 0
     for side in range(first, last):
-        closed += core.sides[side].slices - 1
+        closed += _closed(core.sides, side)
     # Each slice has its turn within as many choices as there are rows.
     for _ in range(1 + closed * choices // held_in(core, rules, pool)):
         _visit(core, rules, pool)
@@ -301,14 +342,10 @@ def add_row(core: Core, rules: Rules, pool: int, slot: int) -> None:
         put(core.nodes[side], own.length, 0.0, held.seq, slot)
         own.length += 1
         return
-    rank = _rank_at(core, rules, slot, core.clock[0])
-    push(core.nodes[side, own.start :], own.length, rank, held.seq, slot)
+    push(core.nodes[side, own.start :], own.length, -np.inf, held.seq, slot)
     own.length += 1
-    if before(rank, held.seq, own.rank, own.top):
-        _first(own, rank, held.seq)
+    _first(own, -np.inf, core.nodes[side, own.start].seq)
     core.sides[side].pushed += 1
-    if core.sides[side].pushed >= max(_SMALL, held_in(core, rules, pool) >> _CLOSED):
-        _close(core, rules, side, pool)
 
 
 @inner
@@ -336,11 +373,53 @@ def _scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 
 @inlined
+def look_at(core: Core, rules: Rules, slot: int) -> None:
+    """Look at a row in the next choice, as its rank may have fallen.
+
+    Of more rows than can be noted, those that came first are looked at.
+    """
+    held = core.slots[slot]
+    pool = held.group & 1 if rules.pools == 2 else 0
+    own, noted = core.pools[pool], core.noted[pool]
+    n, seq = own.noted, held.seq
+    if not own.sliced or (n == noted.shape[0] and seq >= noted[n - 1].seq):
+        return
+    at = n
+    while at > 0 and noted[at - 1].seq >= seq:
+        at -= 1
+    if at < n and noted[at].seq == seq:
+        return
+    n = min(n + 1, noted.shape[0])
+    for i in range(n - 1, at, -1):
+        noted[i] = noted[i - 1]
+    put(noted, at, 0.0, seq, slot)
+    own.noted = n
+
+
+@inlined
+def _lowest_noted(core: Core, rules: Rules, pool: int, slot: int, rank: float) -> tuple[int, float]:
+    """Return the lowest of the noted rows and the given one, and its rank; forget higher ones."""
+    own, noted = core.pools[pool], core.noted[pool]
+    best, best_rank, n = slot, rank, 0
+    for i in range(own.noted):
+        if _is_alive(core, noted[i]):
+            found, seq = noted[i].item, noted[i].seq
+            now = _rank_now(core, rules, found)
+            if before(now, seq, rank, core.slots[slot].seq):
+                noted[n] = noted[i]
+                n += 1
+                if before(now, seq, best_rank, core.slots[best].seq):
+                    best, best_rank = found, now
+    own.noted = n
+    return best, best_rank
+
+
+@inlined
 def _settle(core: Core, rules: Rules, side: int, at: int) -> None:
     """Bring the lowest row of a slice to its front, and compute its rank now."""
     own = core.slices[side, at]
     nodes, n = core.nodes[side, own.start :], own.length
-    when = own.base if at + 1 < core.sides[side].slices else core.clock[0]
+    when = own.base if at < _closed(core.sides, side) else core.clock[0]
     while n > 0:
         slot, seq = nodes[0].item, nodes[0].seq
         if not _is_alive(core, nodes[0]):
@@ -389,17 +468,18 @@ def lowest_row(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
         if own.tops > 0:
             best, rank, seq = tops[0].item, tops[0].rank, tops[0].seq
         for side in range(first, last):
-            at = core.sides[side].slices - 1
-            newest = core.slices[side, at]
-            if before(newest.rank, newest.top, rank, seq):
-                best, rank, seq = side * MOST_SLICES + at, newest.rank, newest.top
+            for at in range(_closed(core.sides, side), core.sides[side].slices):
+                newer = core.slices[side, at]
+                if before(newer.rank, newer.top, rank, seq):
+                    best, rank, seq = side * MOST_SLICES + at, newer.rank, newer.top
         side = best // MOST_SLICES
         at = best - side * MOST_SLICES
         chosen = core.slices[side, at]
         if best == settled:
-            return int(core.nodes[side, chosen.start].item), float(chosen.rank)
+            slot = int(core.nodes[side, chosen.start].item)
+            return _lowest_noted(core, rules, pool, slot, float(chosen.rank))
         _settle(core, rules, side, at)
         settled = best
-        if at + 1 < core.sides[side].slices:
+        if at < _closed(core.sides, side):
             tops[0].rank, tops[0].seq = chosen.rank, chosen.top
             sift_down(tops, 0, own.tops)

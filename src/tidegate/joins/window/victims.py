@@ -1,10 +1,11 @@
 """The queue of victims where ranks never fall: which row is shed next.
 
-The queue has parts, so that its cost stays flat as the memory grows. `near` holds the lowest ranks,
-sorted. `joiners` holds candidates that became as low later: a heap and, from its other end, a run
-of those that came in order (the line). `far` is unsorted, and is read, in sequence, only when the
-other parts are empty. A rank that has risen is updated when it reaches the front, so the first
-candidate is always the lowest one. `slices.py` has the queue for ranks that move either way.
+The queue has parts, so that its cost stays flat as the memory grows. The sorted head has the lowest
+ranks. Late candidates came since the head was filled and rank as low: they are in a heap and, from
+its other end, in a sorted run, if they came in order. All others are in the unsorted tail, which is
+read in sequence, and only when the other parts are empty. A rank that has risen is updated when it
+reaches the front, so the first candidate is always the lowest one. `slices.py` has the queue for
+ranks that move either way.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tidegate.kernel.heap import before, drop_top, heapify, put, sift_up
 from tidegate.kernel.layout import BY_KEY, BY_SCORE, BY_TUPLE, SMALL_HEAP, Core, Rules
 from tidegate.kernel.sorting import lowest, sort
 
-#: Parts of the queue: none, `near`, the heap of joiners, the line of joiners.
-_NOWHERE, _IN_ORDER, _IN_HEAP, _IN_LINE = range(4)
+#: Parts of the queue: none, the sorted head, the late heap, the late run.
+_NOWHERE, _IN_HEAD, _IN_HEAP, _IN_RUN = range(4)
 
 
 @inlined
@@ -89,24 +90,24 @@ def fetch_ahead(core: Core, rules: Rules, queue: Array, at: int, n: int) -> None
 
 
 @inner
-def spread(core: Core, pool: int) -> None:
-    """Move all near candidates to `far`."""
+def move_to_tail(core: Core, pool: int) -> None:
+    """Move all candidates to the tail."""
     own = core.pools[pool]
-    n, far = own.far, core.far[pool]
-    for i in range(own.near_from, own.near_to):
-        far[n] = core.near[pool, i]
+    n, tail = own.tail, core.unsorted_tail[pool]
+    for i in range(own.head_from, own.head_to):
+        tail[n] = core.sorted_head[pool, i]
         n += 1
-    for i in range(own.joiners):
-        far[n] = core.joiners[pool, i]
+    for i in range(own.late_heap):
+        tail[n] = core.late[pool, i]
         n += 1
-    for i in range(own.line_from, own.line_to):
-        far[n] = core.joiners[pool, -1 - i]
+    for i in range(own.run_from, own.run_to):
+        tail[n] = core.late[pool, -1 - i]
         n += 1
-    own.far = n
-    own.near_from = own.near_to = 0
-    own.line_from = own.line_to = 0
-    own.joiners = own.uses = 0
-    core.edge[pool].rank = -np.inf
+    own.tail = n
+    own.head_from = own.head_to = 0
+    own.run_from = own.run_to = 0
+    own.late_heap = own.uses = 0
+    core.head_end[pool].rank = -np.inf
 
 
 @inlined
@@ -125,119 +126,118 @@ def _living(core: Core, rules: Rules, queue: Array, start: int, stop: int) -> in
 def prune(core: Core, rules: Rules, pool: int) -> None:
     """Remove dead candidates; the order of the others stays, so this can happen at any time."""
     own = core.pools[pool]
-    start, stop = own.near_from, own.near_to
-    own.near_to = _living(core, rules, core.near[pool], start, stop)
-    own.far = _living(core, rules, core.far[pool], 0, own.far)
-    own.joiners = _living(core, rules, core.joiners[pool], 0, own.joiners)
-    heapify(core.joiners[pool], own.joiners)
-    line = core.joiners[pool, ::-1]
-    start, stop = own.line_from, own.line_to
-    own.line_to = _living(core, rules, line, start, stop)
+    start, stop = own.head_from, own.head_to
+    own.head_to = _living(core, rules, core.sorted_head[pool], start, stop)
+    own.tail = _living(core, rules, core.unsorted_tail[pool], 0, own.tail)
+    own.late_heap = _living(core, rules, core.late[pool], 0, own.late_heap)
+    heapify(core.late[pool], own.late_heap)
+    run = core.late[pool, ::-1]
+    start, stop = own.run_from, own.run_to
+    own.run_to = _living(core, rules, run, start, stop)
 
 
 @inner
-def renew(core: Core, rules: Rules, pool: int) -> None:
-    """Remove dead candidates from `far` and update the ranks of the others."""
+def update_tail(core: Core, rules: Rules, pool: int) -> None:
+    """Remove dead candidates from the tail and update the ranks of the others."""
     n = 0
-    far = core.far[pool]
-    total = core.pools[pool].far
+    tail = core.unsorted_tail[pool]
+    total = core.pools[pool].tail
     for i in range(total):
-        fetch(core, rules, far, i + AHEAD, total)
-        if alive(core, rules, far[i]):
-            item, life = far[i].item, far[i].life
+        fetch(core, rules, tail, i + AHEAD, total)
+        if alive(core, rules, tail[i]):
+            item, life = tail[i].item, tail[i].life
             rank, seq = rank_of(core, rules, item)
-            put(far, n, rank, seq, item, life)
+            put(tail, n, rank, seq, item, life)
             n += 1
-    core.pools[pool].far = n
+    core.pools[pool].tail = n
 
 
 @inner
-def refill(core: Core, rules: Rules, pool: int) -> None:
-    """Move the lowest part of `far` to `near`, by last known ranks."""
+def fill_head(core: Core, rules: Rules, pool: int) -> None:
+    """Move the lowest part of the tail to the head, by last known ranks."""
     own = core.pools[pool]
-    near, far = core.near[pool], core.far[pool]
-    n = own.far
+    head, tail = core.sorted_head[pool], core.unsorted_tail[pool]
+    n = own.tail
     k = min(n, max(SMALL_HEAP, n >> 2))
-    lowest(far, n, k, near, core.joiners[pool], core.bounds, core.tally)
-    core.edge[pool].rank = np.inf
+    lowest(tail, n, k, head, core.late[pool], core.bounds, core.tally)
+    core.head_end[pool].rank = np.inf
     if k < n:
-        core.edge[pool] = near[k - 1]
-    own.near_from, own.near_to = 0, k
-    own.far = n - k
+        core.head_end[pool] = head[k - 1]
+    own.head_from, own.head_to = 0, k
+    own.tail = n - k
     own.uses = 0
 
 
 @inner
-def _join(own: Any, joiners: Array, rank: float, seq: int, item: int, life: int) -> None:
-    """Add a candidate to the joiners: to the line, if it comes after all there but the last."""
-    line = joiners[::-1]
-    start, stop, n = own.line_from, own.line_to, own.joiners
-    if n + stop == joiners.shape[0]:
+def _add_late(own: Any, late: Array, rank: float, seq: int, item: int, life: int) -> None:
+    """Add a late candidate: to the run if it comes after all there but the last, or to the heap."""
+    run = late[::-1]
+    start, stop, n = own.run_from, own.run_to, own.late_heap
+    if n + stop == late.shape[0]:
         for i in range(start, stop):
-            line[i - start] = line[i]
+            run[i - start] = run[i]
         start, stop = 0, stop - start
-    if start < stop and before(rank, seq, line[stop - 1].rank, line[stop - 1].seq):
-        if start < stop - 1 and before(rank, seq, line[stop - 2].rank, line[stop - 2].seq):
-            put(joiners, n, rank, seq, item, life)
+    if start < stop and before(rank, seq, run[stop - 1].rank, run[stop - 1].seq):
+        if start < stop - 1 and before(rank, seq, run[stop - 2].rank, run[stop - 2].seq):
+            put(late, n, rank, seq, item, life)
         else:
-            joiners[n] = line[stop - 1]
-            put(line, stop - 1, rank, seq, item, life)
-        sift_up(joiners, n)
-        own.joiners = n + 1
+            late[n] = run[stop - 1]
+            put(run, stop - 1, rank, seq, item, life)
+        sift_up(late, n)
+        own.late_heap = n + 1
     else:
-        put(line, stop, rank, seq, item, life)
+        put(run, stop, rank, seq, item, life)
         stop += 1
-    own.line_from, own.line_to = start, stop
+    own.run_from, own.run_to = start, stop
 
 
 @inner
-def _line_up(own: Any, joiners: Array, spare: Array, tally: Array) -> None:
-    """Merge the heap of joiners into the line."""
-    line = joiners[::-1]
-    start, stop, n = own.line_from, own.line_to, own.joiners
-    sort(joiners, spare, 0, n, tally)
+def _merge_late(own: Any, late: Array, spare: Array, tally: Array) -> None:
+    """Merge the late heap into the late run."""
+    run = late[::-1]
+    start, stop, n = own.run_from, own.run_to, own.late_heap
+    sort(late, spare, 0, n, tally)
     i = total = 0
     for at in range(start, stop):
-        while i < n and before(joiners[i].rank, joiners[i].seq, line[at].rank, line[at].seq):
-            spare[total] = joiners[i]
+        while i < n and before(late[i].rank, late[i].seq, run[at].rank, run[at].seq):
+            spare[total] = late[i]
             i += 1
             total += 1
-        spare[total] = line[at]
+        spare[total] = run[at]
         total += 1
     for at in range(i, n):
-        spare[total] = joiners[at]
+        spare[total] = late[at]
         total += 1
     for at in range(total):
-        line[at] = spare[at]
-    own.joiners = 0
-    own.line_from, own.line_to = 0, total
+        run[at] = spare[at]
+    own.late_heap = 0
+    own.run_from, own.run_to = 0, total
 
 
 @inlined
-def _is_long(core: Core, pool: int) -> bool:
-    """Return True if the heap is so long that merging it into the line is cheaper."""
+def _heap_is_long(core: Core, pool: int) -> bool:
+    """Return True if the late heap is so long that merging it into the run is cheaper."""
     own = core.pools[pool]
-    length = own.line_to - own.line_from
-    return bool(own.joiners > max(2 * SMALL_HEAP, length >> 2))
+    length = own.run_to - own.run_from
+    return bool(own.late_heap > max(2 * SMALL_HEAP, length >> 2))
 
 
 @inlined
 def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
     """Add a candidate to the queue."""
     own = core.pools[pool]
-    near = own.near_to - own.near_from
-    joined = own.joiners + own.line_to - own.line_from
-    if near + joined + own.far + 1 >= core.far.shape[1]:
+    head, run = own.head_to - own.head_from, own.run_to - own.run_from
+    if head + run + own.late_heap + own.tail + 1 >= core.unsorted_tail.shape[1]:
         prune(core, rules, pool)
     if own.uses > max(2 * SMALL_HEAP, held_in(core, rules, pool)):
-        spread(core, pool)
+        move_to_tail(core, pool)
     rank, seq = rank_of(core, rules, item)
     life = 0 if of_tuples(rules) else core.groups[item].life
-    if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-        put(core.far[pool], own.far, rank, seq, item, life)
-        own.far += 1
+    if before(core.head_end[pool].rank, core.head_end[pool].seq, rank, seq):
+        put(core.unsorted_tail[pool], own.tail, rank, seq, item, life)
+        own.tail += 1
     else:
-        _join(own, core.joiners[pool], rank, seq, item, life)
+        _add_late(own, core.late[pool], rank, seq, item, life)
         own.uses += 1
 
 
@@ -245,21 +245,21 @@ def enqueue(core: Core, rules: Rules, pool: int, item: int) -> None:
 def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
     """Return the slot with the lowest (rank, sequence number) of a nonempty pool, and its rank."""
     own = core.pools[pool]
-    near, joiners = core.near[pool], core.joiners[pool]
+    head, late = core.sorted_head[pool], core.late[pool]
     while True:
         place = _lowest_place(core, pool)
         if place == _NOWHERE:
-            refill(core, rules, pool)
+            fill_head(core, rules, pool)
             continue
-        if place == _IN_HEAP and _is_long(core, pool):
-            spare = core.far[pool][own.far :]
-            _line_up(own, joiners, spare, core.tally)
+        if place == _IN_HEAP and _heap_is_long(core, pool):
+            spare = core.unsorted_tail[pool][own.tail :]
+            _merge_late(own, late, spare, core.tally)
             continue
-        first = joiners[0]
-        if place == _IN_ORDER:
-            first = near[own.near_from]
-        elif place == _IN_LINE:
-            first = joiners[-1 - own.line_from]
+        first = late[0]
+        if place == _IN_HEAD:
+            first = head[own.head_from]
+        elif place == _IN_RUN:
+            first = late[-1 - own.run_from]
         seen, known, item, life = first.rank, first.seq, first.item, first.life
         if not alive(core, rules, first):
             _take_first(core, rules, pool, place)
@@ -270,28 +270,26 @@ def victim(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
         if seq == known and rank == seen:
             return slot_of(core, rules, item), rank
         _take_first(core, rules, pool, place)
-        if before(core.edge[pool].rank, core.edge[pool].seq, rank, seq):
-            put(core.far[pool], own.far, rank, seq, item, life)
-            own.far += 1
+        if before(core.head_end[pool].rank, core.head_end[pool].seq, rank, seq):
+            put(core.unsorted_tail[pool], own.tail, rank, seq, item, life)
+            own.tail += 1
         else:
-            _join(own, joiners, rank, seq, item, life)
+            _add_late(own, late, rank, seq, item, life)
 
 
 @inlined
 def _lowest_place(core: Core, pool: int) -> int:
-    """Return the part of the queue that has the first near candidate."""
-    own, near, joiners = core.pools[pool], core.near[pool], core.joiners[pool]
+    """Return the part of the queue that has the first candidate outside the tail."""
+    own, head, late = core.pools[pool], core.sorted_head[pool], core.late[pool]
     place, rank, seq = _NOWHERE, np.inf, np.iinfo(np.int64).max
-    if own.near_from < own.near_to:
-        first = near[own.near_from]
-        place, rank, seq = _IN_ORDER, first.rank, first.seq
-    if own.line_from < own.line_to:
-        first = joiners[-1 - own.line_from]
+    if own.head_from < own.head_to:
+        first = head[own.head_from]
+        place, rank, seq = _IN_HEAD, first.rank, first.seq
+    if own.run_from < own.run_to:
+        first = late[-1 - own.run_from]
         if place == _NOWHERE or before(first.rank, first.seq, rank, seq):
-            place, rank, seq = _IN_LINE, first.rank, first.seq
-    if own.joiners > 0 and (
-        place == _NOWHERE or before(joiners[0].rank, joiners[0].seq, rank, seq)
-    ):
+            place, rank, seq = _IN_RUN, first.rank, first.seq
+    if own.late_heap > 0 and (place == _NOWHERE or before(late[0].rank, late[0].seq, rank, seq)):
         place = _IN_HEAP
     return place
 
@@ -299,23 +297,23 @@ def _lowest_place(core: Core, pool: int) -> int:
 @inlined
 def _take_first(core: Core, rules: Rules, pool: int, place: int) -> None:
     """Remove the first candidate of a part, and prefetch the next ones."""
-    own, near, joiners = core.pools[pool], core.near[pool], core.joiners[pool]
-    if place == _IN_ORDER:
-        at, stop = own.near_from, own.near_to
-        fetch_ahead(core, rules, near, at, stop)
-        own.near_from = at + 1
-    elif place == _IN_LINE:
-        line = joiners[::-1]
-        at, stop = own.line_from, own.line_to
-        fetch_ahead(core, rules, line, at, stop)
-        own.line_from = at + 1
+    own, head, late = core.pools[pool], core.sorted_head[pool], core.late[pool]
+    if place == _IN_HEAD:
+        at, stop = own.head_from, own.head_to
+        fetch_ahead(core, rules, head, at, stop)
+        own.head_from = at + 1
+    elif place == _IN_RUN:
+        run = late[::-1]
+        at, stop = own.run_from, own.run_to
+        fetch_ahead(core, rules, run, at, stop)
+        own.run_from = at + 1
     else:
-        n = own.joiners - 1
-        drop_top(joiners, n + 1)
-        own.joiners = n
-        fetch_behind(core, rules, joiners, 0, n)
+        n = own.late_heap - 1
+        drop_top(late, n + 1)
+        own.late_heap = n
+        fetch_behind(core, rules, late, 0, n)
         for i in range(1, 5):
-            fetch(core, rules, joiners, i, n)
+            fetch(core, rules, late, i, n)
 
 
 @entry_point
@@ -325,5 +323,5 @@ def requeue(core: Core, rules: Rules) -> None:
         rank_again(core, rules)
     if rules.kind == BY_KEY:
         for pool in range(rules.pools):
-            spread(core, pool)
-            renew(core, rules, pool)
+            move_to_tail(core, pool)
+            update_tail(core, rules, pool)
