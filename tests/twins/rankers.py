@@ -37,6 +37,7 @@ class Ranker:
     """Ranks rows for the twin. `floor` is the largest rank ever shed from the pool, or 0."""
 
     join: NaiveJoin
+    lowered_by_results = False  # whether a result may lower a rank
 
     def begin(self, clock: Time) -> None:
         """Called when a tick begins."""
@@ -205,6 +206,7 @@ class Scored(ByKey):
     def __init__(self, formula: str, windows: Windows, given: Mapping[str, float], **kw: Any):
         super().__init__(**kw)
         self.formula, self.windows, self.given = formula, windows, given
+        self.lowered_by_results = formula == "own"
         self.gain: dict[int, float] = {}
         self.last: dict[int, Time] = {}
         self.stay = given.get("stay", 0.0)
@@ -356,6 +358,8 @@ class Auto(ByKey):
     #: Starts of the steps of age, in sixteenths of a window; the first is halved repeatedly.
     STARTS = (0.0, *(2.0**-n for n in range(12, 0, -1)), *map(float, range(1, 16)))
     STEPS = len(STARTS)
+
+    lowered_by_results = True
 
     def __init__(self, windows: Windows, **settings: Any) -> None:
         super().__init__(**settings)
@@ -617,6 +621,8 @@ class LearnedAge(Auto):
     """AGE with a learned curve: count results of ghosts by age only, in equal steps."""
 
     STEPS = 32
+
+    lowered_by_results = False
 
     def __init__(self, windows: Windows) -> None:
         super().__init__(windows)

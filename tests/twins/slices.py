@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SMALL, CLOSED, MERGED = 32, 64, 32
 #: The number of choices after which the first rows of all slices are looked at again.
 CHOICES = 32
-#: The number of rows with results that are looked at in the next choice.
-NOTED = 16
+#: The largest number of rows with results that are looked at in the next choice.
+NOTED = 8
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Slices:
         ]  # by side; two are not closed
         self.pushed = [0, 0]  # by side: rows that came since a slice was closed
         self.sliced, self.uses, self.at = [False, False], [0, 0], [0, 0]  # by pool
-        self.noted: list[list[Held]] = [[], []]  # by pool: rows that are looked at
+        self.noted: list[dict[Held, float]] = [{}, {}]  # by pool: rows with results, and ranks
 
     @property
     def now(self) -> Time:
@@ -186,20 +186,24 @@ class Slices:
         part.rank = part.top = math.inf
 
     def look_at(self, held: Held) -> None:
-        """Look at a row that found a result in the next choice."""
+        """Note a row that is about to find a result, and its rank."""
         pool = self.join.pool_of(held.row)
         if self.sliced[pool] and held not in self.noted[pool]:
-            first = sorted([*self.noted[pool], held], key=lambda row: row.seq)
-            self.noted[pool] = first[:NOTED]
+            rank = self.join.ranker.rank(held.row, held.seq, self.now, 0.0)
+            known = {**self.noted[pool], held: rank}
+            first = sorted(known, key=lambda row: row.seq)[:NOTED]
+            self.noted[pool] = {row: known[row] for row in first}
 
     def lowest_noted(self, pool: int, rank: float, held: Held) -> tuple[float, Held]:
-        """Return the lowest of a row and those that are looked at; forget those that are higher."""
-        found = [(rank, held.seq, held)]
-        for other in self.noted[pool]:
+        """Return the lowest of a row and the noted ones whose rank fell; forget higher ones."""
+        found, kept = [(rank, held.seq, held)], {}
+        for other, before in self.noted[pool].items():
             if other in self.join.held:
                 now = self.join.ranker.rank(other.row, other.seq, self.now, 0.0)
-                found.append((now, other.seq, other))
-        self.noted[pool] = [own for now, seq, own in found if (now, seq) < (rank, held.seq)]
+                if now < before and (now, other.seq) < (rank, held.seq):
+                    found.append((now, other.seq, other))
+                    kept[other] = before
+        self.noted[pool] = kept
         lowest = min(found, key=lambda entry: entry[:2])
         return lowest[0], lowest[2]
 

@@ -249,9 +249,9 @@ class NaiveJoin:
             self.ranker.paired(keys[pair[0]])
             for uid in pair:
                 if uid in held and uid not in new:
-                    self.ranker.matched(held[uid].row, self.clock)
-                    if self.queue is not None:
+                    if self.queue is not None and self.ranker.lowered_by_results:
                         self.queue.look_at(held[uid])
+                    self.ranker.matched(held[uid].row, self.clock)
         return pairs
 
     def _admit_then_probe(self, newcomers: list[Row]) -> Pairs:

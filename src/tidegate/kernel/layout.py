@@ -26,8 +26,8 @@ AFTER_PROBE, BEFORE_PROBE, BEFORE_ARRIVAL = 0, 1, 2
 SMALL_HEAP = 2048
 #: The largest number of slices of a side; see `slices.py`.
 MOST_SLICES = 256
-#: The number of rows that found a result and are looked at in the next choice; see `slices.py`.
-MOST_NOTED = 16
+#: The largest number of rows that found a result and are looked at in the next choice.
+MOST_NOTED = 8
 #: A sequence number after all others.
 LAST = 2**62
 #: A time before all others.
@@ -270,7 +270,7 @@ class Core(NamedTuple):
     nodes: Array  # by side: the rows of each slice; see `slices.py`
     slices: Array  # by side, in order of arrival
     tops: Array  # by pool: a heap of closed slices, by their first rows
-    noted: Array  # by pool: rows that are looked at in the next choice, in order of arrival
+    noted: Array  # by pool: rows that found a result, in order of arrival; see `slices.py`
     bounds: Array  # scratch: upper bounds of parts while candidates are sorted
     tally: Array  # scratch: counts of each part or cell; see `kernel/sorting.py`
     due: Array  # by side: slots in order of expiry

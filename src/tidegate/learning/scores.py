@@ -138,6 +138,12 @@ def _own_score(
 
 
 @inlined
+def is_lowered_by_results(rules: Rules) -> bool:
+    """Return True if a result may lower a row's score."""
+    return bool(rules.formula == AUTO or rules.formula == OWN)
+
+
+@inlined
 def is_spared(rules: Rules, now: Any, time: Any) -> bool:
     """Return True if a row may not be shed yet because it is too young."""
     return bool(rules.formula == IJOIN and float(now - time) < rules.params[1])

@@ -35,7 +35,7 @@ class Candidates:
             return {}
         pools = {name: core.pools[name].tolist() for name in ("sliced", "uses", "at")}
         noted = [
-            core.noted["seq"][pool, : core.pools[pool].noted].tolist()
+            core.noted[pool, : core.pools[pool].noted][["seq", "rank"]].tolist()
             for pool in range(self._pools)
         ]
         return {"queue": pools | {"pushed": core.sides["pushed"].tolist(), "noted": noted}}
@@ -97,10 +97,10 @@ class Candidates:
             core.pools[name] = queue[name]
         for pool, noted in enumerate(queue["noted"]):
             self._gather(core, pool)
-            at = np.flatnonzero(np.isin(core.slots["seq"], noted))
-            at = at[np.argsort(core.slots["seq"][at])]
-            core.pools[pool].noted = len(at)
-            core.noted[pool, : len(at)] = [(0.0, core.slots[i].seq, i, 0) for i in at]
+            slots = {int(core.slots[i].seq): i for i in np.flatnonzero(core.slots["seq"] >= 0)}
+            live = [(rank, seq, slots[seq], 0) for seq, rank in noted if seq in slots]
+            core.noted[pool, : len(live)] = live
+            core.pools[pool].noted = len(live)
         self.record(core, changed=False)
 
     def _gather(self, core: layout.Core, pool: int) -> None:

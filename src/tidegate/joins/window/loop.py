@@ -42,7 +42,7 @@ from tidegate.kernel.layout import (
 from tidegate.kernel.windows import end_of, expired, joins
 from tidegate.learning.ghosts import add_ghost, credit_ghosts, refit
 from tidegate.learning.rates import weigh
-from tidegate.learning.scores import learn_match
+from tidegate.learning.scores import is_lowered_by_results, learn_match
 
 
 @inlined
@@ -63,8 +63,9 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
             if is_pair:
                 n += 1
                 if rules.kind == BY_SCORE:
+                    if is_lowered_by_results(rules):
+                        look_at(core, rules, slot)
                     learn_match(core, rules, slot)
-                    look_at(core, rules, slot)
         slot = held.next
     return n
 

@@ -10,9 +10,9 @@ The last two slices of a side are not closed. Newcomers enter the last one, and 
 computed when they are needed. Once the clock has moved on, they are ranked again and enter the one
 before, the open slice, because many ranks change most in the first moment. The open slice is closed
 once it has its share of the rows. A rank that has risen is updated when its row becomes the first
-of its slice. A result may change what is expected of a row, so the rows that found one are looked
-at in the next choice. A rank that has fallen for another reason is noticed when all ranks of its
-slice are computed again: slices take turns. Two neighbours that have become small are merged then.
+of its slice. Where a result may lower a rank, rows that found one are looked at in the next choice.
+A rank that has fallen for another reason is noticed when all ranks of its slice are computed again:
+slices take turns. Two neighbours that have become small are merged then.
 
 With up to `Rules.exact_limit` rows, the rank of every row is computed for each choice. A pool has
 no slices before it first holds more.
@@ -374,9 +374,9 @@ def _scan(core: Core, rules: Rules, pool: int) -> tuple[int, float]:
 
 @inlined
 def look_at(core: Core, rules: Rules, slot: int) -> None:
-    """Look at a row in the next choice, as its rank may have fallen.
+    """Note a row that is about to find a result, and its rank, for the next choice.
 
-    Of more rows than can be noted, those that came first are looked at.
+    Of more rows than can be noted, those that came first are.
     """
     held = core.slots[slot]
     pool = held.group & 1 if rules.pools == 2 else 0
@@ -392,20 +392,23 @@ def look_at(core: Core, rules: Rules, slot: int) -> None:
     n = min(n + 1, noted.shape[0])
     for i in range(n - 1, at, -1):
         noted[i] = noted[i - 1]
-    put(noted, at, 0.0, seq, slot)
+    put(noted, at, _rank_now(core, rules, slot), seq, slot)
     own.noted = n
 
 
 @inlined
 def _lowest_noted(core: Core, rules: Rules, pool: int, slot: int, rank: float) -> tuple[int, float]:
-    """Return the lowest of the noted rows and the given one, and its rank; forget higher ones."""
+    """Return the lowest of the given row and the noted ones whose rank fell, and its rank.
+
+    Rows that are not lower than the given one are noted no longer.
+    """
     own, noted = core.pools[pool], core.noted[pool]
     best, best_rank, n = slot, rank, 0
     for i in range(own.noted):
         if _is_alive(core, noted[i]):
             found, seq = noted[i].item, noted[i].seq
             now = _rank_now(core, rules, found)
-            if before(now, seq, rank, core.slots[slot].seq):
+            if now < noted[i].rank and before(now, seq, rank, core.slots[slot].seq):
                 noted[n] = noted[i]
                 n += 1
                 if before(now, seq, best_rank, core.slots[best].seq):
