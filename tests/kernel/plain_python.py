@@ -18,7 +18,9 @@ from joins.window import cases as window
 from joins.window import test_queue as queue
 
 import tidegate as tg
+from benchmarks import approximation, exact_ranking
 from tidegate.joins.constrained.constraints import Constraint
+from tidegate.joins.window import slices
 from tidegate.joins.window.spec import window_join
 from tidegate.settings.slow_cpu import SlowCPU
 
@@ -58,6 +60,17 @@ def test_larger_memories(policy: tg.Policy) -> None:
     spec = window_join(schema, schema, on="k", time="t", within=150, memory=200, policy=policy)
     feeds = [cells[:500], cells[500:]]
     window.run_case(window.Case(spec, feeds, restarts={0}, exact_limit=16))
+
+
+def test_exact_ranks_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark's exact ranking equals the plain one in blocks of one choice."""
+    memory = approximation.Memory(40, 1, windows=3)
+    cell = approximation.Cell("Zipf", 40, 0.5, "fixed", "heeb")
+    plain = approximation.measure(memory, cell, 0, "exact").results
+    monkeypatch.setattr(slices, "_scan", exact_ranking._scan)
+    assert approximation.measure(memory, cell, 0, "exact").results == plain
+    blocks = approximation.measure(replace(memory, block=8), cell, 0, "exact").results
+    assert blocks == pytest.approx(plain, rel=0.02)
 
 
 @given(window.cases(closed=True))
