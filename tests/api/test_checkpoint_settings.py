@@ -175,8 +175,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
     ),
 }
 #: Settings that may change. The operator itself compares the number of shards; an archive may move,
-#: but whether there is one is compared; the others are for local data.
-FREE = {"shards", "shed_to", "batch_rows", "keep_shed"}
+#: but whether there is one is compared; whether a table may differ is tested with star joins; the
+#: others are for local data.
+FREE = {"shards", "shed_to", "relation_changes", "batch_rows", "keep_shed"}
 #: With another value of one setting, another one cannot stay.
 WITHOUT = {"interval": ["changes"], "eliminate": ["constraints"]}
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import tidegate as tg
 from tidegate.streams import cut_by_time
@@ -24,7 +27,7 @@ from .test_star import (
     relation,
     streams,
 )
-from .workloads import bag, counters, delivered, start, total, write_files
+from .workloads import bag, counters, delivered, start, total, union_of, write_files
 
 
 def with_holes(table: pa.Table, at: int) -> list[pa.Table]:
@@ -85,3 +88,53 @@ def test_restarts_nulls_late_rows_and_a_contradiction(spark: SparkSession, tmp_p
     assert [count["rebuilt"] for count in counts] == [0, 1, 1]
     for name in ("null_keys", "null_times", "out_of_order", "filtered"):
         assert total(counts, name) > 20
+
+
+def test_a_table_that_differs_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """Links that are gone end at the restart, and new ones begin then, in one shard and in two."""
+    first = relation()
+    rng = np.random.default_rng(4)
+    gone, new = (pa.array(rng.random(len(first)) < share) for share in (0.3, 0.2))
+    before = first.filter(pc.invert(new))
+    after = first.filter(pc.invert(gone))
+    pieces = {
+        name: cut_by_time(table, time="t", batches=BATCHES, span=(0, END + 1))
+        for name, table in zip(NAMES, streams(), strict=True)
+    }
+    restart = 1 + max(int(pc.max(cut[0]["t"]).as_py()) for cut in pieces.values())
+    effective = first.to_pylist()
+    for row, is_gone, is_new in zip(effective, gone.to_pylist(), new.to_pylist(), strict=True):
+        if is_gone:
+            row["end"] = restart if row["end"] is None else min(row["end"], restart)
+        if is_new:
+            row["begin"] = max(row["begin"], restart)
+    effective = [row for row in effective if row["end"] is None or row["begin"] < row["end"]]
+    files = Files(spark, tmp_path)
+    settings = {**SETTINGS, "interval": ("begin", "end")}
+    ways: dict[str, dict[str, Any]] = {
+        "one": {"shards": 1},
+        "two": {"shards": 2, "relation_changes": "apply"},
+    }
+    for part, facts in enumerate((before, after)):
+        for name, cut in pieces.items():
+            write_files(cut[1:] if part else cut[:1], tmp_path / name, first=part)
+        live = [files.stream(name) for name in NAMES]
+        table = frame(spark, facts)
+        joins = {n: tg.star_join(live, table, **settings, **way) for n, way in ways.items()}
+        if part:
+            refused = tg.star_join(
+                live, table, **settings, shards=1, relation_changes="refuse"
+            ).withColumn("join", F.lit("one"))
+            other = joins["two"].withColumn("join", F.lit("two"))
+            with pytest.raises(Exception, match='differs from that of the checkpoint.*="refuse"'):
+                start(refused.union(other), tmp_path / "ours")
+        start(union_of(joins), tmp_path / "ours")
+    found = delivered(spark, tmp_path / "ours")
+    links = pa.Table.from_pylist(effective, first.schema)
+    expected = bag(
+        tg.star_join(list(streams()), links, **settings).table.drop_columns(["begin", "end"])
+    )
+    assert expected.total() > 500
+    for name in ways:
+        mine = found.filter(pc.equal(found["join"], name)).drop_columns(["join", "begin", "end"])
+        assert bag(mine) == expected

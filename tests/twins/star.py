@@ -138,6 +138,8 @@ class NaiveStar:
         self.dynamic = dynamic
         self.arrivals = self.filtered = self.expired = self.late = 0
         self.shed: list[tuple[int, Time, str]] = []
+        # For a table that differs after a restart: each link as listed, and since when it counts.
+        self.listed = {(f.keys, f.begin, f.uid): f.begin for f in facts}
         self.auto = Auto(self)
         # For `auto`, by pool: the ranks of the rows that may be shed next, by uid; the rank below
         # which newcomers are among them; and how many are shed before all rows are ranked again.
@@ -168,6 +170,21 @@ class NaiveStar:
         """Let `auto` learn, before a tick and, as the open tick begins again, after a batch."""
         if self.ranker == "auto" and self.clock > -math.inf:
             self.auto.begin(self.clock)
+
+    def replace_table(self, facts: list[Fact]) -> None:
+        """Go on with another table: links that are not in both end, or begin after the clock."""
+        real = isinstance(self.clock, float)
+        after = math.nextafter(self.clock, math.inf) if real else self.clock + 1
+        listed = {(f.keys, f.begin, f.uid): max(f.begin, after) for f in facts}
+        listed |= {name: since for name, since in self.listed.items() if name in listed}
+        for fact in facts:
+            fact.begin = listed[fact.keys, fact.begin, fact.uid]
+        self.facts, self.listed = facts, listed
+        linked = [h for h in self.held if self._facts(h.row) and not self._dead(h.row)]
+        self.expired += len(self.held) - len(linked)
+        self.held = linked
+        if not self.deferred and len(self.windows) > 1:  # a single stream holds nothing
+            self.open = self._filtered(self.open)
 
     def finish(self) -> list[Found]:
         tick, self.open = sorted(self.open, key=tick_order), []

@@ -83,12 +83,19 @@ def refuse_local_settings(
         )
 
 
-def refuse_spark_settings(*, shards: Any = None, memory: Any = None) -> None:
+def refuse_spark_settings(
+    *, shards: Any = None, relation_changes: Any = None, memory: Any = None
+) -> None:
     """Refuse settings of Spark DataFrames in a call with local data."""
     if shards is not None and not (is_whole(shards) and int(shards) == 1):
         raise TidegateError(
             f"shards={quoted(shards)} is for Spark DataFrames; leave it out with local data, which "
             "is joined in one part"
+        )
+    if relation_changes is not None:
+        raise TidegateError(
+            f"relation_changes={quoted(relation_changes)} is about restarts of a query on Spark; "
+            "leave it out with local data"
         )
     if type(memory).__module__.startswith("tidegate.spark."):
         raise TidegateError(

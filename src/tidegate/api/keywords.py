@@ -107,6 +107,7 @@ class _StarJoin(TypedDict, total=False):
 class SparkStarJoin(_StarJoin, _OnSpark, total=False):
     """Keywords of `tidegate.star_join` with Spark DataFrames."""
 
+    relation_changes: Literal["apply", "refuse"] | None
     memory: int | str | Share | None
 
 

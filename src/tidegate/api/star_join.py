@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from tidegate.api import run_local
 from tidegate.api.inputs import (
@@ -52,6 +52,7 @@ def star_join(
     *,
     memory: int | str | Share | None = None,
     shards: int | None = None,
+    relation_changes: Literal["apply", "refuse"] | None = None,
     batch_rows: int | None = None,
     keep_shed: bool = False,
     **settings: Any,
@@ -125,6 +126,13 @@ def star_join(
         The number of parts of the join, by the connected components of the relation. If there are
         too few components, rows are copied to all parts that have their links. Only with Spark
         DataFrames.
+    relation_changes
+        What happens if a relation without `changes` has another content after a restart from a
+        checkpoint. ``"apply"``: links that are gone end, and new ones begin, just after the newest
+        row that was read before the restart. ``"refuse"``: an error. By default, it is applied if
+        there is one shard, and refused otherwise. With ``"apply"`` and several shards, the key of
+        the first stream alone decides on the shard of a link, and rows of other streams are copied
+        to all shards that have their links. Only with Spark DataFrames.
     batch_rows, keep_shed
         As in `tidegate.join`. Only with local data.
 
@@ -153,8 +161,11 @@ def star_join(
     given = named_streams(streams, FACT)
     if all_on_spark({**given, RELATION: relation}):
         refuse_local_settings(batch_rows, keep_shed)
+        settings |= {"relation_changes": relation_changes}
         return _on_spark(given, relation, settings, memory, shards)
-    at_once, kept = local_settings(batch_rows, keep_shed, shards=shards, memory=memory)
+    at_once, kept = local_settings(
+        batch_rows, keep_shed, shards=shards, relation_changes=relation_changes, memory=memory
+    )
     tables = {name: local_table(data) for name, data in given.items()}
     links = local_table(relation)
     schemas = {name: table.schema for name, table in tables.items()}

@@ -47,6 +47,8 @@ class LoggedEngine(Engine):
     _open: list[pa.RecordBatch]
     #: The engine inside this one, which has a log of its own.
     _inner: Engine | None = None
+    #: True if earlier records no longer fit the state, so that the next one must be a snapshot.
+    _log_is_outdated = False
     _logged_rows = 0
     _logged_bytes = 0
 
@@ -128,6 +130,7 @@ class LoggedEngine(Engine):
         self._logged_bytes = sum(map(len, records))
         if self._inner is not None:
             records += [to_bytes(head, {INNER: wrapped(r)}) for r in self._inner.snapshot()]
+        self._log_is_outdated = False
         self._mark()
         return records
 
@@ -148,10 +151,11 @@ class LoggedEngine(Engine):
 
     @property
     def log_is_heavy(self) -> bool:
-        """True if more than three quarters of the log are outdated."""
+        """True if more than three quarters of the log are outdated, or if it no longer fits."""
         rows, nbytes = self._held_size()
         return (
-            self._logged_rows > _HEAVY * rows + RECORD_ROWS
+            self._log_is_outdated
+            or self._logged_rows > _HEAVY * rows + RECORD_ROWS
             or self._logged_bytes > _HEAVY * nbytes + RECORD_BYTES
             or (self._inner is not None and self._inner.log_is_heavy)
         )

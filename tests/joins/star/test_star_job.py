@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tidegate as tg
 from benchmarks.star_shards import sharded
-from tidegate.joins.star.job import LocalRelation, StarJob, _placed, in_order
+from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.spec import star_join
 
 STREAMS = {
@@ -61,8 +62,10 @@ def test_every_shard_has_its_share_of_the_links(
 def test_the_shard_of_a_link_depends_on_its_content_only() -> None:
     facts = relation("many")
     order = pa.array(np.random.default_rng(0).permutation(len(facts)))
-    one, other = (job_of(table)._indexed() for table in (facts, facts.take(order)))
-    assert _placed(one, 3).tolist() == _placed(other, 3).tolist()
+    for settings in ({}, {"relation_changes": "apply"}):
+        jobs = [job_of(table, **settings) for table in (facts, facts.take(order))]
+        one, other = (job._placed(job._indexed(), 3).tolist() for job in jobs)
+        assert one == other
 
 
 @pytest.mark.parametrize("split", ["shared", "fixed"])
@@ -93,3 +96,49 @@ def test_shards_together_deliver_what_one_delivers(name: str) -> None:
     # With memory for every copy, the budget sheds nothing.
     enough = 40 + int(40 * five.copies / max(five.rows, 1)) * 5
     assert sharded(tables, relation(name), 5, memory=5 * enough, **SETTINGS).results == one.results
+
+
+@pytest.mark.parametrize(
+    ("old", "mine", "shards", "outcome"),
+    [
+        (None, None, 1, "relation relation_changes"),
+        ("apply", None, 1, "relation relation_changes"),
+        ("apply", "apply", 2, "relation relation_changes"),
+        (None, "refuse", 1, 'relation_changes="refuse"'),
+        ("refuse", None, 1, "written without the relation's links"),
+        ("(an earlier version)", None, 1, "written without the relation's links"),
+        (None, None, 2, "would move between 2 shards"),
+        (None, "apply", 2, "would move between 2 shards"),
+        ("apply", None, 2, "would move between 2 shards"),
+    ],
+)
+def test_when_a_table_may_differ_after_a_restart(
+    old: str | None, mine: str | None, shards: int, outcome: str
+) -> None:
+    before = job_of(relation("many"), relation_changes=None if old and "(" in old else old)
+    written_with = {**before.fingerprint(), "shards": shards}
+    if old == "(an earlier version)":
+        del written_with["relation_changes"]
+    after = job_of(relation("two"), relation_changes=mine)
+    if outcome.startswith("relation r"):
+        assert after.changeable(written_with) == set(outcome.split())
+    else:
+        with pytest.raises(tg.TidegateError, match=f"differs from that of .*{outcome}"):
+            after.changeable(written_with)
+    # The same table goes on, unless its links would be in other shards.
+    same = job_of(relation("many"), relation_changes=mine).changeable(written_with)
+    moves = shards == 2 and "apply" in (old, mine) and old != mine
+    assert ("relation_changes" in same) == (not moves)
+
+
+def test_relation_changes_is_for_tables_on_spark() -> None:
+    changing = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("op", pa.string())])
+    changing = changing.append(pa.field("at", pa.int64()))
+    with pytest.raises(tg.TidegateError, match="leave one of them out"):
+        star_join(STREAMS, changing, **SETTINGS, changes=("op", "at"), relation_changes="apply")
+    facts = relation("two")
+    with pytest.raises(tg.TidegateError, match='must be one of "apply", "refuse", not "yes"'):
+        star_join(STREAMS, facts.schema, **SETTINGS, relation_changes="yes")
+    tables = [schema.empty_table() for schema in STREAMS.values()]
+    with pytest.raises(tg.TidegateError, match="relation_changes='apply' is about restarts"):
+        tg.star_join(tables, facts, **SETTINGS, relation_changes="apply")

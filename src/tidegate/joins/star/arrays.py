@@ -253,6 +253,8 @@ class StarTables:
         seq, rank = (column.to_numpy() for column in parts["lowest"].columns)
         held = np.flatnonzero(core.slots["state"] == star_layout.HELD)
         held = held[np.argsort(core.slots["seq"][held])]
+        there = np.isin(seq, core.slots["seq"][held])  # rows whose links are gone are not held
+        seq, rank = seq[there], rank[there]
         slots = held[np.searchsorted(core.slots["seq"][held], seq)]
         core.slots["rank"][slots] = rank
         star.refill(core, self.rules, slots)

@@ -25,6 +25,7 @@ from tidegate.joins.star.arrays import StarTables
 from tidegate.joins.star.changing_relation import ChangingRelation
 from tidegate.joins.star.relation import FactIndex, Known
 from tidegate.joins.star.spec import StarJoin
+from tidegate.joins.star.table_links import TableLinks
 from tidegate.joins.window.spec import COMBINE
 from tidegate.kernel import layout
 from tidegate.kernel.records import plain
@@ -58,6 +59,8 @@ class StarEngine(LoggedEngine):
         numbers among all links. None if the relation is a stream of changes.
     memory
         The number of rows it may hold; None for all.
+    digest
+        The hash of a static relation that may differ after a restart; None if it may not.
     """
 
     def __init__(
@@ -67,9 +70,12 @@ class StarEngine(LoggedEngine):
         *,
         memory: int | None,
         keep_shed: bool = False,
+        digest: str | None = None,
     ) -> None:
         self.spec = spec
         self._changing: ChangingRelation | None = None
+        self._table: TableLinks | None = None
+        self._table_is_logged = False
         if relation is None:
             self._changing = ChangingRelation(spec)
             self._index = self._changing.index
@@ -77,6 +83,8 @@ class StarEngine(LoggedEngine):
             known, self._index, self._numbers = relation
             self._rows = Payload(known.rows.schema)
             self._rows.add([known.rows])
+            if digest is not None:
+                self._table = TableLinks(spec, known, self._numbers, digest)
         self._memory = memory
         self._tables = StarTables(spec, self._index, memory)
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.streams]
@@ -119,6 +127,10 @@ class StarEngine(LoggedEngine):
     def resize(self, number: int, memory: int) -> None:
         """Apply a budget update; rows that do not fit are shed at once."""
         self._allow(number, memory)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Shed the rows that do not fit the budget."""
         tables, out = self._tables, self._output(0)
         tables.core.scalars["noted"] = 0
         none = _no_batch(self.spec.unit.dtype)
@@ -389,7 +401,9 @@ class StarEngine(LoggedEngine):
 
     def _head(self) -> dict[str, Any]:
         core = self._tables.core
+        table = self._table
         return {
+            "table": None if table is None else [table.digest, table.has_changed],
             "clock": core.scalars["clock"][0].item(),
             "stream_clock": core.streams["clock"].tolist(),
             "floor": core.pools["floor"].tolist(),
@@ -409,6 +423,8 @@ class StarEngine(LoggedEngine):
             parts["learned"] = tables.learned()
         if self._changing is not None:
             parts |= self._changing.log() if changed else self._changing.whole()
+        if self._table is not None and not (changed and self._table_is_logged):
+            parts["all_links"] = self._table.record()
         return parts
 
     def _gone(self) -> NDArray[np.int64]:
@@ -430,12 +446,15 @@ class StarEngine(LoggedEngine):
 
     def _held_size(self) -> tuple[int, int]:
         links = 0 if self._changing is None else self._changing.nbytes
+        links += 0 if self._table is None else self._table.nbytes
         return self._tables.held, self._bytes() + links
 
     def _mark(self) -> None:
         self._tables.mark()
+        self._table_is_logged = True
 
     def _load(self, log: Replay) -> None:
+        differs = self._follow_table(log)
         tables, head = self._tables, log.head
         if self._changing is not None:
             for links, ended in zip(log.all("facts"), log.all("ended"), strict=True):
@@ -454,6 +473,8 @@ class StarEngine(LoggedEngine):
         streams = range(self._streams)
         held = np.concatenate([self._survivors(stream, log) for stream in streams])
         held = np.sort(held, order="seq")
+        if differs:
+            held = self._still_linked(held)
         update_rows(held, log.all("learned"), ("gain", "last"))
         tables.make_room(len(held), len(held))
         tables.renumber()
@@ -461,6 +482,48 @@ class StarEngine(LoggedEngine):
         self._load_model(log)
         for stream, payload in enumerate(self._payload):
             payload.trim(0, tables.keep_rows(stream, 0, payload.rows))
+        if differs:
+            self._advance(tables.core.streams["clock"].copy())
+            self._shrink()
+
+    def _follow_table(self, log: Replay) -> bool:
+        """Go on from the links of a log. Return True if its table was another one."""
+        table, was = self._table, log.head.get("table")
+        if table is None:
+            return False
+        record = log.last("all_links")
+        if (
+            was is None or record is None
+        ):  # the log is older than links in records, or refused other tables
+            self._log_is_outdated = True
+            return False
+        differs = bool(was[0] != table.digest)
+        if not (differs or was[1]):
+            return False
+        table.has_changed = True
+        table.follow(record, self.spec.unit.dtype.type(log.head["clock"]))
+        ghosts = log.last("ghosts")
+        keys = []
+        for stream in range(self._streams):
+            known = [batch.column("key") for batch in log.all(f"held{stream}")]
+            if ghosts is not None:
+                mine = pa.array(ghosts.column("side").to_numpy() == stream)
+                known.append(ghosts.column("hash").filter(mine))
+            keys.append(np.concatenate([np.empty(0, np.uint64), *(k.to_numpy() for k in known)]))
+        self._index = table.index(keys)
+        self._tables = StarTables(self.spec, self._index, self._memory)
+        self._log_is_outdated = differs
+        return differs
+
+    def _still_linked(self, held: NDArray[Any]) -> NDArray[Any]:
+        """Drop rows whose links are gone."""
+        linked = np.zeros(len(held), np.bool_)
+        for stream in range(self._streams):
+            mine = held["stream"] == stream
+            keys = self._index.arrays.hashes[stream, held["entry"][mine]]
+            linked[mine] = self._index.matched(stream, keys, held["time"][mine])
+        self._flows["expired"] += int(len(held) - linked.sum())
+        return held[linked]
 
     def _load_model(self, log: Replay) -> None:
         """Load what was learned; the first records of `Auto` have only arrival counts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from tidegate.engine.base import Job
 from tidegate.engine.payload import one_batch
-from tidegate.engine.prepare import KEY, TIME, Bounds, prepare
+from tidegate.engine.prepare import KEY, TIME, Bounds, prepare, shard_of
+from tidegate.errors import TidegateError
 from tidegate.joins.star.changing_relation import prepare_changes
 from tidegate.joins.star.engine import StarEngine
 from tidegate.joins.star.relation import FactIndex, Known, distinct, known
@@ -79,8 +81,8 @@ class _Indexed:
 
     known: Known
     index: FactIndex
-    shards: dict[int, NDArray[np.uint16]]
-    parts: dict[tuple[int, int], tuple[FactIndex, NDArray[np.int64]]]
+    shards: dict[tuple[int, bool], NDArray[np.uint16]]
+    parts: dict[tuple[int, int, bool], tuple[FactIndex, NDArray[np.int64]]]
 
 
 _indexed: OrderedDict[str, _Indexed] = OrderedDict()
@@ -127,12 +129,16 @@ class StarJob(Job):
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> StarEngine:
         """Return the engine of one shard, with its links and its share of the memory."""
-        part, memory = None, self.spec.memory
+        part, memory, digest = None, self.spec.memory, None
         if self.relation is not None:
             part = self.facts_at(shard, shards)
             if memory is not None and shards > 1:
-                memory = _shares(self._indexed(), shards, memory, self.spec.pools)[shard]
-        return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed)
+                indexed = self._indexed()
+                place = self._placed(indexed, shards)
+                memory = _shares(indexed, place, shards, memory, self.spec.pools)[shard]
+            if _may_differ(self.spec.relation_changes, shards):
+                digest = self.relation.digest
+        return StarEngine(self.spec, part, memory=memory, keep_shed=keep_shed, digest=digest)
 
     def facts_at(self, shard: int, shards: int) -> tuple[Known, FactIndex, NDArray[np.int64]]:
         """Return all links, an index of those of one shard, and their numbers among all."""
@@ -148,14 +154,29 @@ class StarJob(Job):
             return rows, np.zeros(len(rows), np.uint16)
         indexed = self._indexed()
         keys, times = prepared.column(KEY).to_numpy(), prepared.column(TIME).to_numpy()
-        led, to = indexed.index.lead(stream, keys, times, _placed(indexed, shards))
+        led, to = indexed.index.lead(stream, keys, times, self._placed(indexed, shards))
         lost = np.setdiff1d(rows, led)
         return np.concatenate([led, lost]), np.concatenate([to, np.zeros(len(lost), np.uint16)])
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on, with the content hash of the relation."""
-        digest = None if self.relation is None else self.relation.digest
-        return {**self.spec.settings(), "relation": digest}
+        if self.relation is None:
+            return {**self.spec.settings(), "relation": None}
+        own = {"relation": self.relation.digest, "relation_changes": self.spec.relation_changes}
+        return {**self.spec.settings(), **own}
+
+    def changeable(self, written_with: Mapping[str, Any]) -> Set[str]:
+        """Return that the relation may differ, if its links are in the state and stay in place."""
+        if self.relation is None:
+            return frozenset()
+        shards = written_with["shards"]
+        mine, old = self.spec.relation_changes, written_with.get("relation_changes", "refuse")
+        free = {"relation"} if all(_may_differ(v, shards) for v in (mine, old)) else set()
+        if "relation" not in free and written_with["relation"] != self.relation.digest:
+            raise TidegateError(_refusal(mine, old, shards))
+        if shards == 1 or (mine == "apply") == (old == "apply"):
+            free.add("relation_changes")
+        return free
 
     def _indexed(self) -> _Indexed:
         """Return the indexed relation; a process indexes it once."""
@@ -179,40 +200,76 @@ class StarJob(Job):
         """Return an index of the links of one shard, and their numbers among all."""
         if shards == 1:
             return indexed.index, np.arange(indexed.index.count)
-        if (shard, shards) not in indexed.parts:
-            numbers = np.flatnonzero(_placed(indexed, shards) == shard)
+        name = shard, shards, self._by_key
+        if name not in indexed.parts:
+            numbers = np.flatnonzero(self._placed(indexed, shards) == shard)
             index = FactIndex(len(self.spec.streams), self.spec.unit.dtype)
             whole = indexed.known
             keys = [hashes[numbers] for hashes in whole.keys]
             index.add(keys, whole.begin[numbers], whole.end[numbers])
-            indexed.parts[shard, shards] = index, numbers
-        return indexed.parts[shard, shards]
+            indexed.parts[name] = index, numbers
+        return indexed.parts[name]
+
+    @property
+    def _by_key(self) -> bool:
+        """True if the shard of a link must not depend on other links."""
+        return self.spec.relation_changes == "apply"
+
+    def _placed(self, indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
+        """Return the shard of each link: by its key of the first stream, or as is most even."""
+        name = shards, self._by_key
+        if name not in indexed.shards:
+            first = indexed.known.keys[0]
+            place = shard_of(first, shards) if self._by_key else _evenly(indexed, shards)
+            indexed.shards[name] = place
+        return indexed.shards[name]
 
 
-def _placed(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
-    """Return the shard of each link.
+def _may_differ(setting: str | None, shards: int) -> bool:
+    """Return True if a table may differ after a restart, by the setting `relation_changes`."""
+    return setting == "apply" or (setting is None and shards == 1)
+
+
+def _refusal(mine: str | None, old: str | None, shards: int) -> str:
+    """Say why another table is refused."""
+    said = "the relation differs from that of the checkpoint, "
+    if mine == "refuse":
+        return (
+            f'{said}and relation_changes="refuse"; read the relation as it was, leave '
+            "relation_changes out, or start with a new checkpoint location"
+        )
+    if old == "refuse":
+        return (
+            f"{said}which was written without the relation's links; read the relation as it was "
+            "once more, and change it at the restart after that, or start with a new checkpoint "
+            "location"
+        )
+    return (
+        f"{said}and its links would move between {shards} shards; read the relation as it was, or "
+        'start with a new checkpoint location and with relation_changes="apply" or shards=1'
+    )
+
+
+def _evenly(indexed: _Indexed, shards: int) -> NDArray[np.uint16]:
+    """Place links in shards of about the same size.
 
     Links are placed by connected component, so that every row goes to one shard. If there are too
     few components or they are too uneven, links are placed by the key of one stream if that is more
     even. Rows of the other streams are then copied to all shards of their links. Among streams that
     are even enough, the one with the fewest copied keys is chosen.
     """
-    if shards not in indexed.shards:
-        index, keys = indexed.index, indexed.known.keys
-        enough = int(_UNEVEN * max(index.count, shards))
+    index, keys = indexed.index, indexed.known.keys
+    enough = int(_UNEVEN * max(index.count, shards))
 
-        def unevenness(place: NDArray[np.uint16]) -> int:
-            return max(int(np.bincount(place).max(initial=0)) * shards, enough)
+    def unevenness(place: NDArray[np.uint16]) -> int:
+        return max(int(np.bincount(place).max(initial=0)) * shards, enough)
 
-        place = _dealt(index.components(), keys[0], shards)
-        if unevenness(place) > enough:
-            entries = index.arrays.key[: index.count].T
-            of_keys = [_dealt(e, k, shards) for e, k in zip(entries, keys, strict=True)]
-            place = min(
-                (place, *of_keys), key=lambda p: (unevenness(p), _held(index, p, shards).sum())
-            )
-        indexed.shards[shards] = place
-    return indexed.shards[shards]
+    place = _dealt(index.components(), keys[0], shards)
+    if unevenness(place) > enough:
+        entries = index.arrays.key[: index.count].T
+        of_keys = [_dealt(e, k, shards) for e, k in zip(entries, keys, strict=True)]
+        place = min((place, *of_keys), key=lambda p: (unevenness(p), _held(index, p, shards).sum()))
+    return place
 
 
 def _dealt(groups: NDArray[Any], keys: NDArray[np.uint64], shards: int) -> NDArray[np.uint16]:
@@ -249,9 +306,11 @@ def _held(index: FactIndex, place: NDArray[np.uint16], shards: int) -> NDArray[n
     return total
 
 
-def _shares(indexed: _Indexed, shards: int, memory: int, pools: int) -> list[int]:
+def _shares(
+    indexed: _Indexed, place: NDArray[np.uint16], shards: int, memory: int, pools: int
+) -> list[int]:
     """Divide the memory among shards by their number of keys; a shard without links gets none."""
-    weight = _held(indexed.index, _placed(indexed, shards), shards)
+    weight = _held(indexed.index, place, shards)
     least = np.where(weight > 0, pools, 0)
     whole = np.cumsum(weight) * ((memory - least.sum()) / max(weight.sum(), 1))
     shares: list[int] = (least + np.diff(np.rint(whole).astype(np.int64), prepend=0)).tolist()

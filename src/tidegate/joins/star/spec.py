@@ -101,6 +101,7 @@ class StarJoin:
     combine: Combine
     importance_limit: float | None
     seed: int
+    relation_changes: Literal["apply", "refuse"] | None
     names: tuple[str, ...]
 
     @property
@@ -199,6 +200,7 @@ def star_join(
     lateness: Any = None,
     suffixes: Sequence[str] | None = None,
     seed: int = 0,
+    relation_changes: str | None = None,
 ) -> StarJoin:
     """Check the settings of a star join against the schemas of its inputs."""
     names = tuple(streams)
@@ -252,6 +254,7 @@ def star_join(
         combine=combine_of(combine, importance),
         importance_limit=_limit(importance_limit, importance),
         seed=seed_of(seed),
+        relation_changes=_relation_changes(relation_changes, changes),
         names=result_names(
             [*schemas, pa.schema([relation.field(n) for n in found.carried])],
             [f"_{name}" for name in (*names, FACT)] if suffixes is None else suffixes,
@@ -360,6 +363,18 @@ def _relation(
         fact=tuple(named_by),
         carried=tuple(n for n in schema.names if n not in every_key and n not in (changes or ())),
     )
+
+
+def _relation_changes(value: Any, changes: Any) -> Literal["apply", "refuse"] | None:
+    if value is None:
+        return None
+    if changes is not None:
+        raise TidegateError(
+            f"relation_changes={quoted(value)} is about a table that differs after a restart, and "
+            "with changes= the relation is a stream of changes: leave one of them out"
+        )
+    chosen: Literal["apply", "refuse"] = one_of(value, ("apply", "refuse"), "relation_changes")
+    return chosen
 
 
 def _is_text(kind: pa.DataType) -> bool:
