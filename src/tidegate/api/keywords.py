@@ -91,7 +91,7 @@ class _StarJoin(TypedDict, total=False):
     within: WithinStreams
     closed: bool
     interval: tuple[str, str] | None
-    changes: tuple[str, str] | None
+    changes: tuple[str, str] | Literal["delta", "debezium"] | None
     fact: str | Sequence[str] | None
     split: Literal["shared", "fixed"]
     policy: str | Policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from tidegate.api import run_local
@@ -16,6 +16,7 @@ from tidegate.api.keywords import LocalStarJoin, Settings, SparkStarJoin
 from tidegate.api.public_call import public_call
 from tidegate.api.result import Result
 from tidegate.errors import TidegateError
+from tidegate.joins.star.change_feeds import changes_of, feed_of
 from tidegate.joins.star.job import LocalRelation, StarJob, in_order
 from tidegate.joins.star.shadow import StarCopies
 from tidegate.joins.star.spec import FACT, RELATION
@@ -28,6 +29,7 @@ from tidegate.settings.types import (
 from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from tidegate.spark.pool_controller import Share
@@ -95,6 +97,9 @@ def star_join(
         the same link and time are refused. Once rows of its time have been joined, no change is
         accepted, not even a repeated one: remove duplicates from sources that deliver twice. With
         changes there is one shard, and the results of a time come when a later one has arrived.
+        The codes of Delta's change feed and of Debezium are operations as well. ``"delta"`` takes
+        a change feed with its columns ``_change_type`` and ``_commit_timestamp``, ``"debezium"``
+        takes records with ``op``, ``before`` and ``after``, or unwrapped ones with ``__op``.
     fact
         The columns that identify a link. By default the keys in a stream of changes, and in a table
         all columns except the interval. Name others, such as an id, if several links have the same
@@ -169,11 +174,27 @@ def star_join(
     tables = {name: local_table(data) for name, data in given.items()}
     links = local_table(relation)
     schemas = {name: table.schema for name, table in tables.items()}
+    feed = feed_of(settings.get("changes"), links.schema, _times(schemas, settings))
+    if feed is not None:
+        links, settings["changes"] = changes_of(feed, links), feed.changes
     spec = star_spec(schemas, links.schema, memory=memory, **settings)
     if spec.dynamic:
         return run_local.run(StarJob(spec, None), [*tables.values(), links], at_once, kept)
     job = StarJob(spec, LocalRelation(*in_order(links)))
     return run_local.run(job, [*tables.values()], at_once, kept)
+
+
+def _times(schemas: Mapping[str, pa.Schema], settings: Settings) -> list[pa.DataType]:
+    """Return the types of all columns that may be the time of a stream."""
+    said = settings.get("time")
+    names = {said} if isinstance(said, str) else {str(one) for one in _values(said)}
+    return [field.type for schema in schemas.values() for field in schema if field.name in names]
+
+
+def _values(said: Any) -> Iterable[Any]:
+    if isinstance(said, Mapping):
+        return said.values()
+    return said if isinstance(said, list | tuple) else ()
 
 
 def _on_spark(
@@ -185,10 +206,14 @@ def _on_spark(
 ) -> DataFrame:
     from tidegate.spark import operator, packing, watermarks
     from tidegate.spark.pool_controller import PoolMembership, shared
-    from tidegate.spark.relation import ship
+    from tidegate.spark.relation import changes_of_frame, ship
 
     share, memory = shared(memory)
     schemas = {name: packing.arrow_schema(frame.schema) for name, frame in frames.items()}
+    given = packing.arrow_schema(relation.schema)
+    feed = feed_of(settings.get("changes"), given, _times(schemas, settings))
+    if feed is not None:
+        relation, settings["changes"] = changes_of_frame(feed, relation), feed.changes
     spec = star_spec(schemas, packing.arrow_schema(relation.schema), memory=memory, **settings)
     for frame, side, keys in zip(frames.values(), spec.streams, spec.relation.keys, strict=True):
         check_collations(frame, side.keys)

@@ -347,7 +347,7 @@ def cases(draw: st.DrawFn) -> Case:
     facts = pa.Table.from_pylist(listed, spec.relation.schema)
     tables = {}
     for at in restarts:
-        if listed and draw(st.booleans()):
+        if draw(st.booleans()) and listed:
             gone = draw(st.sets(st.integers(0, len(listed) - 1)))
             kept = [row for i, row in enumerate(listed) if i not in gone]
             for row in kept:

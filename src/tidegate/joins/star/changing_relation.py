@@ -28,6 +28,7 @@ from tidegate.joins.star.relation import (
     distinct,
     for_ever,
     key_hashes,
+    operation_code,
     operations,
 )
 from tidegate.joins.star.spec import StarJoin
@@ -254,10 +255,12 @@ class ChangingRelation:
         assert relation.changes is not None
         one = rows.slice(at, 1)
         row = self._payload(one).rename_columns(relation.schema.names).to_pylist()[0]
-        operation = ("delete", "update", "insert")[one.column("operation")[0].as_py()]
-        if operation == "delete":
+        code = one.column("operation")[0].as_py()
+        operation, word = ("delete", "update", "insert")[code], row.pop(relation.changes[0])
+        if operation_code(word) == code:
+            operation = word.lower()
+        if code == DELETE:
             row = {name: row[name] for name in relation.fact}
-        row.pop(relation.changes[0], None)
         row[relation.changes[1]] = shown(one.column("time")[0].as_py(), self._spec.unit)
         return f'"{operation}" of {row}'
 

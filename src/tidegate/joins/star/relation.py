@@ -28,6 +28,14 @@ Hashes = NDArray[np.uint64]
 #: Order of operations at one time: a delete comes before an insert, so that both are an update.
 _ORDER = {"delete": 0, "update": 1, "insert": 2}
 DELETE, UPDATE, INSERT = _ORDER.values()
+#: The words for each, in lower case: ours, Debezium's, and Delta's. Delta has a row from before and
+#: one from after an update.
+_CODES = {
+    **_ORDER,
+    **dict.fromkeys(("d", "update_preimage"), DELETE),
+    "u": UPDATE,
+    **dict.fromkeys(("c", "r", "update_postimage"), INSERT),
+}
 
 
 def for_ever(unit: TimeUnit) -> int | float:
@@ -134,15 +142,20 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
     name, time = spec.relation.changes
     column = pc.utf8_lower(rows.column(name))
     codes = np.full(rows.num_rows, -1, np.int8)
-    for operation, code in _ORDER.items():
+    for operation, code in _CODES.items():
         said = pc.equal(column, operation).fill_null(False)
         codes[said.to_numpy(zero_copy_only=False)] = code
     wrong = np.flatnonzero(codes < 0)
     if len(wrong):
         listed = ", ".join(f'"{one}"' for one in OPERATIONS)
+        word = rows.column(name)[int(wrong[0])].as_py()
+        advice = "filter or map it"
+        if str(word).lower() in ("t", "truncate"):
+            advice = "a truncate names no row, so write a delete for each row instead"
         raise TidegateError(
-            f'a change must be one of {listed}, and column "{name}" has '
-            f"{quoted(rows.column(name)[int(wrong[0])].as_py())}; filter or map it"
+            f"a change must be one of {listed}, or a code of Delta (update_preimage, "
+            f'update_postimage) or Debezium (c, r, u, d), and column "{name}" has {quoted(word)}; '
+            f"{advice}"
         )
     if rows.column(time).null_count:
         raise TidegateError(
@@ -150,6 +163,11 @@ def operations(spec: StarJoin, rows: pa.RecordBatch) -> NDArray[np.int8]:
             "them one"
         )
     return codes
+
+
+def operation_code(word: str) -> int:
+    """Return the operation of a word, as its place in `_ORDER`."""
+    return _CODES[word.lower()]
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

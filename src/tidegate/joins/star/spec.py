@@ -314,15 +314,15 @@ def _relation(
     changes: Any,
     fact: Any,
 ) -> Relation:
-    for value, name, example in (
-        (interval, "interval", '("begin", "end")'),
-        (changes, "changes", '("operation", "time")'),
+    for value, name, example, others in (
+        (interval, "interval", '("begin", "end")', ""),
+        (changes, "changes", '("operation", "time")', ', or "delta" or "debezium"'),
     ):
         if value is None:
             continue
         if not (isinstance(value, tuple | list) and len(value) == 2):
             raise TidegateError(
-                f"{name} must be a pair of columns like {example}, not {quoted(value)}"
+                f"{name} must be a pair of columns like {example}{others}, not {quoted(value)}"
             )
         for column in value:
             check_column(schema, column, RELATION)
