@@ -121,11 +121,14 @@ def test_every_row_is_what_sqlite_says_of_the_windows_at_its_time(
     columns = zip("tkgv", zip(*rows, strict=True), strict=True)
     a = pa.table({name: pa.array(column, pa.int64()) for name, column in columns})
     b = pa.table({"k": [k for k, _ in ones], "t": [t for _, t in ones]})
-    select = "min(v) as a, max(v) as b, count(distinct v) as c, sum(distinct v) as d"
+    select = "min(v) as a, max(v) as b, count(distinct v) as c, sum(distinct v) as d, "
+    select += "avg(distinct v) as e, sum(v) - 2*count(*) as f, (max(A.v) - g) * 3 as h"
+    having = "count(*) > 1 or max(v) in (2,3)"
     on = "On A.k = B.k and A.k in (1,2,3) and (v is null or v not in (0))"
     text = f"Select g, {select} From A [Range {length}] Join B [Unbounded] {on} Group By g"
     settings: dict[str, Any] = {"time": "t", "unique": "B.k", "batch_rows": cut}
     found = tg.cql(text, {"A": a, "B": b}, **settings).table.to_pylist()
+    few = tg.cql(f"{text} Having {having}", {"A": a, "B": b}, **settings).table.to_pylist()
     with closing(sqlite3.connect(":memory:")) as base:
         base.execute("create table A (t, k, g, v)")
         base.execute("create table B (k, t)")
@@ -139,8 +142,12 @@ def test_every_row_is_what_sqlite_says_of_the_windows_at_its_time(
         for row in found:
             at, group, *values = row.values()
             there = f"A.t <= {at} and B.t <= {at} and A.t + {length} > {at} and g = {group}"
-            expected = base.execute(f"select {select} from A join B {on} where {there}")
-            assert [tuple(values)] == expected.fetchall()
+            counted = select.replace("- g)", f"- {group})")
+            query = f"select {counted}, {having} from A join B {on} where {there}"
+            *expected, passes = base.execute(query).fetchone()
+            assert values == expected
+            assert (row in few) == bool(passes)
+        assert all(row in found for row in few)
 
 
 def test_the_least_and_largest_values_of_other_types() -> None:
@@ -265,7 +272,21 @@ BAD: list[tuple[str, str]] = [
     ("Select sum(@A.name) From A, B", "sum needs numbers, and name is string: cast it"),
     ("Select avg(@A.d) From A, B", "avg needs numbers, and d is decimal128(5, -2)"),
     ("Select sum(A.x @+ 1) From A, B", "an aggregate is of one column"),
-    ("Select A.x @+ 1 From A, B", "no expressions"),
+    ("Select @A.x + 1 From A, B", "an expression needs a name: ... as name"),
+    (f"Select @lower(A.x) as y {J}", "'lower ( `A.x` )' does not work on these columns"),
+    (f"Select @1 + A.name as y {J}", "'1 + `A.name`' needs numbers or times, not string"),
+    (f"Select (A.x @as y {J}", "expected a column, not 'as'"),
+    (f"Select @, A.x {J}", "expected a column, an aggregate or an expression"),
+    (f"Select count(*), @A.x * 2 as y {J}", "'A.x' is neither in Group By nor in an aggregate"),
+    (f"Select A.t + 1 as y, @A.x as y {J}", "two selected columns are named 'y'"),
+    (f"Select count(*) as n {J} Having @count(*) + 1", "gives int64, and must be true or false"),
+    (
+        f"Select count(*) as n {J} Group By A.name Having count(*) > 1 and @A.name < 2",
+        "'`A.name` < 2' does not work on these columns",
+    ),
+    (f"Select count(*) as n {J} Having count(*) > 1 and @B.x < 2", "'B.x' is neither in Group"),
+    (f"Select count(*) as n {J} Having@", "expected a column, an aggregate or an expression"),
+    (f"Select * {J} @Having count(*) > 1", "Having is a condition on groups"),
     ("Select A.@q From A, B", "A has no column 'q'"),
     (f"Select count(*), @A.x {J}", "'x' is neither in Group By nor in an aggregate"),
     (f"Select A.x {J} @Group By A.x", "needs an aggregate"),
@@ -279,7 +300,7 @@ BAD: list[tuple[str, str]] = [
     (f"Select @distinct A.x {J}", "distinct is outside this subset of CQL"),
     ("Select A.x From (@Select * From A), B", "a query inside a query is outside this subset"),
     ("Select A.x, (@Select * From A) From B", "a query inside a query is outside this subset"),
-    (f"Select * {J} @Having 1", "Having is outside this subset of CQL: take the rows"),
+    (f"Select * {J} @Having 1", "Having is a condition on groups and needs an aggregate"),
     (f"Select * {J} @order by A.x", "order is outside this subset of CQL: sort the result"),
     (f"Select * {J} @Union Select * From A", "Union is outside this subset"),
     (f"Select count(*) {J} Group By A.x @Limit 5", "Limit is outside this subset"),
@@ -507,3 +528,27 @@ def test_what_constraints_drop_can_be_repaired() -> None:
         tg.cql(counted, streams, **given, **hasty)
     with pytest.raises(tg.TidegateError, match="a query with aggregates has no archive"):
         tg.repair(streams, found, query=counted, **given)
+
+
+def test_expressions_of_columns_and_aggregates() -> None:
+    join = "From C [Range 2], B Where C.pid = B.pid"
+    rows = of_two(
+        f"Select C.v * 2 - B.pid as x, C.`a b`, -C.v as y {join}", v=[5, 6, 7], **{"a b": "pqr"}
+    )
+    assert rows == [
+        {"x": 9, "a b": "p", "y": -5},
+        {"x": 10, "a b": "q", "y": -6},
+        {"x": 11, "a b": "r", "y": -7},
+    ]
+    rows = of_two(
+        f"Select Istream(upper(C.s) as s, length(C.s) > 1 as b) {join}", s=["a", "bc", None]
+    )
+    assert rows == [{"s": "A", "b": False}, {"s": "BC", "b": True}, {"s": None, "b": None}]
+    text = f"Select sum(C.v) / count(C.v) as mean, abs(min(C.v)) as least {join}"
+    assert [tuple(row.values()) for row in of_two(text, v=[-4, 2, None])] == [
+        (1, -4.0, 4),
+        (2, -1.0, 4),
+        (3, 2.0, 2),
+    ]
+    text = f"Select C.g, C.g + 1 as h {join} Group By C.g Having count(*) = 2"
+    assert of_two(text, g=[1, 1, 1]) == [{"at": 2, "g": 1, "h": 2}, {"at": 3, "g": 1, "h": 2}]

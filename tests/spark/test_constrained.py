@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import tidegate as tg
+from tidegate.spark.metrics import observed
 from tidegate.streams import cut_by_time
 
-from .workloads import bag, counters, delivered, start, total, write_files
+from .workloads import bag, counters, delivered, start, total, union_of, write_files
 
 NAMES = ("C", "B", "O")
 WINDOW = 200
@@ -169,17 +171,41 @@ def test_a_query_as_text_gives_on_a_stream_what_it_gives_on_tables(
       From C [Range {WINDOW}], B [Range {WINDOW}], O [Range {WINDOW}]
       Where C.pid = B.pid and B.pid = O.pid and B.size > 100
     """
+    groups = f"""
+      Select B.size, min(O.ts), max(C.ts) as last, count(distinct C.size) as sizes,
+        avg(distinct C.ts) as mean, sum(C.size) / 2 + count(*) as half
+      From C [Range {WINDOW}] Join B [Range {WINDOW}] On C.pid = B.pid and B.size not in (1, 100)
+        Join O [Range {WINDOW}] On B.pid = O.pid and O.size is not null
+      Group By B.size Having count(*) > 0 or B.size < 500
+    """
+    rows = f"""
+      Select Istream(C.pid * 2 - O.ts as x, B.size, length('ab') as two)
+      From C [Range {WINDOW}], B [Range {WINDOW}], O [Range {WINDOW}]
+      Where C.pid = B.pid and B.pid = O.pid and (B.size in (100, 101) or B.size > 300)
+    """
     more: dict[str, Any] = {
         "time": "ts",
         "unique": [f"{name}.pid" for name in NAMES],
         "constraints": CONSTRAINTS,
     }
     written(tables, tmp_path, 3, slice(0, 3))
-    query = start(tg.cql(text, streams(spark, tmp_path), **more), tmp_path)
-    assert {c["shards"] for c in counters(query)} == {1}
-    local = tg.cql(text, tables, **more)
-    assert local.results > 50
-    assert bag(delivered(spark, tmp_path)) == bag(local.table)
+    live = streams(spark, tmp_path)
+    joins = {}
+    for name, each in (("text", text), ("groups", groups), ("rows", rows)):
+        found = tg.cql(each, live, **more, shards=1)
+        joins[name] = found.select(F.to_json(F.struct("*")).alias("row"))
+    query = start(union_of(joins), tmp_path)
+    live_shards = [c["shards"] for p in query.recentProgress for c in observed(p).values()]
+    assert set(live_shards) - {None} == {1}
+    table = delivered(spark, tmp_path)
+    for name, each in (("text", text), ("groups", groups), ("rows", rows)):
+        local = tg.cql(each, tables, **more)
+        assert local.results > 50
+        mine = [json.loads(row["row"]) for row in table.to_pylist() if row["join"] == name]
+        expected = [
+            {k: v for k, v in row.items() if v is not None} for row in local.table.to_pylist()
+        ]
+        assert sorted(map(str, mine)) == sorted(map(str, expected)), name
 
 
 def test_gauges_by_stream_and_constraint_reach_observed_metrics(

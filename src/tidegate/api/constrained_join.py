@@ -226,4 +226,17 @@ def marked_inputs(frames: Sequence[DataFrame], spec: ConstrainedJoin) -> Marked:
 def result_schema(marked: Marked, spec: ConstrainedJoin) -> StructType:
     """Return the schema of the selected columns."""
     found = {(at, field.name): field for at, field in marked.columns}
-    return marked.schema(spec.names, [(s, found[s, column]) for s, column in spec.selected])
+    schema = marked.schema(spec.names, [(s, found[s, column]) for s, column in spec.selected])
+    if not spec.outputs:
+        return schema
+    from pyspark.sql.types import StructField, StructType
+
+    from tidegate.spark import compat
+
+    fields = []
+    for output, computed in zip(spec.outputs, compat.from_arrow(spec.result_schema), strict=True):
+        if output.expression is None:
+            of = schema[output.column]
+            computed = StructField(output.name, of.dataType, of.nullable, of.metadata)
+        fields.append(computed)
+    return StructType(fields)

@@ -65,10 +65,11 @@ def cql(
     Parameters
     ----------
     query
-        ``Select`` columns, aggregates (count, sum, avg, min, max, also of distinct values), ``*``
-        or ``Istream(*)``; ``From`` streams with windows, ``[Range 10 minutes]``, ``[Rows 100]``,
+        ``Select`` columns, aggregates (count, sum, avg, min, max, also of distinct values),
+        expressions of these with a name (``sum(C.size) / count(*) as mean``), ``*`` or
+        ``Istream(*)``; ``From`` streams with windows, ``[Range 10 minutes]``, ``[Rows 100]``,
         ``[Partition By c Rows 100]`` or ``[Unbounded]``, and ``Join ... On``; ``Where`` equijoins
-        and conditions on single streams, with And between them; ``Group By``.
+        and conditions on single streams, with And between them; ``Group By``; ``Having``.
     streams
         Spark DataFrames, or local data as `tidegate.join` takes it: a mapping by name, or a list,
         whose streams are named "s1", "s2" and so on.

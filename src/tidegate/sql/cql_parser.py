@@ -1,13 +1,14 @@
 """The parser of the subset of CQL that the papers use.
 
-`Select` of columns, aggregates or `Istream(*)`, `From` with windows and `Join ... On`, `Where` with
-equijoins and filters, `Group By`: sections 1.1 and 1.4 of Babu, Srivastava, Widom.
+`Select` of columns, aggregates, expressions of these or `Istream(*)`, `From` with windows and `Join
+... On`, `Where` with equijoins and filters, `Group By`, `Having`: sections 1.1 and 1.4 of Babu,
+Srivastava, Widom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -22,19 +23,19 @@ from tidegate.sql.tokens import Token, refuse, tokens_of, without_comments
 AGGREGATES = ("count", "sum", "avg", "min", "max")
 _WORDS = ("select", "from", "where", "group", "by", "and", "or", "not", "as", "true", "false")
 #: Words that are no columns, except after the name of a stream.
-_RESERVED = (*_WORDS, "in", "is", "null", "join", "inner", "on")
+_RESERVED = (*_WORDS, "in", "is", "null", "join", "inner", "on", "having")
 #: What ends a condition.
-_AFTER = ("and", "where", "group", ",", "join", "inner")
+_AFTER = ("and", "where", "group", "having", ",", "join", "inner")
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _SUBSET = (
-    "Select of columns or of count, sum, avg, min and max, From streams with windows and Join ... "
-    "On, Where with equijoins and conditions on single streams, and Group By"
+    "Select of columns, of count, sum, avg, min and max and of expressions, From streams with "
+    "windows and Join ... On, Where with equijoins and conditions on single streams, Group By, and "
+    "Having"
 )
 _JOINED = "write joins as conditions, Where S1.a = S2.a; there are no outer joins"
 _PLAIN = "compare with = <> < <= > >="
 #: Words of CQL and SQL that are not in the subset, and the advice for each.
 _OUTSIDE = {
-    "having": "take the rows you want of the result",
     "order": "sort the result",
     "limit": "take the rows you want of the result",
     "distinct": "take the rows of the result that differ",
@@ -70,6 +71,41 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Written:
+    """An expression of `Select` or `Having`.
+
+    Attributes
+    ----------
+    name
+        The name of the column that it gives.
+    at
+        Its position in the query.
+    text
+        The expression; each of its parts stands in backticks, by name.
+    parts
+        Attributes and aggregates.
+    places
+        Positions of tokens in the text, and in the query.
+    """
+
+    name: str
+    at: int
+    text: str
+    parts: tuple[Item, ...]
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is one attribute or aggregate."""
+        return len(self.places) == 1 and len(self.parts) == 1
+
+    def place(self, at: int) -> int:
+        """Return the position in the query of a position in the text."""
+        start, own = max(place for place in self.places if place[0] <= at or place[0] == 0)
+        return own if start == at else own + min(at - start, 1)
+
+
+@dataclass(frozen=True)
 class Condition:
     """A condition on one stream, as written."""
 
@@ -93,7 +129,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Query:
-    """A parsed query. `items` is empty if all columns are selected."""
+    """A parsed query. `items` is empty if all columns are selected.
+
+    If there are expressions or `Having`, `outputs` are the selected columns, and `items` are what
+    they are made of.
+    """
 
     sources: tuple[Source, ...]
     items: tuple[Item, ...]
@@ -101,6 +141,8 @@ class Query:
     filters: tuple[Condition, ...]
     groups: tuple[Attribute, ...]
     text: str
+    outputs: tuple[Written, ...] = ()
+    having: Written | None = None
 
     @property
     def aggregates(self) -> bool:
@@ -129,6 +171,7 @@ class _Parser:
         self._at = 0
         self._known = schemas
         self._schemas: dict[str, pa.Schema] = {}
+        self._parts: list[Item] = []  # of expressions
 
     # ---- tokens -------------------------------------------------------------------------------
 
@@ -193,11 +236,11 @@ class _Parser:
                 self._conditions(joins, filters)
             else:
                 break
-        if not (self._token.kind == "end" or self._token.says("where", "group")):
+        if not (self._token.kind == "end" or self._token.says("where", "group", "having")):
             self._refuse_rest("Where, Group By, a comma and a stream")
         after, self._at = self._at, start
-        items = self._items()
-        self._needs("from", ": columns and aggregates are selected, and no expressions")
+        written = self._items()
+        self._needs("from")
         self._at = after
         if self._takes("where"):
             self._conditions(joins, filters)
@@ -208,11 +251,31 @@ class _Parser:
             groups.append(self._group())
             while self._takes(","):
                 groups.append(self._group())
+        having, condition = self._token, None
+        if self._takes("having"):
+            condition = self._expression("")
         if self._token.kind != "end":
             self._refuse_rest("Group By" if not groups else "a comma and a column")
+        items = tuple(self._parts)
+        outputs = written
+        if condition is None and all(each.is_plain for each in written):
+            items, outputs = tuple(replace(w.parts[0], name=w.name) for w in written), ()
         found = Query(
-            tuple(sources), items, tuple(joins), tuple(filters), tuple(groups), self._text
+            tuple(sources),
+            items,
+            tuple(joins),
+            tuple(filters),
+            tuple(groups),
+            self._text,
+            outputs,
+            condition,
         )
+        if condition is not None and not (found.aggregates and written):
+            self._refuse(
+                having,
+                "Having is a condition on groups and needs an aggregate; conditions on rows go in "
+                "Where",
+            )
         self._check_groups(found, grouped)
         return found
 
@@ -256,14 +319,14 @@ class _Parser:
 
     # ---- select -------------------------------------------------------------------------------
 
-    def _items(self) -> tuple[Item, ...]:
+    def _items(self) -> tuple[Written, ...]:
         if self._token.says("distinct", "rstream", "dstream"):
             self._refuse_word(self._token, "")
         if not self._takes("istream"):
             return self._item_list()
         self._needs("(")
         items = self._item_list()
-        for item in items:
+        for item in (part for each in items for part in each.parts):
             if item.aggregate is not None:
                 refuse(
                     self._text,
@@ -274,7 +337,7 @@ class _Parser:
         self._needs(")")
         return items
 
-    def _item_list(self) -> tuple[Item, ...]:
+    def _item_list(self) -> tuple[Written, ...]:
         if self._takes("*"):
             return ()
         items = [self._item()]
@@ -282,32 +345,86 @@ class _Parser:
             items.append(self._item())
         return tuple(items)
 
-    def _item(self) -> Item:
+    def _item(self) -> Written:
+        first = self._token
+        written = self._expression("from", "as", ",")
+        if self._takes("as"):
+            return replace(written, name=self._name("a name").plain)
+        if not written.is_plain:
+            self._refuse(first, "an expression needs a name: ... as name")
+        return written
+
+    def _expression(self, *enders: str) -> Written:
+        """Read an expression up to one of these words, or a parenthesis that it did not open."""
+        first, depth = self._token, 0
+        texts: list[str] = []
+        parts: list[Item] = []
+        places: list[tuple[int, int]] = []
+        length, name = 0, ""
+        while self._token.kind != "end" and (depth or not self._token.says(*enders, ")")):
+            token = self._token
+            depth += token.says("(") - token.says(")")
+            if token.kind == "name" and not self._is_word(token):
+                part, name = self._part()
+                parts.append(part)
+                texts.append(f"`{part.name}`")
+            else:
+                self._at += 1
+                text = token.text.replace(",", "") if token.kind == "number" else token.text
+                texts.append(text)
+            places.append((length, token.start))
+            length += len(texts[-1]) + 1
+        if depth:
+            self._refuse(self._token, "a parenthesis is not closed")
+        if not texts:
+            self._refuse(self._token, "expected a column, an aggregate or an expression")
+        return Written(name, first.start, " ".join(texts), tuple(parts), tuple(places))
+
+    def _is_word(self, token: Token) -> bool:
+        """Return True if a name is a word or a function of expressions."""
+        called = self._tokens[min(self._at + 1, len(self._tokens) - 1)].says("(")
+        return token.says("and", "or", "not", "in", "is", "null", "true", "false") or (
+            called and token.text.lower() in _FUNCTIONS
+        )
+
+    def _part(self) -> tuple[Item, str]:
+        """Read an attribute or an aggregate; return it, and the name that it gives a column."""
         token = self._token
         called = self._tokens[min(self._at + 1, len(self._tokens) - 1)].says("(")
-        if token.kind == "name" and called:
-            function = token.text.lower()
-            if function not in AGGREGATES:
-                listed = ", ".join(AGGREGATES)
-                self._refuse_word(
-                    token, f"{quoted(token.text)} is no aggregate; there are {listed}"
-                )
-            self._at += 2
-            every = function == "count" and self._takes("*")
-            distinct = not every and self._takes("distinct")
-            attribute = None if every else self._attribute()
-            if attribute is not None:
-                self._check_argument(token, function, attribute, distinct)
-            self._needs(")", ": an aggregate is of one column")
-            if distinct and function not in ("min", "max"):
-                function = f"{function} distinct"
-            own = function if attribute is None else f"{function}_{attribute.column}"
-            return Item(self._alias(own.replace(" ", "_")), attribute, function, token.start)
-        attribute = self._attribute()
-        return Item(self._alias(attribute.column), attribute, None, token.start)
+        if not called:
+            attribute = self._attribute()
+            return self._known_part(attribute, None, token), attribute.column
+        function = token.text.lower()
+        if function not in AGGREGATES:
+            listed, others = ", ".join(AGGREGATES), ", ".join(_FUNCTIONS)
+            self._refuse_word(
+                token,
+                f"{quoted(token.text)} is no aggregate; there are {listed}, and the functions "
+                f"{others}",
+            )
+        self._at += 2
+        every = function == "count" and self._takes("*")
+        distinct = not every and self._takes("distinct")
+        of = None if every else self._attribute()
+        if of is not None:
+            self._check_argument(token, function, of, distinct)
+        self._needs(")", ": an aggregate is of one column")
+        if distinct and function not in ("min", "max"):
+            function = f"{function} distinct"
+        own = function if of is None else f"{function}_{of.column}"
+        return self._known_part(of, function, token), own.replace(" ", "_")
 
-    def _alias(self, name: str) -> str:
-        return self._name("a name").plain if self._takes("as") else name
+    def _known_part(self, of: Attribute | None, function: str | None, token: Token) -> Item:
+        """Return the part with this attribute and aggregate; the same one for every mention."""
+        for part in self._parts:
+            if (part.attribute, part.aggregate) == (of, function):
+                return part
+        column = "*" if of is None else f"{of.stream}.{of.column}"
+        name = column if function is None else f"{function}({column})"
+        while any(part.name == name for part in self._parts):
+            name += " "  # streams and columns whose names have dots
+        self._parts.append(Item(name, of, function, token.start))
+        return self._parts[-1]
 
     def _check_argument(
         self, token: Token, function: str, attribute: Attribute, distinct: bool

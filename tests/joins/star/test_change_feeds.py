@@ -181,7 +181,11 @@ BAD: list[tuple[str, pa.Table, str]] = [
         ENVELOPES.set_column(2, "op", pa.array(["t"] * len(ENVELOPES))),
         "codes? of Delta .* has 't'; a truncate names no row",
     ),
-    ("avro", plain(history(0)), 'a pair of columns like .*, or "delta" or "debezium", not \'avro\''),
+    (
+        "avro",
+        plain(history(0)),
+        'a pair of columns like .*, or "delta" or "debezium", not \'avro\'',
+    ),
 ]
 
 

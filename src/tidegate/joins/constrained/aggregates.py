@@ -27,6 +27,7 @@ from tidegate.joins.constrained.layout import NEVER
 from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.settings.columns import numbered
 from tidegate.settings.times import times
+from tidegate.sql.expressions import Output, Outputs
 
 #: The result column with the time of a change.
 AT = "at"
@@ -37,12 +38,15 @@ class Aggregates:
     """The aggregates to compute, by the column numbers of the join's results.
 
     `items` are (name, function, column). Function None means the group's column itself. Column None
-    means whole rows.
+    means whole rows. `outputs` are computed from the items, for the rows that meet `having`.
+    Without outputs, the items are the result.
     """
 
     groups: tuple[int, ...]
     items: tuple[tuple[str, str | None, int | None], ...]
     times: tuple[int, ...]
+    outputs: tuple[Output, ...] = ()
+    having: str | None = None
 
 
 class AggregatedJob(Job):
@@ -55,6 +59,15 @@ class AggregatedJob(Job):
     @property
     def result_schema(self) -> pa.Schema:
         """The time, and the requested columns."""
+        return self.outputs().schema
+
+    def outputs(self) -> Outputs:
+        """Return what the result is computed by."""
+        return Outputs(self.item_schema, self.asked.outputs, self.asked.having)
+
+    @property
+    def item_schema(self) -> pa.Schema:
+        """The time, and the items."""
         source = self.join.result_schema
         fields = [pa.field(AT, at_type(self.join.spec))]
         for name, function, column in self.asked.items:
@@ -78,7 +91,11 @@ class AggregatedJob(Job):
     def fingerprint(self) -> dict[str, Any]:
         """The settings that a checkpoint depends on."""
         asked = [list(item) for item in self.asked.items]
-        return self.join.fingerprint() | {"groups": list(self.asked.groups), "items": asked}
+        told = self.join.fingerprint() | {"groups": list(self.asked.groups), "items": asked}
+        if self.asked.outputs:
+            told |= {"outputs": [list(each) for each in self.asked.outputs]}
+            told |= {"having": self.asked.having}
+        return told
 
 
 def _type_of(function: str, kind: pa.DataType) -> pa.DataType:
@@ -105,6 +122,7 @@ class AggregatedEngine(LoggedEngine):
     def __init__(self, job: AggregatedJob) -> None:
         self._job = job
         self._asked = job.asked
+        self._outputs = job.outputs()
         self._join: ConstrainedEngine = job.join.engine_at(0, 1)
         self._inner = self._join
         source = job.join.result_schema
@@ -183,9 +201,9 @@ class AggregatedEngine(LoggedEngine):
             else:
                 columns.append(self._totals(rows, function, column, row, group, changes))
         by_time = np.argsort(when[told], kind="stable")
-        schema = self._job.result_schema
+        schema = self._job.item_schema
         made = pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
-        return made.take(pa.array(by_time))
+        return self._outputs.of(made.take(pa.array(by_time)))
 
     def _grouped(
         self, rows: pa.Table, row: NDArray[np.int64]

@@ -31,7 +31,8 @@ from tidegate.settings.times import TimeUnit
 from tidegate.settings.types import StreamColumn
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import ConditionError, Filter
-from tidegate.sql.cql_parser import Attribute, Query, Source, parse
+from tidegate.sql.cql_parser import Attribute, Query, Source, Written, parse
+from tidegate.sql.expressions import Output, Outputs
 
 #: The settings of a constrained join that the text of a query gives.
 SAID = ("joins", "within", "filters", "select", "suffixes")
@@ -70,7 +71,7 @@ def planned(
     flag(closed, "closed")
     windows = {source.name: _window(read, source, own, unit, closed) for source in read.sources}
     filters = _filters(read, own)
-    names = _names(read)
+    _check_names(read)
     selected = _selected(read, times)
     spec = constrained_join(
         own,
@@ -88,7 +89,9 @@ def planned(
     elif selected is not None:
         streams = list(own)
         each = tuple((streams.index(a.stream), a.column) for a in selected)
-        spec = replace(spec, selected=each, names=names)
+        spec = replace(spec, selected=each, names=tuple(item.name for item in read.items))
+        outputs = _outputs(read, spec.selected_schema)
+        spec = replace(spec, outputs=outputs)
     return Plan(tuple(source.stream for source in read.sources), spec, aggregates)
 
 
@@ -299,17 +302,41 @@ def _selected(read: Query, times: Mapping[str, str]) -> list[Attribute] | None:
     return wanted
 
 
-def _names(read: Query) -> tuple[str, ...]:
-    """Return the names of the selected columns, and refuse duplicates."""
+def _check_names(read: Query) -> None:
+    """Refuse two columns of one name."""
     seen = {AT} if read.aggregates else set[str]()
-    for item in read.items:
+    for item in read.outputs or read.items:
         if item.name in seen:
             why = f"two selected columns are named {quoted(item.name)}"
             if item.name == AT:
                 why = f"{quoted(AT)} is the column that says when an aggregate changes"
             read.refuse(item.at, f"{why}; name this one with as")
         seen.add(item.name)
-    return tuple(item.name for item in read.items)
+
+
+def _outputs(read: Query, schema: pa.Schema) -> tuple[Output, ...]:
+    """Return how the result is computed from items with this schema, and check it."""
+    made = []
+    for each in read.outputs:
+        with _in(read, each):
+            output = Output(each.name, "", each.text)
+            if each.is_plain:
+                output = Output(each.name, each.parts[0].name)
+            made.append(output)
+            Outputs(schema, [output])
+    if read.having is not None:
+        with _in(read, read.having):
+            Outputs(schema, [], read.having.text)
+    return tuple(made)
+
+
+@contextmanager
+def _in(read: Query, each: Written) -> Iterator[None]:
+    """Make errors point at a position in an expression of the query."""
+    try:
+        yield
+    except ConditionError as error:
+        read.refuse(each.place(error.at), error.why)
 
 
 def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
@@ -319,7 +346,7 @@ def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
             "cast the time columns"
         )
     at = {Attribute(spec.streams[s].name, column): i for i, (s, column) in enumerate(spec.selected)}
-    return Aggregates(
+    asked = Aggregates(
         groups=tuple(at[group] for group in read.groups),
         items=tuple(
             (item.name, item.aggregate, None if item.attribute is None else at[item.attribute])
@@ -327,3 +354,8 @@ def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
         ),
         times=tuple(at[Attribute(stream.name, stream.time)] for stream in spec.streams),
     )
+    outputs = _outputs(read, AggregatedJob(spec, asked).item_schema)
+    if not outputs:
+        return asked
+    having = None if read.having is None else read.having.text
+    return replace(asked, outputs=(Output(AT, AT), *outputs), having=having)

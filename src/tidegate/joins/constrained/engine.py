@@ -29,6 +29,7 @@ from tidegate.joins.constrained.shed_log import ShedLog
 from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.kernel.order import tick_order
 from tidegate.settings.columns import equal
+from tidegate.sql.expressions import Outputs
 
 #: Results collected before they are handed over, and newcomers processed at once.
 _ROOM = 1 << 16
@@ -82,6 +83,7 @@ class ConstrainedEngine(ConstrainedState):
         self._tables = Tables(spec)
         self._payload = [Payload(side.payload_schema) for side in self._sides]
         self._piece = room(spec.result_schema)
+        self._outputs = Outputs(spec.selected_schema, spec.outputs)
         self._open = [self._no_rows(s) for s in range(len(self._sides))]
         self._streams = len(self._open)
         self._flows = dict.fromkeys(FLOWS, 0)
@@ -218,11 +220,11 @@ class ConstrainedEngine(ConstrainedState):
                 other = parts[edge.child].column(streams[edge.child].kept.index(b))
                 same &= equal(one, other)
         columns = [parts[s].column(streams[s].kept.index(name)) for s, name in self.spec.selected]
-        result = pa.RecordBatch.from_arrays(columns, schema=self.spec.result_schema)
+        result = pa.RecordBatch.from_arrays(columns, schema=self.spec.selected_schema)
         if not same.all():
             result = result.filter(pa.array(same))
         self._flows["results"] += result.num_rows
-        return result
+        return self._outputs.of(result)
 
     def _drop_rows(self, first: list[int]) -> None:
         """Drop the payload of rows not held: of new rows at once, of others if they are many."""

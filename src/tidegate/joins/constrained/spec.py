@@ -43,6 +43,7 @@ from tidegate.settings.types import (
 )
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import Filter
+from tidegate.sql.expressions import Output, Outputs
 
 #: The most streams of a join, which bounds the time of walks through the graph.
 MOST_STREAMS = 16
@@ -107,9 +108,16 @@ class ConstrainedJoin:
     names: tuple[str, ...]
     #: True if rows that constraints drop are recorded for `tidegate.repair`.
     archive: bool = False
+    #: Columns computed from those selected; without any, the selected columns are the result.
+    outputs: tuple[Output, ...] = ()
 
     @property
     def result_schema(self) -> pa.Schema:
+        """The columns of the result."""
+        return Outputs(self.selected_schema, self.outputs).schema
+
+    @property
+    def selected_schema(self) -> pa.Schema:
         """The selected columns."""
         fields = [self.streams[s].schema.field(column) for s, column in self.selected]
         return pa.schema([f.with_name(n) for f, n in zip(fields, self.names, strict=True)])
@@ -186,6 +194,7 @@ class ConstrainedJoin:
             "choose": self.choose,
             "eliminate": self.eliminate,
             **({"archive": True} if self.archive else {}),
+            **({"outputs": [list(each) for each in self.outputs]} if self.outputs else {}),
         }
 
 
