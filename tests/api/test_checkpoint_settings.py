@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import tidegate as tg
 from tidegate.engine.base import Job
-from tidegate.joins.constrained.cql_plan import planned
+from tidegate.joins.constrained.cql_plan import RelationPlan, planned
 from tidegate.joins.constrained.engine import ConstrainedJob
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.joins.constrained.spec import constrained_join
@@ -54,7 +54,7 @@ def constrained(**settings: Any) -> Job:
 
 def cql(*, query: str, **settings: Any) -> Job:
     plan = planned(query, STREAMS, **settings)
-    return plan.job()
+    return plan.relation if isinstance(plan, RelationPlan) else plan.job()
 
 
 #: For each call: how its job is made, settings to begin with, and another value of each.
@@ -206,6 +206,28 @@ def test_aggregates_are_part_of_the_checkpoint() -> None:
     texts[-1] += " Group By B.k"
     every = [told(cql(query=text, time="t", unique="B.k")) for text in texts]
     assert all(one != other for i, one in enumerate(every) for other in every[:i])
+
+
+def test_queries_inside_are_part_of_the_checkpoint() -> None:
+    given: dict[str, Any] = {
+        "query": "Select distinct w From A [Range 9]",
+        "time": "t",
+        "unique": [],
+        "lateness": 0,
+    }
+    others: list[dict[str, Any]] = [
+        {"query": "Select distinct k From A [Range 9]"},
+        {"query": "Select distinct w From A [Range 8]"},
+        {"query": "Select distinct w From B [Range 9]"},
+        {"time": "w"},
+        {"lateness": 1},
+        {"lag": 1},
+        {"closed": True},
+    ]
+    spaced = told(cql(**{**given, "query": "Select  distinct w -- all\nFrom A [Range 9]"}))
+    assert spaced == told(cql(**given))
+    for other in others:
+        assert told(cql(**{**given, **other})) != spaced, other
 
 
 def test_types_of_columns_are_part_of_the_checkpoint() -> None:

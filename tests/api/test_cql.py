@@ -297,9 +297,8 @@ BAD: list[tuple[str, str]] = [
     (f"Select Istream(@count(*)) {J}", "write Select count(...) without Istream"),
     (f"Select @Rstream(*) {J}", "Rstream is outside this subset of CQL"),
     # Beyond the subset.
-    (f"Select @distinct A.x {J}", "distinct is outside this subset of CQL"),
-    ("Select A.x From (@Select * From A), B", "a query inside a query is outside this subset"),
-    ("Select A.x, (@Select * From A) From B", "a query inside a query is outside this subset"),
+    ("Select A.x From (Select * From A)@, B", "expected a name for what is in parentheses"),
+    ("Select A.x, (@Select * From A) From B", "a query inside a query stands in From"),
     (f"Select * {J} @Having 1", "Having is a condition on groups and needs an aggregate"),
     (f"Select * {J} @order by A.x", "order is outside this subset of CQL: sort the result"),
     (f"Select * {J} @Union Select * From A", "Union is outside this subset"),

@@ -19,11 +19,12 @@ from tidegate.api.result import Result
 from tidegate.engine.archive import archive
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.constraints import Constraints, Monitor
-from tidegate.joins.constrained.cql_plan import Plan, planned
+from tidegate.joins.constrained.cql_plan import Plan, RelationPlan, planned
 from tidegate.joins.constrained.repair import archive_settings
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.settings.by_stream import named_streams
 from tidegate.settings.types import Duration, Lateness, LocalData, StreamColumn
+from tidegate.settings.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +71,8 @@ def cql(
         ``Istream(*)``; ``From`` streams with windows, ``[Range 10 minutes]``, ``[Rows 100]``,
         ``[Partition By c Rows 100]`` or ``[Unbounded]``, and ``Join ... On``; ``Where`` equijoins
         and conditions on single streams, with And between them; ``Group By``; ``Having``.
+        ``Select distinct``, and queries in parentheses with a name in ``From``, give a relation
+        that changes.
     streams
         Spark DataFrames, or local data as `tidegate.join` takes it: a mapping by name, or a list,
         whose streams are named "s1", "s2" and so on.
@@ -90,7 +93,9 @@ def cql(
     DataFrame or Result
         A DataFrame from DataFrames, a `Result` from local data. Aggregates are over the rows in the
         windows: one row, with a column ``at``, for each time at which an aggregate may have
-        changed.
+        changed. A query with queries inside, or with ``Select distinct``, gives the changes of a
+        relation: columns ``at`` and ``change``, which is ``"insert"`` or ``"delete"``. It uses no
+        constraints.
 
     Examples
     --------
@@ -119,6 +124,8 @@ def cql(
         if shed_to is not None:
             plan = _archived(plan)
         frames = [given[name] for name in plan.inputs]
+        if isinstance(plan, RelationPlan):
+            return _relation_on_frames(plan, frames, shards)
         return on_frames(plan.job(), plan.spec, frames, shards, shed_to)
     at_once, kept = local_settings(batch_rows, keep_shed, shards=shards)
     tables = {name: local_table(data) for name, data in given.items()}
@@ -126,14 +133,34 @@ def cql(
     plan = planned(query, schemas, **in_step(settings))
     if kept or shed_to is not None:
         plan = _archived(plan)
-    to = None if shed_to is None else archive(shed_to, archive_settings(plan.spec))
     inputs = [tables[name] for name in plan.inputs]
+    if isinstance(plan, RelationPlan):
+        return run_local.run_constrained(plan.relation, inputs, at_once)
+    to = None if shed_to is None else archive(shed_to, archive_settings(plan.spec))
     found = run_local.run_constrained(plan.job(), inputs, at_once)
     return run_local.put_away(found, kept, to)
 
 
-def _archived(plan: Plan) -> Plan:
+def _relation_on_frames(
+    plan: RelationPlan, frames: Sequence[DataFrame], shards: int | None
+) -> DataFrame:
+    """Run a query with queries inside on DataFrames."""
+    from tidegate.spark import operator
+
+    if shards not in (None, 1):
+        raise TidegateError(
+            f"a query with queries inside takes one shard, not {quoted(shards)}; leave shards out"
+        )
+    return operator.run(plan.relation, frames, shards=shards, most=1)
+
+
+def _archived(plan: Plan | RelationPlan) -> Plan:
     """Return the plan of a join that records the rows that constraints drop."""
+    if isinstance(plan, RelationPlan):
+        raise TidegateError(
+            "a query with queries inside drops no rows early, so there is nothing for shed_to or "
+            "keep_shed; leave it out"
+        )
     if plan.aggregates is not None:
         raise TidegateError(
             "an aggregate has no shed_to or keep_shed: a result that is found later would change "

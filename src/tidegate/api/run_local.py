@@ -17,6 +17,7 @@ from tidegate.engine.base import Engine, Job
 from tidegate.engine.payload import Payload
 from tidegate.joins.constrained.aggregates import AggregatedJob
 from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.relation_query import RelationJob
 from tidegate.joins.constrained.repair import RepairJob, archive_settings
 from tidegate.joins.sampled.engine import SampledJob
 from tidegate.joins.star.job import StarJob
@@ -83,7 +84,7 @@ def results(job: Job, tables: list[pa.Table], batch_rows: int) -> Iterator[pa.Re
 
 
 def run_constrained(
-    job: ConstrainedJob | AggregatedJob, tables: list[pa.Table], batch_rows: int
+    job: ConstrainedJob | AggregatedJob | RelationJob, tables: list[pa.Table], batch_rows: int
 ) -> Result:
     """Run a constrained join, or aggregates of one."""
     engine: Any = job.engine_at(0, 1)

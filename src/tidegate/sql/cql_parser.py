@@ -8,7 +8,7 @@ Srivastava, Widom.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tidegate.engine.extremes import has_order
 from tidegate.errors import TidegateError
 from tidegate.settings.checks import nearest
 from tidegate.settings.values import quoted
+from tidegate.sql.cql_query import Attribute, Condition, Item, Query, Source, Written, schema_of
 from tidegate.sql.tokens import Token, refuse, tokens_of, without_comments
 
 AGGREGATES = ("count", "sum", "avg", "min", "max")
@@ -38,7 +39,6 @@ _PLAIN = "compare with = <> < <= > >="
 _OUTSIDE = {
     "order": "sort the result",
     "limit": "take the rows you want of the result",
-    "distinct": "take the rows of the result that differ",
     "union": "run two queries, and put their results together",
     "except": "run two queries, and compare their results",
     "intersect": "run two queries, and compare their results",
@@ -51,109 +51,6 @@ _OUTSIDE = {
 }
 
 
-@dataclass(frozen=True)
-class Attribute:
-    """A column of a stream, and its position in the text."""
-
-    stream: str
-    column: str
-    at: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True)
-class Item:
-    """A selected attribute, or an aggregate of one (of all rows, without an attribute)."""
-
-    name: str
-    attribute: Attribute | None
-    aggregate: str | None
-    at: int
-
-
-@dataclass(frozen=True)
-class Written:
-    """An expression of `Select` or `Having`.
-
-    Attributes
-    ----------
-    name
-        The name of the column that it gives.
-    at
-        Its position in the query.
-    text
-        The expression; each of its parts stands in backticks, by name.
-    parts
-        Attributes and aggregates.
-    places
-        Positions of tokens in the text, and in the query.
-    """
-
-    name: str
-    at: int
-    text: str
-    parts: tuple[Item, ...]
-    places: tuple[tuple[int, int], ...]
-
-    @property
-    def is_plain(self) -> bool:
-        """True if it is one attribute or aggregate."""
-        return len(self.places) == 1 and len(self.parts) == 1
-
-    def place(self, at: int) -> int:
-        """Return the position in the query of a position in the text."""
-        start, own = max(place for place in self.places if place[0] <= at or place[0] == 0)
-        return own if start == at else own + min(at - start, 1)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition on one stream, as written."""
-
-    stream: str
-    text: str
-    at: int
-
-
-@dataclass(frozen=True)
-class Source:
-    """A stream of `From`, its alias and its window."""
-
-    stream: str
-    name: str
-    rows: int | None = None
-    by: str | None = None
-    window: str | None = None
-    at: int = 0
-    window_at: int = 0
-
-
-@dataclass(frozen=True)
-class Query:
-    """A parsed query. `items` is empty if all columns are selected.
-
-    If there are expressions or `Having`, `outputs` are the selected columns, and `items` are what
-    they are made of.
-    """
-
-    sources: tuple[Source, ...]
-    items: tuple[Item, ...]
-    joins: tuple[tuple[Attribute, Attribute], ...]
-    filters: tuple[Condition, ...]
-    groups: tuple[Attribute, ...]
-    text: str
-    outputs: tuple[Written, ...] = ()
-    having: Written | None = None
-
-    @property
-    def aggregates(self) -> bool:
-        """True if the query has aggregates."""
-        return any(item.aggregate for item in self.items)
-
-    def refuse(self, at: int, why: str) -> NoReturn:
-        """Raise an error that points at a position of the text."""
-        refuse(self.text, at, why)
-
-
 def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
     """Parse a query over streams with these schemas."""
     if not isinstance(query, str) or not query.strip():
@@ -164,12 +61,16 @@ def parse(query: str, schemas: Mapping[str, pa.Schema]) -> Query:
 
 
 class _Parser:
-    def __init__(self, query: str, schemas: Mapping[str, pa.Schema]) -> None:
+    def __init__(
+        self, query: str, schemas: Mapping[str, pa.Schema], outer: _Parser | None = None
+    ) -> None:
         self._text = query
         self._query = without_comments(query)
-        self._tokens = tokens_of(query)
-        self._at = 0
+        self._tokens: list[Token] = tokens_of(query) if outer is None else outer._tokens
+        self._at: int = 0 if outer is None else outer._at
+        self._is_inside = outer is not None
         self._known = schemas
+        self._joins: list[tuple[Attribute, Attribute]] = []
         self._schemas: dict[str, pa.Schema] = {}
         self._parts: list[Item] = []  # of expressions
 
@@ -219,13 +120,18 @@ class _Parser:
 
     # ---- the query ----------------------------------------------------------------------------
 
+    def _is_over(self) -> bool:
+        """Return True at the end of the query, or of this one inside another."""
+        return self._token.kind == "end" or (self._is_inside and self._token.says(")"))
+
     def query(self) -> Query:
+        begun = self._token.start
         self._needs("select")
         start = self._at
         self._skip_to("from")
         self._needs("from", " and the streams after what is selected")
         sources = [self._source()]
-        joins: list[tuple[Attribute, Attribute]] = []
+        joins = self._joins
         filters: list[Condition] = []
         while True:
             if self._takes(","):
@@ -236,14 +142,15 @@ class _Parser:
                 self._conditions(joins, filters)
             else:
                 break
-        if not (self._token.kind == "end" or self._token.says("where", "group", "having")):
+        if not (self._is_over() or self._token.says("where", "group", "having")):
             self._refuse_rest("Where, Group By, a comma and a stream")
+        if self._takes("where"):
+            self._conditions(joins, filters)
         after, self._at = self._at, start
+        distinct = self._takes("distinct")
         written = self._items()
         self._needs("from")
         self._at = after
-        if self._takes("where"):
-            self._conditions(joins, filters)
         groups: list[Attribute] = []
         grouped = self._token
         if self._takes("group"):
@@ -254,7 +161,7 @@ class _Parser:
         having, condition = self._token, None
         if self._takes("having"):
             condition = self._expression("")
-        if self._token.kind != "end":
+        if not self._is_over():
             self._refuse_rest("Group By" if not groups else "a comma and a column")
         items = tuple(self._parts)
         outputs = written
@@ -269,6 +176,8 @@ class _Parser:
             self._text,
             outputs,
             condition,
+            distinct,
+            begun,
         )
         if condition is not None and not (found.aggregates and written):
             self._refuse(
@@ -292,15 +201,14 @@ class _Parser:
     def _refuse_query(self, token: Token) -> NoReturn:
         self._refuse(
             token,
-            "a query inside a query is outside this subset of CQL: run it by itself, and give its "
-            "result as a stream",
+            "a query inside a query stands in From: (Select ...) as name",
         )
 
     def _check_groups(self, found: Query, grouped: Token) -> None:
         plain = [item for item in found.items if item.aggregate is None]
-        if found.groups and not found.aggregates:
+        if found.groups and not (found.aggregates or self._is_inside):
             self._refuse(grouped, f"Group By needs an aggregate in Select: {', '.join(AGGREGATES)}")
-        for item in plain if found.aggregates else ():
+        for item in plain if found.aggregates or found.groups else ():
             if item.attribute not in found.groups:
                 found.refuse(
                     item.at, f"{quoted(item.name)} is neither in Group By nor in an aggregate"
@@ -320,7 +228,7 @@ class _Parser:
     # ---- select -------------------------------------------------------------------------------
 
     def _items(self) -> tuple[Written, ...]:
-        if self._token.says("distinct", "rstream", "dstream"):
+        if self._token.says("rstream", "dstream"):
             self._refuse_word(self._token, "")
         if not self._takes("istream"):
             return self._item_list()
@@ -444,8 +352,8 @@ class _Parser:
     # ---- from ---------------------------------------------------------------------------------
 
     def _source(self) -> Source:
-        if self._token.says("(") and self._tokens[self._at + 1].says("select"):
-            self._refuse_query(self._tokens[self._at + 1])
+        if self._token.says("("):
+            return self._inside()
         token = self._name("a stream")
         stream = token.plain
         if stream not in self._known:
@@ -459,15 +367,35 @@ class _Parser:
             window_at = self._token.start
             rows, by, window = self._window(stream)
             self._needs("]", " after the window")
-        name = token
-        if self._takes("as") or self._names_a_stream():
-            name = self._name("a name")
+        name = self._named(token, self._known[stream])
+        return Source(stream, name, rows, by, window, token.start, window_at)
+
+    def _named(self, name: Token | None, schema: pa.Schema) -> str:
+        """Read the name of a source, which may have one already."""
+        if name is None or self._takes("as") or self._names_a_stream():
+            self._takes("as")
+            name = self._name("a name for what is in parentheses: (...) as name")
         if name.plain in self._schemas:
             self._refuse(
                 name, f"{quoted(name.plain)} stands twice; give one of them another name with as"
             )
-        self._schemas[name.plain] = self._known[stream]
-        return Source(stream, name.plain, rows, by, window, token.start, window_at)
+        self._schemas[name.plain] = schema
+        return name.plain
+
+    def _inside(self) -> Source:
+        """Read a query inside, or a stream in parentheses."""
+        self._needs("(")
+        inner = _Parser(self._text, self._known, self)
+        if self._token.says("select"):
+            query = inner.query()
+            self._at = inner._at
+            self._needs(")", " after the query inside")
+            schema = schema_of(query, inner._schemas)
+            return Source("", self._named(None, schema), at=query.at, query=query)
+        source = inner._source()
+        self._at = inner._at
+        self._needs(")", " after the stream")
+        return replace(source, name=self._named(None, inner._schemas[source.name]))
 
     def _names_a_stream(self) -> bool:
         """True if an alias without As comes next."""
@@ -526,11 +454,20 @@ class _Parser:
             every = [name for schema in self._schemas.values() for name in schema.names]
             hint = nearest(first.plain, every)
             self._refuse_word(first, f"no stream has a column {quoted(first.plain)}{hint}")
-        if len(owners) > 1:
+        if len(owners) > 1 and not self._are_equal(first.plain, owners):
             self._refuse(
                 first, f"{quoted(first.plain)} is a column of {' and '.join(owners)}: say which"
             )
         return Attribute(owners[0], first.plain, first.start)
+
+    def _are_equal(self, column: str, owners: Sequence[str]) -> bool:
+        """Return True if joins make a column of several sources equal."""
+        same = {(owners[0], column)}
+        for _ in self._joins:
+            for pair in self._joins:
+                ends = {(each.stream, each.column) for each in pair}
+                same |= ends if ends & same else set()
+        return all((owner, column) in same for owner in owners)
 
     def _no_column(self, stream: str, schema: pa.Schema, name: str) -> str:
         listed = f"{', '.join(schema.names)}{nearest(name, schema.names)}"
@@ -570,7 +507,8 @@ class _Parser:
         first = self._token
         while True:
             token = self._token
-            if depth == 0 and (token.kind == "end" or token.says(*_AFTER)):
+            closes = self._is_inside and token.says(")")
+            if depth == 0 and (token.kind == "end" or token.says(*_AFTER) or closes):
                 break
             if depth == 0 and token.says("or"):
                 self._refuse(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.settings.columns import whole
 from tidegate.sql.conditions import Filter
@@ -83,9 +85,15 @@ class Outputs:
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns for the rows that meet the condition."""
-        if self._having is not None:
-            met = self._having.of(rows).fill_null(False)
-            rows = rows.filter(met)
+        met = self.met(rows)
+        return self.computed(rows if met is None else rows.filter(pa.array(met)))
+
+    def met(self, rows: pa.RecordBatch) -> NDArray[np.bool_] | None:
+        """Return which rows meet the condition; None if there is none."""
+        return None if self._having is None else self._having.passing(rows)
+
+    def computed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns for all rows."""
         if not self._outputs:
             return rows
         columns = [rows.column(o.column) if e is None else e.of(rows) for o, e in self._outputs]

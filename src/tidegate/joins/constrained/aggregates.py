@@ -26,7 +26,8 @@ from tidegate.joins.constrained.engine import ConstrainedEngine, ConstrainedJob
 from tidegate.joins.constrained.layout import NEVER
 from tidegate.joins.constrained.spec import ConstrainedJoin
 from tidegate.settings.columns import numbered
-from tidegate.settings.times import times
+from tidegate.settings.times import TimeUnit, times
+from tidegate.sql.cql_query import aggregate_type
 from tidegate.sql.expressions import Output, Outputs
 
 #: The result column with the time of a change.
@@ -69,7 +70,7 @@ class AggregatedJob(Job):
     def item_schema(self) -> pa.Schema:
         """The time, and the items."""
         source = self.join.result_schema
-        fields = [pa.field(AT, at_type(self.join.spec))]
+        fields = [pa.field(AT, at_type(self.join.spec.unit))]
         for name, function, column in self.asked.items:
             if function is None:
                 assert column is not None
@@ -77,7 +78,7 @@ class AggregatedJob(Job):
             elif column is None:
                 fields.append(pa.field(name, pa.int64()))
             else:
-                fields.append(pa.field(name, _type_of(function, source.field(column).type)))
+                fields.append(pa.field(name, aggregate_type(function, source.field(column).type)))
         return pa.schema(fields)
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -98,20 +99,12 @@ class AggregatedJob(Job):
         return told
 
 
-def _type_of(function: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type of an aggregate of a column."""
-    word = function.partition(" ")[0]
-    if word in ("min", "max"):
-        return kind
-    return {"count": pa.int64(), "sum": sum_type(kind), "avg": pa.float64()}[word]
-
-
-def at_type(spec: ConstrainedJoin) -> pa.DataType:
+def at_type(times: TimeUnit) -> pa.DataType:
     """Return the type of the time column of the result."""
-    if not spec.unit.is_time:
+    if not times.is_time:
         return pa.int64()
-    unit = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(spec.unit.per_unit.denominator, "s")
-    return pa.timestamp(unit, "UTC" if spec.unit.kind == "timestamp" else None)
+    unit = {1: "ns", 1_000: "us", 1_000_000: "ms"}.get(times.per_unit.denominator, "s")
+    return pa.timestamp(unit, "UTC" if times.kind == "timestamp" else None)
 
 
 class AggregatedEngine(LoggedEngine):
@@ -193,7 +186,7 @@ class AggregatedEngine(LoggedEngine):
         starts = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
         lengths = np.diff(np.append(starts, len(group)))
         changes = Changes(sign, np.repeat(starts, lengths)[told], told)
-        columns: list[Any] = [pa.array(when[told]).cast(at_type(self._job.join.spec))]
+        columns: list[Any] = [pa.array(when[told]).cast(at_type(self._job.join.spec.unit))]
         for _, function, column in self._asked.items:
             if function is None:
                 source = rows.column(f"c{column}")
@@ -225,26 +218,14 @@ class AggregatedEngine(LoggedEngine):
         changes: Changes,
     ) -> pa.Array:
         """Return an aggregate after each change that is reported."""
-        if column is None:
-            return pa.array(changes.sums(np.ones(len(row), np.int64)))
-        taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
-        if function in ("min", "max"):
-            return extremes(taken, row, group, changes, largest=function == "max")
-        function, _, distinct = function.partition(" ")
-        there = taken.is_valid().to_numpy(zero_copy_only=False)
-        if distinct:
-            value, _ = numbered([taken], len(row))
-            changes = changes._replace(sign=first_and_last(changes.sign, group, value))
-        count = changes.sums(there.astype(np.int64))
-        if function == "count":
-            return pa.array(count)
-        taken = taken.fill_null(pa.scalar(0, taken.type))
-        if function == "avg":
-            return pa.array(reals(taken, changes) / np.maximum(count, 1), mask=count == 0)
-        total = sums(taken, changes)
+        taken = None
+        if column is not None:
+            taken = _whole(rows.column(f"c{column}").take(pa.array(row)))
+        total = totals(taken, function, row, group, changes)
         if total is None:
+            assert column is not None
             raise self._too_large(column)
-        return pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
+        return total
 
     def _too_large(self, column: int) -> TidegateError:
         spec = self._job.join.spec
@@ -304,6 +285,38 @@ class AggregatedEngine(LoggedEngine):
         self._told = log.head["reported"]
         rows = pa.Table.from_batches(log.all("held0"), self._schema)
         self._rows = rows.filter(pc.greater_equal(rows.column("until"), self._told))
+
+
+def totals(
+    taken: pa.Array | None,
+    function: str,
+    row: NDArray[np.int64],
+    group: NDArray[np.int64],
+    changes: Changes,
+) -> pa.Array | None:
+    """Return an aggregate after each wanted change; None if a sum is too large for its type.
+
+    `taken` has the value of each change; without it, whole rows are counted.
+    """
+    if taken is None:
+        return pa.array(changes.sums(np.ones(len(row), np.int64)))
+    if function in ("min", "max"):
+        return extremes(taken, row, group, changes, largest=function == "max")
+    function, _, distinct = function.partition(" ")
+    there = taken.is_valid().to_numpy(zero_copy_only=False)
+    if distinct:
+        value, _ = numbered([taken], len(row))
+        changes = changes._replace(sign=first_and_last(changes.sign, group, value))
+    count = changes.sums(there.astype(np.int64))
+    if function == "count":
+        return pa.array(count)
+    taken = taken.fill_null(pa.scalar(0, taken.type))
+    if function == "avg":
+        return pa.array(reals(taken, changes) / np.maximum(count, 1), mask=count == 0)
+    total = sums(taken, changes)
+    if total is None:
+        return None
+    return pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
 
 
 def _whole(column: Any) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ import pyarrow as pa
 from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AT, AggregatedJob, Aggregates
 from tidegate.joins.constrained.engine import ConstrainedJob
+from tidegate.joins.constrained.relation_query import CHANGE, RelationJob
+from tidegate.joins.constrained.relations import Block, Window
 from tidegate.joins.constrained.shed_log import archived
 from tidegate.joins.constrained.spec import (
     MOST_STREAMS,
@@ -27,12 +29,23 @@ from tidegate.joins.constrained.spec import (
 from tidegate.settings.by_stream import for_each_stream
 from tidegate.settings.checks import check_key, flag
 from tidegate.settings.rows import Rows
-from tidegate.settings.times import TimeUnit
+from tidegate.settings.schedules import Side, Step
+from tidegate.settings.times import TimeUnit, duration, lateness_of
 from tidegate.settings.types import StreamColumn
 from tidegate.settings.values import quoted
 from tidegate.sql.conditions import ConditionError, Filter
-from tidegate.sql.cql_parser import Attribute, Query, Source, Written, parse
+from tidegate.sql.cql_parser import parse
+from tidegate.sql.cql_query import (
+    Attribute,
+    Query,
+    Source,
+    Written,
+    item_schema,
+    outputs_of,
+    schema_of,
+)
 from tidegate.sql.expressions import Output, Outputs
+from tidegate.sql.tokens import tokens_of
 
 #: The settings of a constrained join that the text of a query gives.
 SAID = ("joins", "within", "filters", "select", "suffixes")
@@ -53,6 +66,13 @@ class Plan(NamedTuple):
         return AggregatedJob(self.spec, self.aggregates)
 
 
+class RelationPlan(NamedTuple):
+    """A query with queries inside that can run: its input streams and its job."""
+
+    inputs: tuple[str, ...]
+    relation: RelationJob
+
+
 def planned(
     query: str,
     schemas: Mapping[str, pa.Schema],
@@ -61,9 +81,11 @@ def planned(
     unique: str | Sequence[str],
     closed: bool = False,
     **settings: Any,
-) -> Plan:
+) -> Plan | RelationPlan:
     """Parse a query over streams with these schemas, and check it."""
     read = parse(query, schemas)
+    if read.is_nested:
+        return _relation_plan(read, schemas, time, closed, **settings)
     own = {source.name: schemas[source.stream] for source in read.sources}
     _check_sources(read)
     times = _times(time, read, schemas)
@@ -111,6 +133,8 @@ def repaired_spec(
     _refuse(given, SAID, "the text of the query says it; leave it out")
     _require(given, ("time", "unique"), "a query needs time and unique")
     plan = planned(query, schemas, **given)
+    if isinstance(plan, RelationPlan):
+        raise TidegateError("a query with queries inside has no archive to repair it from")
     if plan.aggregates is not None:
         raise TidegateError("a query with aggregates has no archive to repair it from")
     return plan.inputs, archived(plan.spec)
@@ -220,6 +244,149 @@ def _filters(read: Query, own: Mapping[str, pa.Schema]) -> dict[str, str]:
     return {stream: " and ".join(texts) for stream, texts in found.items()}
 
 
+# ---- queries inside queries --------------------------------------------------------------------
+
+
+def _relation_plan(
+    read: Query,
+    schemas: Mapping[str, pa.Schema],
+    time: Any,
+    closed: Any,
+    *,
+    constraints: Any = None,
+    monitor: Any = None,
+    lateness: Any = None,
+    lag: Any = None,
+    choose: Any = True,
+    eliminate: Any = True,
+) -> RelationPlan:
+    """Check a query with queries inside."""
+    if constraints is not None or monitor is not None:
+        raise TidegateError(
+            "a query with queries inside, or with Select distinct, uses no constraints; leave "
+            "constraints and monitor out, or run the queries inside by themselves and give their "
+            "results as streams"
+        )
+    flag(choose, "choose")
+    flag(eliminate, "eliminate")
+    leaves = read.leaves
+    named = [replace(leaf, name=f"{at}") for at, leaf in enumerate(leaves)]
+    found = _times(time, replace(read, sources=tuple(named)), schemas)
+    times = {leaf.stream: found[f"{at}"] for at, leaf in enumerate(leaves)}
+    own = {name: schemas[name] for name in times}
+    twice = {**own, "": own[leaves[0].stream]}
+    unit = unit_of(twice, {**times, "": times[leaves[0].stream]})
+    _check_unit(unit)
+    streams = tuple(Side(own[name], (), times[name], (Step(0, None),), None) for name in own)
+    fields = [own[name].field(times[name]) for name in own]
+    block = _block(read, own, list(own), unit, flag(closed, "closed"))
+    for name in (AT, CHANGE):
+        if name in block.schema.names:
+            read.refuse(
+                read.at,
+                f"{quoted(name)} is a column that says how the result changes; name this one with "
+                "as",
+            )
+    job = RelationJob(
+        " ".join(token.text for token in tokens_of(read.text)),
+        block,
+        streams,
+        unit,
+        int(lateness_of(lateness, unit, fields)),
+        None if lag is None else int(duration(lag, unit, "lag", zero=True)),
+    )
+    return RelationPlan(tuple(own), job)
+
+
+def _block(
+    read: Query,
+    streams: Mapping[str, pa.Schema],
+    names: list[str],
+    unit: TimeUnit,
+    closed: bool,
+) -> Block:
+    """Return a query as relations over streams, and check it."""
+    own: dict[str, pa.Schema] = {}
+    sources: list[Window | Block] = []
+    for source in read.sources:
+        if source.query is not None:
+            inside = _block(source.query, streams, names, unit, closed)
+            sources.append(inside)
+            own[source.name] = inside.schema
+            continue
+        own[source.name] = streams[source.stream]
+        with _at(read, source.window_at):
+            window: Any = None if source.window is None else _number(source.window)
+            if source.rows is not None:
+                window = Rows(source.rows, source.by)
+            count, by, length = window_of(window, unit, own[source.name], source.name, closed)
+        sources.append(Window(names.index(source.stream), length, count, by))
+    filters = _filters(read, own)
+    if read.aggregates and not read.groups:
+        read.refuse(
+            next(item.at for item in read.items if item.aggregate),
+            "an aggregate in a query with queries inside needs Group By",
+        )
+    order = list(own)
+
+    def column(of: Attribute) -> str:
+        return f"{order.index(of.stream)}.{of.column}"
+
+    if read.items:
+        items = tuple(
+            (i.name, i.aggregate, None if i.attribute is None else column(i.attribute))
+            for i in read.items
+        )
+    else:
+        items = tuple(
+            (field.name, None, f"{at}.{field.name}")
+            for at, schema in enumerate(own.values())
+            for field in schema
+        )
+    outputs = _outputs(read, item_schema(read, own)) if read.items else ()
+    return Block(
+        sources=tuple((s, n, filters.get(n)) for s, n in zip(sources, own, strict=True)),
+        joins=_in_turn(read, own, column),
+        items=items,
+        groups=tuple(column(group) for group in read.groups) if read.groups else None,
+        outputs=outputs,
+        having=None if read.having is None else read.having.text,
+        distinct=read.distinct,
+        schema=schema_of(read, own),
+    )
+
+
+def _in_turn(
+    read: Query, own: Mapping[str, pa.Schema], column: Callable[[Attribute], str]
+) -> tuple[tuple[int, tuple[tuple[str, str], ...]], ...]:
+    """Return the sources after the first, each with its joins to those before it."""
+    order = list(own)
+    for one, other in read.joins:
+        with _at(read, one.at):
+            sides = (one.stream, other.stream)
+            check_key(own[sides[0]], own[sides[1]], one.column, other.column, sides)
+    seen, turns = {order[0]}, []
+    while len(seen) < len(order):
+        for name in order:
+            pairs = [
+                pair if pair[0].stream == name else pair[::-1]
+                for pair in read.joins
+                if name not in seen and name in (pair[0].stream, pair[1].stream)
+            ]
+            pairs = [pair for pair in pairs if pair[1].stream in seen]
+            if pairs:
+                seen.add(name)
+                turns.append((order.index(name), tuple((column(a), column(b)) for a, b in pairs)))
+                break
+        else:
+            left = next(source for source in read.sources if source.name not in seen)
+            read.refuse(
+                left.at,
+                f"no join connects {left.name} with {order[0]}, nor do others in between",
+            )
+    return tuple(turns)
+
+
 # ---- joins ------------------------------------------------------------------------------------
 
 
@@ -316,13 +483,9 @@ def _check_names(read: Query) -> None:
 
 def _outputs(read: Query, schema: pa.Schema) -> tuple[Output, ...]:
     """Return how the result is computed from items with this schema, and check it."""
-    made = []
-    for each in read.outputs:
+    made = outputs_of(read)
+    for each, output in zip(read.outputs, made, strict=True):
         with _in(read, each):
-            output = Output(each.name, "", each.text)
-            if each.is_plain:
-                output = Output(each.name, each.parts[0].name)
-            made.append(output)
             Outputs(schema, [output])
     if read.having is not None:
         with _in(read, read.having):
@@ -339,12 +502,16 @@ def _in(read: Query, each: Written) -> Iterator[None]:
         read.refuse(each.place(error.at), error.why)
 
 
-def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
-    if spec.unit.kind in ("date", "decimal"):
+def _check_unit(unit: TimeUnit) -> None:
+    if unit.kind in ("date", "decimal"):
         raise TidegateError(
-            f"aggregates need times that are timestamps or whole numbers, not a {spec.unit.kind}; "
+            f"aggregates need times that are timestamps or whole numbers, not a {unit.kind}; "
             "cast the time columns"
         )
+
+
+def _aggregates(read: Query, spec: ConstrainedJoin) -> Aggregates:
+    _check_unit(spec.unit)
     at = {Attribute(spec.streams[s].name, column): i for i, (s, column) in enumerate(spec.selected)}
     asked = Aggregates(
         groups=tuple(at[group] for group in read.groups),
