@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -178,6 +179,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Job], dict[str, Any], d
 #: but whether there is one is compared; whether a table may differ is tested with star joins; the
 #: others are for local data.
 FREE = {"shards", "shed_to", "relation_changes", "batch_rows", "keep_shed"}
+#: Settings that do not fit the others of their call: they are tested below.
+ALONE = {"cql": {"changes"}}
 #: With another value of one setting, another one cannot stay.
 WITHOUT = {"interval": ["changes"], "eliminate": ["constraints"]}
 
@@ -191,7 +194,7 @@ def test_every_setting_is_part_of_the_checkpoint(call: str) -> None:
     public, made, given, others = CALLS[call]
     parameters = inspect.signature(public).parameters.values()
     names = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert names - FREE <= set(others)
+    assert names - FREE - ALONE.get(call, set()) <= set(others)
     for name, value in others.items():
         kept = {n: v for n, v in given.items() if n not in WITHOUT.get(name, ())}
         assert told(made(**kept)) == told(made(**kept))
@@ -228,6 +231,13 @@ def test_queries_inside_are_part_of_the_checkpoint() -> None:
     assert spaced == told(cql(**given))
     for other in others:
         assert told(cql(**{**given, **other})) != spaced, other
+    wide = {"A": ROWS.append(pa.field("op", pa.string())).append(pa.field("way", pa.string()))}
+    plans = [
+        planned("Select distinct w From A", wide, time="t", unique=[], changes=changes)
+        for changes in (None, {"A": "op"}, {"A": "way"})
+    ]
+    jobs = [told(plan.relation) for plan in plans if isinstance(plan, RelationPlan)]
+    assert all(one != other for one, other in pairwise([*jobs, jobs[0]]))
 
 
 def test_types_of_columns_are_part_of_the_checkpoint() -> None:

@@ -273,3 +273,88 @@ def test_rows_that_come_too_late_are_counted() -> None:
     assert [count["late"] for count in counts] == [0, 1, 0]
     assert [count["out_of_order"] for count in counts] == [0, 1, 1]
     assert engine.held == 4
+
+
+# ---- streams of inserts and deletes -------------------------------------------------------------
+
+CHANGED = SCHEMA.append(pa.field("op", pa.string()))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.booleans()), max_size=30),
+    st.integers(1, 30),
+)
+def test_what_a_deleted_row_has_joined_is_deleted(
+    drawn: list[tuple[int, int, bool]], cut: int
+) -> None:
+    """A deletion is joined with the rows of the other stream (section 9)."""
+    live: list[Counter[int]] = [Counter(), Counter()]
+    rows: list[tuple[int, int, int, int, str]] = []
+    states = []
+    for t, (stream, k, goes) in enumerate(drawn):
+        gone = goes and live[stream][k] > 0
+        live[stream][k] += -1 if gone else 1
+        word = ("Delete", "d")[t % 2] if gone else ("insert", "c", "R")[t % 3]
+        rows.append((stream, t, k, 7, word))
+        states.append(
+            Counter({(k, 7): live[0][k] * live[1][k] for k in range(3) if live[0][k] * live[1][k]})
+        )
+    tables = {
+        name: pa.Table.from_pylist(
+            [dict(zip(CHANGED.names, row[1:], strict=True)) for row in rows if row[0] == number],
+            CHANGED,
+        )
+        for number, name in enumerate("AB")
+    }
+    found = tg.cql(
+        "Select A.k, B.v From A, B [Unbounded] Where A.k = B.k",
+        tables,
+        time="t",
+        unique=[],
+        changes={"A": "op", "B": "op"},
+        batch_rows=cut,
+    )
+    assert replayed(found.table, len(rows))[: len(rows)] == states
+    assert found.counters["held"] == sum(sum(each.values()) for each in live)
+
+
+def test_the_changes_of_one_query_are_a_stream_of_another() -> None:
+    a = pa.table({"t": [1, 5, 6], "k": [1, 2, 1], "v": [10, 20, 30]})
+    first = tg.cql("Select distinct k From A [Range 3]", {"A": a}, time="t", unique=[]).table
+    second = tg.cql(
+        "Select k as j, count(*) as n From D Group By k",
+        {"D": first},
+        time="at",
+        unique=[],
+        changes={"D": "change"},
+    )
+    inside = "(Select distinct k From A [Range 3]) as D"
+    whole = f"Select k as j, count(*) as n From {inside} Group By k"
+    assert second.table.equals(tg.cql(whole, {"A": a}, time="t", unique=[]).table)
+    assert second.results == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "words", "changes", "why"),
+    [
+        (
+            "Select k From A",
+            ["insert", "delete", "delete"],
+            {"A": "op"},
+            "deleted that is not ther",
+        ),
+        ("Select k From A", ["insert", "update"], {"A": "op"}, "write an update as a delete and"),
+        ("Select k From A", ["insert", None], {"A": "op"}, 'column "op" has None'),
+        ("Select k From A [Range 5]", ["insert"], {"A": "op"}, "stay until they are deleted"),
+        ("Select op From A", ["insert"], {"A": "op"}, "no stream has a column 'op'"),
+        ("Select k From A", ["insert"], {"A": "k"}, '"k" of A is int64: cast it'),
+        ("Select k From A", ["insert"], {"A": "q"}, 'no column "q"'),
+        ("Select k From A", ["insert"], {"B": "op"}, "changes names a stream 'B'"),
+        ("Select k From A", ["insert"], "op", "changes must name the column with the operation"),
+    ],
+)
+def test_changes_that_are_wrong(query: str, words: list[Any], changes: Any, why: str) -> None:
+    n = len(words)
+    table = pa.table({"t": list(range(n)), "k": [1] * n, "v": [1] * n, "op": words}, CHANGED)
+    with pytest.raises(tg.TidegateError, match=why):
+        tg.cql(query, {"A": table}, time="t", unique=[], changes=changes)

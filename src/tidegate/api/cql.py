@@ -50,6 +50,7 @@ def cql(
     time: StreamColumn,
     unique: str | Sequence[str],
     closed: bool = False,
+    changes: Mapping[str, str] | None = None,
     constraints: Constraints = None,
     monitor: Monitor | None = None,
     lateness: Lateness = None,
@@ -81,6 +82,10 @@ def cql(
     unique
         Attributes that no two rows of a stream share, ``["S2.a"]``; ``"S2.a, S2.b"`` if only both
         together are unique. They tell which joins are many-one: each needs one such side.
+    changes
+        For streams whose rows are inserts and deletes: the column with the operation,
+        ``{"S1": "op"}``. A row stays until a row with the same columns, except for the time,
+        deletes it; what it has joined is then deleted from the result.
     closed, constraints, monitor, lateness, lag, choose, eliminate, shards, batch_rows
         As in `tidegate.constrained_join`.
     shed_to, keep_shed
@@ -93,9 +98,9 @@ def cql(
     DataFrame or Result
         A DataFrame from DataFrames, a `Result` from local data. Aggregates are over the rows in the
         windows: one row, with a column ``at``, for each time at which an aggregate may have
-        changed. A query with queries inside, or with ``Select distinct``, gives the changes of a
-        relation: columns ``at`` and ``change``, which is ``"insert"`` or ``"delete"``. It uses no
-        constraints.
+        changed. A query with queries inside, ``Select distinct`` or ``changes`` gives the changes
+        of a relation: columns ``at`` and ``change``, which is ``"insert"`` or ``"delete"``. It uses
+        no constraints.
 
     Examples
     --------
@@ -110,6 +115,7 @@ def cql(
         "time": time,
         "unique": unique,
         "closed": closed,
+        "changes": changes,
         "constraints": constraints,
         "monitor": monitor,
         "lateness": lateness,

@@ -203,6 +203,7 @@ class _Cql(_Constrained, total=False):
     unique: Required[str | Sequence[str]]
     closed: bool
     shed_to: str | None
+    changes: Mapping[str, str] | None
 
 
 class SparkCql(_Cql, _OnSpark, total=False):

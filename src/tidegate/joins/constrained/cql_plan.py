@@ -27,7 +27,7 @@ from tidegate.joins.constrained.spec import (
     window_of,
 )
 from tidegate.settings.by_stream import for_each_stream
-from tidegate.settings.checks import check_key, flag
+from tidegate.settings.checks import check_column, check_key, flag
 from tidegate.settings.rows import Rows
 from tidegate.settings.schedules import Side, Step
 from tidegate.settings.times import TimeUnit, duration, lateness_of
@@ -80,12 +80,20 @@ def planned(
     time: StreamColumn,
     unique: str | Sequence[str],
     closed: bool = False,
+    changes: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Plan | RelationPlan:
     """Parse a query over streams with these schemas, and check it."""
-    read = parse(query, schemas)
-    if read.is_nested:
-        return _relation_plan(read, schemas, time, closed, **settings)
+    operations = _operations(changes, schemas)
+    visible = {
+        name: schema.remove(schema.get_field_index(operations[name]))
+        if name in operations
+        else schema
+        for name, schema in schemas.items()
+    }
+    read = parse(query, visible)
+    if read.is_nested or operations:
+        return _relation_plan(read, schemas, time, closed, operations, **settings)
     own = {source.name: schemas[source.stream] for source in read.sources}
     _check_sources(read)
     times = _times(time, read, schemas)
@@ -252,6 +260,7 @@ def _relation_plan(
     schemas: Mapping[str, pa.Schema],
     time: Any,
     closed: Any,
+    operations: Mapping[str, str],
     *,
     constraints: Any = None,
     monitor: Any = None,
@@ -263,9 +272,9 @@ def _relation_plan(
     """Check a query with queries inside."""
     if constraints is not None or monitor is not None:
         raise TidegateError(
-            "a query with queries inside, or with Select distinct, uses no constraints; leave "
-            "constraints and monitor out, or run the queries inside by themselves and give their "
-            "results as streams"
+            "a query with queries inside, with Select distinct or with changes uses no "
+            "constraints; leave constraints and monitor out, or run the queries inside by "
+            "themselves and give their results as streams"
         )
     flag(choose, "choose")
     flag(eliminate, "eliminate")
@@ -279,7 +288,22 @@ def _relation_plan(
     _check_unit(unit)
     streams = tuple(Side(own[name], (), times[name], (Step(0, None),), None) for name in own)
     fields = [own[name].field(times[name]) for name in own]
-    block = _block(read, own, list(own), unit, flag(closed, "closed"))
+    for leaf in leaves:
+        if leaf.stream in operations and (leaf.window, leaf.rows) != (None, None):
+            read.refuse(
+                leaf.window_at,
+                f"rows of {leaf.stream} stay until they are deleted, as changes says: leave the "
+                "window out, or write [Unbounded]",
+            )
+        if times[leaf.stream] == operations.get(leaf.stream):
+            raise TidegateError(f"changes names the time column of {leaf.stream}: name another")
+    visible = {
+        name: schema.remove(schema.get_field_index(operations[name]))
+        if name in operations
+        else schema
+        for name, schema in own.items()
+    }
+    block = _block(read, visible, list(own), unit, flag(closed, "closed"))
     for name in (AT, CHANGE):
         if name in block.schema.names:
             read.refuse(
@@ -294,8 +318,30 @@ def _relation_plan(
         unit,
         int(lateness_of(lateness, unit, fields)),
         None if lag is None else int(duration(lag, unit, "lag", zero=True)),
+        tuple(operations.get(name) for name in own),
     )
     return RelationPlan(tuple(own), job)
+
+
+def _operations(changes: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, str]:
+    """Return the column with the operation for the streams that have one."""
+    if changes is None:
+        return {}
+    if not isinstance(changes, Mapping):
+        raise TidegateError(
+            'changes must name the column with the operation of a stream, {"S": "op"}, not '
+            f"{quoted(changes)}"
+        )
+    known_streams(changes, list(schemas), "changes")
+    for name, column in changes.items():
+        check_column(schemas[name], column, name)
+        kind = schemas[name].field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise TidegateError(
+                f'the operation must be a column of strings such as "insert"; "{column}" of {name} '
+                f"is {kind}: cast it"
+            )
+    return dict(changes)
 
 
 def _block(

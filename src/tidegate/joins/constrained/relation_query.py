@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.engine.base import Clocks, Job
@@ -15,14 +16,35 @@ from tidegate.engine.counters import FLOWS
 from tidegate.engine.payload import cut_batch, one_batch
 from tidegate.engine.prepare import PREPARED, ROW_HASH, TIME, prepare, prepared_schema
 from tidegate.engine.state_log import RECORD_BYTES, LoggedEngine, Replay
+from tidegate.errors import TidegateError
 from tidegate.joins.constrained.aggregates import AT, at_type
 from tidegate.joins.constrained.layout import NEVER
-from tidegate.joins.constrained.relations import Arrived, Block, differences, kept
+from tidegate.joins.constrained.relations import Arrived, Block, deletions, differences, kept
 from tidegate.settings.schedules import Side
 from tidegate.settings.times import TimeUnit
+from tidegate.settings.values import quoted
 
 #: The result column that says whether a row comes or goes, and its values.
 CHANGE, INSERT, DELETE = "change", "insert", "delete"
+#: The words for both in a stream of inserts and deletes, in lower case; Debezium's codes, too.
+_INSERTS, _DELETES = pa.array(["insert", "c", "r"]), pa.array(["delete", "d"])
+
+
+def _is_deletion(operations: pa.Array) -> NDArray[np.bool_]:
+    lower = pc.utf8_lower(operations)
+    found: NDArray[np.bool_] = pc.is_in(lower, _DELETES).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _check_operations(name: str, operations: pa.Array) -> None:
+    known = pc.is_in(pc.utf8_lower(operations), pa.concat_arrays([_INSERTS, _DELETES]))
+    wrong = np.flatnonzero(~known.to_numpy(zero_copy_only=False))
+    if len(wrong):
+        raise TidegateError(
+            f'a change must be "insert" or "delete", and column "{name}" has '
+            f"{quoted(operations[int(wrong[0])].as_py())}; write an update as a delete and an "
+            "insert"
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +57,8 @@ class RelationJob(Job):
     unit: TimeUnit
     lateness: int
     lag: int | None
+    #: For each stream: the column with the operation, if its rows are inserts and deletes.
+    operations: tuple[str | None, ...]
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -43,7 +67,10 @@ class RelationJob(Job):
         return pa.schema([*head, *self.block.schema])
 
     def prepare(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """Drop rows without a time."""
+        """Drop rows without a time, and check the operations of the others."""
+        operation = self.operations[stream]
+        if operation is not None:
+            _check_operations(operation, batch.column(operation))
         return prepare(self.streams[stream], self.unit, batch)
 
     def engine_at(self, shard: int, shards: int, *, keep_shed: bool = False) -> RelationEngine:
@@ -59,6 +86,7 @@ class RelationJob(Job):
             "columns": [[f"{f.name}: {f.type}" for f in side.schema] for side in self.streams],
             "lateness": self.lateness,
             "lag": self.lag,
+            "changes": list(self.operations),
         }
 
 
@@ -115,19 +143,27 @@ class RelationEngine(LoggedEngine):
         self._fresh[stream] = pa.concat_tables([self._fresh[stream], new])
         self._rows[stream] = _in_order(pa.concat_tables([self._rows[stream], new]))
 
-    def _arrived(self) -> list[Arrived]:
+    def _arrived(self, settled: int) -> list[Arrived]:
         found = []
-        for side, table in zip(self._job.streams, self._rows, strict=True):
+        job = self._job
+        for side, operation, table in zip(job.streams, job.operations, self._rows, strict=True):
             batch = one_batch(table)
             rows = pa.RecordBatch.from_arrays(batch.columns[PREPARED:], schema=side.schema)
-            found.append(Arrived(rows, batch.column(TIME).to_numpy()))
+            time = batch.column(TIME).to_numpy()
+            deleted = np.full(len(time), NEVER, np.int64)
+            if operation is not None:
+                is_deletion = _is_deletion(rows.column(operation))
+                rows = rows.drop_columns([operation])
+                content = rows.drop_columns([side.time])
+                deleted = deletions(content, time, is_deletion, settled)
+            found.append(Arrived(rows, time, deleted))
         return found
 
     def _advance(self, end: int) -> Iterator[pa.RecordBatch]:
         if end <= self._told:
             return
         start = self._told - 1
-        found = self._job.block.rows(self._arrived(), start, end)
+        found = self._job.block.rows(self._arrived(end), start, end)
         rows, when, comes = differences(found, start, end)
         self._told = end
         self._prune()
@@ -142,7 +178,7 @@ class RelationEngine(LoggedEngine):
 
     def _prune(self) -> None:
         """Drop rows that no window holds any more."""
-        masks = kept(self._job.block.windows(), self._arrived(), self._told)
+        masks = kept(self._job.block.windows(), self._arrived(self._told), self._told)
         for stream, mask in enumerate(masks):
             if not mask.all():
                 self._flows["expired"] += int(len(mask) - mask.sum())

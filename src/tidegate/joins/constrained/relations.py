@@ -28,10 +28,19 @@ from tidegate.sql.expressions import Output, Outputs
 
 
 class Arrived(NamedTuple):
-    """Rows of a stream in the order of time, and the times of them."""
+    """Rows of a stream in the order of time, the times of them, and when they are deleted.
+
+    A deletion is a row, too, which is never in a relation.
+    """
 
     rows: pa.RecordBatch
     time: NDArray[np.int64]
+    deleted: NDArray[np.int64]
+
+    def before(self, time: int) -> Arrived:
+        """Return the rows before a time."""
+        known = int(np.searchsorted(self.time, time))
+        return Arrived(self.rows.slice(0, known), self.time[:known], self.deleted[:known])
 
 
 class Rows(NamedTuple):
@@ -46,6 +55,43 @@ class Rows(NamedTuple):
         chosen = pa.array(at)
         rows = self.rows.filter(chosen) if at.dtype == np.bool_ else self.rows.take(chosen)
         return Rows(rows, self.start[at], self.stop[at])
+
+
+def deletions(
+    rows: pa.RecordBatch, time: NDArray[np.int64], is_deletion: NDArray[np.bool_], settled: int
+) -> NDArray[np.int64]:
+    """Return when each row is deleted: the first of equal rows first.
+
+    For a deletion this is the time at which it may be forgotten, with its row. A deletion before
+    `settled` has to have a row.
+    """
+    code, _ = numbered(list(rows.columns), rows.num_rows)
+    order = np.lexsort((np.arange(len(code)), is_deletion, code))
+    one, other = (order[is_deletion[order] == sign] for sign in (False, True))
+    # The n-th deletion of a row is of its n-th insertion.
+    nth = [_nth(code[part]) for part in (one, other)]
+    at = np.searchsorted(code[one], code[other]) + nth[1]
+    there = at < len(one)
+    there[there] = code[one[at[there]]] == code[other[there]]
+    there[there] &= time[one[at[there]]] <= time[other[there]]
+    wrong = other[~there & (time[other] < settled)]
+    if len(wrong):
+        raise TidegateError(
+            f"a row is deleted that is not there: {rows.slice(int(wrong[0]), 1).to_pylist()[0]}; a "
+            "deletion has the columns of its row, except for the time"
+        )
+    deleted = np.full(len(code), NEVER, np.int64)
+    deleted[one[at[there]]] = time[other[there]]
+    deleted[is_deletion] = time[is_deletion]
+    return deleted
+
+
+def _nth(code: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each element among equal ones, which stand together."""
+    news = np.append(True, code[1:] != code[:-1])[: len(code)]
+    begins = np.maximum.accumulate(np.where(news, np.arange(len(code)), 0))
+    found: NDArray[np.int64] = np.arange(len(code)) - begins
+    return found
 
 
 @dataclass(frozen=True)
@@ -69,7 +115,7 @@ class Window:
 
     def until(self, arrived: Arrived) -> NDArray[np.int64]:
         """Return when each row leaves the window, as far as this is known."""
-        until = np.full(len(arrived.time), NEVER, np.int64)
+        until = arrived.deleted
         if self.length is not None:
             until = arrived.time + self.length
         if self.count is not None:
@@ -79,14 +125,13 @@ class Window:
             order = np.argsort(part, kind="stable")
             one, later = order[: -self.count], order[self.count :]
             same = part[one] == part[later]
+            until = until.copy()
             until[one[same]] = arrived.time[later[same]]
         return until
 
     def rows(self, streams: Sequence[Arrived], start: int, stop: int) -> Rows:
         """Return the rows in a span of time."""
-        arrived = streams[self.stream]
-        before = int(np.searchsorted(arrived.time, stop))
-        arrived = Arrived(arrived.rows.slice(0, before), arrived.time[:before])
+        arrived = streams[self.stream].before(stop)
         until = self.until(arrived)
         found = Rows(arrived.rows, np.maximum(arrived.time, start), np.minimum(until, stop))
         return found.take(found.start < found.stop)
@@ -272,7 +317,6 @@ def kept(windows: Sequence[Window], streams: Sequence[Arrived], before: int) -> 
     masks = [arrived.time >= before for arrived in streams]
     for window in windows:
         arrived = streams[window.stream]
-        known = int(np.searchsorted(arrived.time, before))
-        settled = Arrived(arrived.rows.slice(0, known), arrived.time[:known])
-        masks[window.stream][:known] |= window.until(settled) >= before
+        settled = arrived.before(before)
+        masks[window.stream][: len(settled.time)] |= window.until(settled) >= before
     return masks
