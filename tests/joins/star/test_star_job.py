@@ -106,7 +106,6 @@ def test_shards_together_deliver_what_one_delivers(name: str) -> None:
         ("apply", "apply", 2, "relation relation_changes"),
         (None, "refuse", 1, 'relation_changes="refuse"'),
         ("refuse", None, 1, "written without the relation's links"),
-        ("(an earlier version)", None, 1, "written without the relation's links"),
         (None, None, 2, "would move between 2 shards"),
         (None, "apply", 2, "would move between 2 shards"),
         ("apply", None, 2, "would move between 2 shards"),
@@ -115,10 +114,8 @@ def test_shards_together_deliver_what_one_delivers(name: str) -> None:
 def test_when_a_table_may_differ_after_a_restart(
     old: str | None, mine: str | None, shards: int, outcome: str
 ) -> None:
-    before = job_of(relation("many"), relation_changes=None if old and "(" in old else old)
+    before = job_of(relation("many"), relation_changes=old)
     written_with = {**before.fingerprint(), "shards": shards}
-    if old == "(an earlier version)":
-        del written_with["relation_changes"]
     after = job_of(relation("two"), relation_changes=mine)
     if outcome.startswith("relation r"):
         assert after.changeable(written_with) == set(outcome.split())
@@ -129,6 +126,23 @@ def test_when_a_table_may_differ_after_a_restart(
     same = job_of(relation("many"), relation_changes=mine).changeable(written_with)
     moves = shards == 2 and "apply" in (old, mine) and old != mine
     assert ("relation_changes" in same) == (not moves)
+
+
+def test_state_without_links_goes_on_with_the_same_table_only() -> None:
+    """Earlier versions stored no links, and an engine that refuses other tables stores none."""
+    before = job_of(relation("many"), relation_changes="refuse")
+    records = before.engine_at(0, 1).snapshot()
+    after = job_of(relation("two")).engine_at(0, 1)
+    with pytest.raises(tg.TidegateError, match="written without the relation's links"):
+        after.restore(records, before.fingerprint())
+    same = job_of(relation("many")).engine_at(0, 1)
+    same.restore(records)
+    assert same.log_is_heavy
+    again = same.snapshot()
+    assert not same.log_is_heavy
+    after = job_of(relation("two")).engine_at(0, 1)
+    after.restore(again, job_of(relation("many")).fingerprint())
+    assert after.take_counters()["facts"] == 2
 
 
 def test_relation_changes_is_for_tables_on_spark() -> None:

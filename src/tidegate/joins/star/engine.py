@@ -5,7 +5,7 @@ The relation's rows are *links*. The paper, and names in the code, call them fac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -19,6 +19,7 @@ from tidegate.engine.payload import Payload, cut, gather, room
 from tidegate.engine.prepare import KEY, PREPARED, ROW_HASH, TIME, prepared_schema
 from tidegate.engine.state_codec import Parts
 from tidegate.engine.state_log import LoggedEngine, Replay, batch_of, update_rows
+from tidegate.errors import TidegateError
 from tidegate.joins.star import layout as star_layout
 from tidegate.joins.star import loop as star
 from tidegate.joins.star.arrays import StarTables
@@ -485,6 +486,17 @@ class StarEngine(LoggedEngine):
         if differs:
             self._advance(tables.core.streams["clock"].copy())
             self._shrink()
+
+    def _adapt(self, log: Replay, written_with: Mapping[str, Any]) -> None:
+        """Refuse another table if the log has no links to go on from; `_load` follows it."""
+        table = self._table
+        differs = table is not None and written_with["relation"] != table.digest
+        if differs and log.last("all_links") is None:
+            raise TidegateError(
+                "the relation differs from that of the checkpoint, which was written without the "
+                "relation's links; read the relation as it was once more, and change it at the "
+                "restart after that, or start with a new checkpoint location"
+            )
 
     def _follow_table(self, log: Replay) -> bool:
         """Go on from the links of a log. Return True if its table was another one."""

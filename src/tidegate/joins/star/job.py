@@ -162,15 +162,16 @@ class StarJob(Job):
         """The settings that a checkpoint depends on, with the content hash of the relation."""
         if self.relation is None:
             return {**self.spec.settings(), "relation": None}
-        own = {"relation": self.relation.digest, "relation_changes": self.spec.relation_changes}
-        return {**self.spec.settings(), **own}
+        chosen = self.spec.relation_changes
+        own = {} if chosen is None else {"relation_changes": chosen}
+        return {**self.spec.settings(), "relation": self.relation.digest, **own}
 
     def changeable(self, written_with: Mapping[str, Any]) -> Set[str]:
         """Return that the relation may differ, if its links are in the state and stay in place."""
         if self.relation is None:
             return frozenset()
         shards = written_with["shards"]
-        mine, old = self.spec.relation_changes, written_with.get("relation_changes", "refuse")
+        mine, old = self.spec.relation_changes, written_with.get("relation_changes")
         free = {"relation"} if all(_may_differ(v, shards) for v in (mine, old)) else set()
         if "relation" not in free and written_with["relation"] != self.relation.digest:
             raise TidegateError(_refusal(mine, old, shards))
