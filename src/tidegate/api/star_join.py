@@ -187,7 +187,7 @@ def star_join(
 def _times(schemas: Mapping[str, pa.Schema], settings: Settings) -> list[pa.DataType]:
     """Return the types of all columns that may be the time of a stream."""
     said = settings.get("time")
-    names = {said} if isinstance(said, str) else {str(one) for one in _values(said)}
+    names = {one for one in [said, *_values(said)] if isinstance(one, str)}
     return [field.type for schema in schemas.values() for field in schema if field.name in names]
 
 
