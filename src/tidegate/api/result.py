@@ -49,6 +49,7 @@ class Result:
     _shed: pa.Table | None = field(default=None, repr=False)
     _explanation: str | None = field(default=None, repr=False)
     _exact: Callable[[], tuple[float, float, float]] | None = field(default=None, repr=False)
+    _series: pa.Table | None = field(default=None, repr=False)
 
     @property
     def shed(self) -> pa.Table:
@@ -95,6 +96,23 @@ class Result:
             )
         exact = self._exact()[which]
         return 1.0 if exact <= self.results else self.results / exact
+
+    @property
+    def series(self) -> pa.Table:
+        """The counters over time: a row for each batch of ``batch_rows`` rows.
+
+        ``time`` is the newest time of the batch (in the numbers of the time column). Counters of
+        events, such as ``results``, ``shed`` and ``expired``, are of that batch alone; ``held`` and
+        others that describe the state are those at its end. Of more than 4,096 batches, neighbours
+        are put together. Without ``batch_rows``, a batch has about a million rows. Only
+        `tidegate.join`, `tidegate.sample_join` and `tidegate.star_join` have a series.
+        """
+        if self._series is None:
+            raise TidegateError(
+                "only the result of tidegate.join, tidegate.sample_join or tidegate.star_join has "
+                "a series; what happened in total is in counters"
+            )
+        return self._series
 
     def explain(self) -> str:
         """Return what a constrained join held at the end, and what kept it from dropping more."""

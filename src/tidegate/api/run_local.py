@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.api.result import Result
+from tidegate.api.series import Series
 from tidegate.engine.archive import MADE_BY, Archive, archive_label
 from tidegate.engine.base import Engine, Job
 from tidegate.engine.payload import Payload
@@ -46,16 +47,20 @@ def run(
     engine = job.engine_at(0, 1, keep_shed=keep_shed)
     counters: Counters = {}
     found: list[pa.RecordBatch] = []
+    series = Series()
     for inputs in in_order_of_time(job, tables, batch_rows, counters):
         found += engine.feed(inputs)
+        series.add(inputs, engine)
     found += engine.finish()
-    _add(counters, engine.take_counters())
+    series.end(engine)
+    _add(counters, series.total())
     return Result(
         table=pa.Table.from_batches(found, job.result_schema),
         results=int(counters["results"]),
         importance=float(counters["importance"]),
         counters=counters,
         _shed=_lines(job, engine, tables, archived) if keep_shed else None,
+        _series=series.table(),
     )
 
 
