@@ -94,7 +94,9 @@ CASES = (
     _window("window-prob-window", ("Prob", {"frequencies": "window"})),
     _window("window-fifo", "fifo"),
     _window("window-life", "life"),
+    # The records of `window-auto` are older than the mean gaps between arrivals.
     _window("window-auto", "auto", rows=40),
+    _window("window-auto-gaps", "auto", rows=40),
     _window("window-age", ("Age", {}), rows=40),
     _window("window-ijoin", ("IJoin", {"tau": 2, "delta": 3, "penalty": 0.5, "recompute": 3})),
     _window("window-heeb", "heeb"),
@@ -111,9 +113,10 @@ CASES = (
     _sampled("sampled-age", method="uniform", model=("Age", {}), rows=40),
     _sampled("sampled-budget", budget=10),
     # The records of `star-auto` and `star-changes` have arrival counts only, as `Auto` learned
-    # nothing else when they were stored. `star-auto-learned` has all that it learns now.
+    # nothing else when they were stored. Those of `star-auto-learned` have all but the mean gaps.
     _star("star-auto", changing=False, policy="auto"),
     _star("star-auto-learned", changing=False, policy="auto"),
+    _star("star-auto-gaps", changing=False, policy="auto"),
     _star("star-fifo", changing=False, policy="fifo", clocks=True),
     _star("star-importance", changing=False, policy="simpprob", importance="w", combine="sum"),
     _star("star-changes", changing=True, policy="auto"),

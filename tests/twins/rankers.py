@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -368,7 +368,8 @@ class Auto(ByKey):
         self.found: Counter[int] = Counter()  # by uid
         self.until: dict[int, Time] = {}  # by uid: expected results are counted up to this time
         self.trails: dict[int, list[tuple[int, int]]] = {}  # by uid: level and results at each mark
-        self.recent: dict[tuple[int, int], tuple[Time, float]] = {}
+        # By side and key: time of the last arrival, recent count, and mean of recent gaps.
+        self.recent: dict[tuple[int, int], tuple[Time, float, float]] = {}
         shape = (self.STEPS, self.LEVELS, self.TRENDS)
         self.cells = np.zeros((len(windows), 2, *shape))
         self.worth = np.zeros((len(windows), *shape))
@@ -400,10 +401,14 @@ class Auto(ByKey):
         level = min(max(math.log2(expected) + 7.0, 1.0), self.LEVELS - 1.0) if count > 0 else 0.0
         trend = 0.0
         if (1 - side, key) in self.recent:
-            time, lately = self.recent[1 - side, key]
-            faded = max(float(row.time) + age - float(time), 0.0) / (0.125 * self.span)
-            trend = math.log2(lately * math.log(2.0) / 0.125) - faded - math.log2(expected) + 3.0
+            lately = self.lately(1 - side, key, float(row.time) + age)
+            trend = lately - math.log2(expected) + 3.0
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
+
+    def lately(self, side: int, key: int, when: float) -> float:
+        """Return the logarithm of a key's recent rate per window; it halves with each mean gap."""
+        time, _, gap = self.recent[side, key]
+        return math.log2(self.span / gap) - max(when - float(time), 0.0) / gap
 
     def count(self, what: int, ghost: Row, age: float, amount: float) -> None:
         """Add an amount to the four cells around a row's place, by their nearness."""
@@ -417,15 +422,28 @@ class Auto(ByKey):
                     self.cells[ghost.side, what, int(step), level_at, trend_at] += part
 
     def expect(self, ghost: Row, clock: Time) -> None:
-        """Add the results expected since the last time, split by the steps of age in between."""
-        ages = [float(at - ghost.time) for at in (self.until[ghost.uid], clock)]
+        """Add the results expected since the last time.
+
+        The time is split where a step of age ends, and after each mean gap of the key.
+        """
+        age, stop = (float(at - ghost.time) for at in (self.until[ghost.uid], clock))
         self.until[ghost.uid] = clock
         window = in_force(self.windows[ghost.side], ghost.time)
-        if not math.isinf(window):
-            between = (start * float(window) / 16 for start in self.STARTS)
-            ages[1:1] = [age for age in between if ages[0] < age < ages[-1]]
-        for start, stop in pairwise(ages):
-            self.count(0, ghost, 0.5 * (start + stop), stop - start)
+        stop = min(stop, float(window))
+        while age < stop:
+            ends = [stop]
+            if not math.isinf(window):
+                ends += [at for start in self.STARTS if (at := start * window / 16) > age][:1]
+            ends.append(max(age + self.piece(ghost, age), math.nextafter(age, stop)))
+            self.count(0, ghost, 0.5 * (age + min(ends)), min(ends) - age)
+            age = min(ends)
+
+    def piece(self, ghost: Row, age: float) -> float:
+        """Return for how long the trend of a ghost stays about the same."""
+        if (1 - ghost.side, ghost.key) not in self.recent:
+            return math.inf
+        time, _, gap = self.recent[1 - ghost.side, ghost.key]
+        return gap if 0.0 <= float(ghost.time) + age - float(time) < 12.0 * gap else math.inf
 
     def arrived(self, rows: Sequence[Row], seq: int, clock: Time) -> None:
         """Count a result for each ghost that a newcomer would have joined; then add new ghosts."""
@@ -444,10 +462,16 @@ class Auto(ByKey):
     def observe(self, row: Row, clock: Time) -> None:
         """Count the key, also in the counts of recent arrivals."""
         super().observe(row, clock)
-        time, count = self.recent.get((row.side, row.key), (row.time, 0.0))
+        first = self.span / 128
+        time, count, gap = self.recent.get((row.side, row.key), (row.time, 0.0, first))
         if row.time >= time:
-            lately = count * math.exp2(-float(row.time - time) / (0.125 * self.span))
-            self.recent[row.side, row.key] = row.time, 1.0 + lately
+            since = float(row.time - time)
+            lately = count * math.exp2(-since / (0.125 * self.span))
+            if count == 0.0 or since > 8.0 * gap:
+                gap = first
+            else:
+                gap = max(gap + (since - gap) / 3.0, first / 4096)
+            self.recent[row.side, row.key] = row.time, 1.0 + lately, gap
             before = max(self.fading(row.side, row.key) - 1.0, 0.0) + 0.5
             lasting = 0.125 * self.span / math.log(2.0)
             usual = before * lasting / (self.elapsed + 0.125 * self.span)
@@ -475,6 +499,7 @@ class Auto(ByKey):
         early = seq - self.census_at >= 16 + self.census_at // 8
         if seq - self.census_at < 16 or (self.census_at and since * 16 < self.span and not early):
             return
+        visited = [np.floor(at / (self.span / 8)) for at in (self.last, float(clock))]
         self.census_at, self.last = seq, float(clock)
         self.cells *= math.exp2(-since / (8.0 * self.span))
         self.returns *= math.exp2(-since / (8.0 * self.span))
@@ -482,21 +507,31 @@ class Auto(ByKey):
             halved = clock // self.halflife - (float(clock) - since) // float(self.halflife)
             self.elapsed /= 2.0**halved
         self.elapsed += since
-        for ghost in self.ghosts:
-            if self.join._overdue(ghost):
-                self.sum_up(ghost)
-        self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
-        for ghost in self.ghosts:
-            self.expect(ghost, clock)
-            self.leave_trail(ghost, clock)
+        if early or visited[0] < visited[1]:
+            self.visit(clock)
         early = seq - self.fit_at >= 16 + self.fit_at // 8
-        late = seq - self.fit_at >= 512 and float(clock) - self.fitted >= self.span / 4
+        late = seq - self.fit_at >= 1024 and float(clock) - self.fitted >= self.span / 4
         if early or late:
             self.fit_at, self.fitted = seq, float(clock)
             for side in range(len(self.windows)):
                 self.worth[side] = self.best(self.returns[side], *self.cells[side])
         if self.has_changed():
             self.forget()
+
+    def visit(self, clock: Time) -> None:
+        """Remove ghosts whose windows have ended, and add up expected results of the others."""
+        for ghost in self.ghosts:
+            if self.join._overdue(ghost):
+                self.finish(ghost, clock)
+                self.sum_up(ghost)
+        self.ghosts = [row for row in self.ghosts if not self.join._overdue(row)]
+        for ghost in self.ghosts:
+            self.expect(ghost, clock)
+            self.leave_trail(ghost, clock)
+
+    def finish(self, ghost: Row, clock: Time) -> None:
+        """Add the results that are expected of a ghost up to the end of its window."""
+        self.expect(ghost, clock)
 
     def leave_trail(self, ghost: Row, clock: Time) -> None:
         """Note the level of a ghost's key, and its results, at the marks of age it has passed."""
@@ -562,8 +597,9 @@ class Auto(ByKey):
                 hoped = (expected * rest).sum(axis=others, keepdims=True)
                 had = found.sum(axis=others, keepdims=True)
                 factors[axis] = (had + 8.0) / (hoped + 8.0)
-                for at in range(11, -1, -1) if axis == 0 else ():
-                    belief = had[at] + 8.0 * factors[0][at + 1]
+                older, early = range(13, self.STEPS), range(11, -1, -1)
+                for at in (*older, *early) if axis == 0 else ():
+                    belief = had[at] + 8.0 * factors[0][at - 1 if at in older else at + 1]
                     factors[0][at] = belief / (hoped[at] + 8.0)
         fit = scale * math.prod(factors)
         earned = fit * (found + 32.0) / (expected * fit + 32.0)
@@ -645,6 +681,7 @@ class LearnedAge(Auto):
         """Add the time since this was last done, at the age in its middle."""
         start, stop = (float(at - ghost.time) for at in (self.until[ghost.uid], clock))
         self.until[ghost.uid] = clock
+        stop = min(stop, float(in_force(self.windows[ghost.side], ghost.time)))
         if start < stop:
             self.count(0, ghost, 0.5 * (start + stop), stop - start)
 

@@ -48,7 +48,7 @@ class Auto(rankers.Auto):
 
     def faded(self, stream: int, key: int, when: float) -> float:
         """Return the recent count of a key at a time."""
-        time, count = self.recent.get((stream, key), (0, 0.0))
+        time, count, _ = self.recent.get((stream, key), (0, 0.0, 1.0))
         return count * math.exp2(-max(when - float(time), 0.0) / (0.125 * self.span))
 
     def through(self, row: Any, when: float) -> tuple[float, float, float]:
@@ -66,7 +66,8 @@ class Auto(rankers.Auto):
                     continue
                 ways, count = self.ways(fact, row.side, s), self.fading(s, key)
                 own += ways * count
-                lately += ways * self.faded(s, key, when)
+                if (s, key) in self.recent:
+                    lately += ways * 2.0 ** self.lately(s, key, when)
                 known = self.counts[s].get(key, 0.0)
                 means.append(self.sums[s, key] / known if known > 0 else 0.0)
             came += own
@@ -83,11 +84,18 @@ class Auto(rankers.Auto):
             expected = (came + 0.5) * self.span / (self.elapsed + 0.125 * self.span)
             level = min(max(math.log2(expected) + 7.0, 1.0), self.LEVELS - 1.0)
         if lately > 0:
-            trend = math.log2(lately * math.log(2.0) / 0.125) - math.log2(expected) + 3.0
+            trend = math.log2(lately) - math.log2(expected) + 3.0
         if not math.isinf(window):
             at = min(max(age * 16 / window, 0.0), 15.0)
             step = float(np.interp(at, self.STARTS, range(self.STEPS)))
         return expected, step, level, min(max(trend, 0.0), self.TRENDS - 1.0)
+
+    def piece(self, ghost: Any, age: float) -> float:
+        """Return infinity: where links lead to several keys, only steps of age are told apart."""
+        return math.inf
+
+    def finish(self, ghost: Any, clock: Any) -> None:
+        """Add nothing: the links of a ghost may have ended before its window."""
 
     def arrived(self, rows: Sequence[Any], seq: int, clock: Any) -> None:
         """Count results for the ghosts that newcomers would have joined; then add new ghosts."""

@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
 from tidegate.settings.values import quoted
 
 #: The version of the records that are written. Version 0 are records that carry none.
-VERSION = 1
+VERSION = 2
 #: The part of a record that contains a record of another engine, and its column.
 INNER = "inner"
 
@@ -40,6 +41,9 @@ _SHED_WHEN_0 = {
 }
 #: Fields of a head in version 0 that said that a part replaces the same part of earlier records.
 _REPLACED_0 = {"all_rates": "rates", "all_counts": "counts"}
+#: Parts with the rates of keys, and columns that later versions have after those of version 1.
+_RATES_1 = {"rates", "all_rates"}
+_GAPS_1 = {"left_count": "left_gap", "right_count": "right_gap", "count": "gap"}
 
 
 def to_bytes(head: Mapping[str, Any], parts: Mapping[str, pa.RecordBatch]) -> bytes:
@@ -70,7 +74,12 @@ def from_bytes(record: bytes) -> tuple[dict[str, Any], Parts]:
         with pa.ipc.open_stream(body.slice(start, length)) as reader:
             parts[name] = reader.read_next_batch()
     head = described["head"]
-    return _renamed_0(head, parts) if version == 0 else (head, parts)
+    if version == 0:
+        head, parts = _renamed_0(head, parts)
+    if version < 2:
+        for name in _RATES_1 & parts.keys():
+            parts[name] = _with_gaps_1(parts[name])
+    return head, parts
 
 
 def renamed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,6 +123,16 @@ def _renamed_0(head: dict[str, Any], parts: Parts) -> tuple[dict[str, Any], Part
         columns = [_COLUMNS_0.get(column, column) for column in batch.schema.names]
         found[replaced.get(name) or _PARTS_0.get(name, name)] = batch.rename_columns(columns)
     return head, found
+
+
+def _with_gaps_1(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the mean gaps between arrivals to the rates of version 1, as unknown: they are zero."""
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns[name] = column
+        if name in _GAPS_1:
+            columns[_GAPS_1[name]] = pa.array(np.zeros(batch.num_rows))
+    return pa.record_batch(list(columns.values()), list(columns))
 
 
 def _nested_0(record: bytes) -> tuple[dict[str, Any], Parts]:

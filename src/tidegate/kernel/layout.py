@@ -233,8 +233,12 @@ def ghost_type(time: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def recent_type(time: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of a key's last arrival: its time, and the fast-fading count as of then."""
-    return record_type([("time", time), ("count", "f8")])
+    """Return the type of a key's last arrival: its time, and what was known as of then.
+
+    `count` is the fast-fading count of arrivals, and `gap` the mean of the last gaps between
+    arrivals, or 0 if the key never came.
+    """
+    return record_type([("time", time), ("count", "f8"), ("gap", "f8")])
 
 
 def schedule_type(time: np.dtype[Any]) -> np.dtype[Any]:

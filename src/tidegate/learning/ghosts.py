@@ -38,6 +38,7 @@ from tidegate.learning.rates import (
     at_level,
     doublings_of,
     level_of,
+    piece_of,
     rate_of,
     span_of,
     stage_of,
@@ -46,9 +47,11 @@ from tidegate.learning.rates import (
 )
 
 #: The smallest number of newcomers between two censuses, and between two fits.
-_APART, _FITS = 16, 512
-#: Parts of a window after which a census, and a fit, are due.
-_CENSUS, _FIT = 1.0 / 16.0, 1.0 / 4.0
+_APART, _FITS = 16, 1024
+#: Parts of a window after which a census, a visit of all ghosts, and a fit are due.
+_CENSUS, _VISIT, _FIT = 1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0
+#: What is due: nothing, a census, or a census that visits all ghosts.
+NOTHING_DUE, CENSUS_DUE, VISIT_DUE = 0, 1, 2
 #: Windows after which a count weighs half.
 _HALFLIFE = 8.0
 
@@ -117,21 +120,34 @@ def add_to_cells(
 
 @inlined
 def _expect(core: Core, rules: Rules, at: int, entry: int) -> None:
-    """Count the results expected of a ghost since this was last done, at its key's current rate."""
+    """Count the results expected of a ghost since this was last done, at its key's current rate.
+
+    The time is cut into pieces in which neither the step of its age nor its trend changes much.
+    """
     ghost = core.ghosts[at]
     side, time = ghost.side, ghost.time
     age, stop = float(ghost.until - time), float(core.clock[0] - time)
     window = float(window_of(rules, side, time))
+    if window > 0.0:
+        stop = min(stop, window)
     ghost.until = core.clock[0]
     while age < stop:
         end = stop
-        if knows_keys(core) and window > 0.0:
-            # Early steps are short: the ghost may have passed several of them.
+        if knows_keys(core):
+            if entry >= 0:
+                end = age + piece_of(core, 2 * entry + side, float(time) + age)
             step = int(stage_of(rules, side, time, age))
-            if step + 1 < core.cells.shape[2]:
-                end = min(max(start_of(step + 1) * window, math.nextafter(age, stop)), stop)
+            if window > 0.0 and step + 1 < core.cells.shape[2]:
+                end = min(end, start_of(step + 1) * window)
+            end = min(max(end, math.nextafter(age, stop)), stop)
         _count(core, rules, EXPECTED, entry, side, time, 0.5 * (age + end), end - age)
         age = end
+
+
+@inlined
+def _entry_of(core: Core, hash_: Any) -> int:
+    """Return the entry of a ghost's key, or -1 if it is not known or does not matter."""
+    return find(core.table, core.hashes, hash_) if knows_keys(core) else -1
 
 
 @inlined
@@ -218,6 +234,7 @@ def _tidy(core: Core, rules: Rules) -> None:
     for i in range(core.scalars[0].ghosts):
         ghost = core.ghosts[i]
         if past(rules, ghost.side, ghost.time, core.clock[0]):
+            _expect(core, rules, i, _entry_of(core, ghost.hash))
             sum_up(core, i)
             continue
         if not leaves_ghost(core, ghost.hash, ghost.seq):
@@ -282,16 +299,18 @@ def _is_early(core: Core, since: int) -> bool:
 
 
 @inner
-def begin_census(core: Core, rules: Rules) -> bool:
-    """If a census is due, fade all counts and return True."""
+def begin_census(core: Core, rules: Rules) -> int:
+    """If a census is due, fade all counts; return what is due."""
     scalars, now = core.scalars[0], float(core.clock[0])
     if scalars.seq - scalars.census_seq < _APART:
-        return False
+        return NOTHING_DUE
     since, span = now - core.model[0].last, span_of(core, rules)
+    early = _is_early(core, scalars.census_seq)
+    turned = np.floor(now / (_VISIT * span)) > np.floor(core.model[0].last / (_VISIT * span))
     if scalars.census_seq == 0:
         since = 0.0
-    elif since < _CENSUS * span and not _is_early(core, scalars.census_seq):
-        return False
+    elif since < _CENSUS * span and not early:
+        return NOTHING_DUE
     scalars.census_seq = scalars.seq
     core.model[0].last = now
     _fade(core, math.exp2(-since / (_HALFLIFE * span)))
@@ -302,7 +321,7 @@ def begin_census(core: Core, rules: Rules) -> bool:
     core.model[0].elapsed += since
     if 4 * scalars.ghosts < core.ghosts.shape[0] and scalars.thinned > 0:
         scalars.thinned -= 1
-    return True
+    return VISIT_DUE if early or turned else CENSUS_DUE
 
 
 @inner
@@ -327,18 +346,24 @@ def refit(core: Core, rules: Rules) -> bool:
 
     Return True if counts were forgotten, so that ranks may have fallen.
     """
-    if not begin_census(core, rules):
+    due = begin_census(core, rules)
+    if due == NOTHING_DUE:
         return False
+    if due == VISIT_DUE:
+        _visit(core, rules)
+    return end_census(core, rules)
+
+
+@inner
+def _visit(core: Core, rules: Rules) -> None:
+    """Count the expected results of all ghosts up to now, and let them leave their trails."""
     scalars, now = core.scalars[0], float(core.clock[0])
     _tidy(core, rules)
     for i in range(scalars.ghosts):
         ghost = core.ghosts[i]
-        entry = -1
-        if knows_keys(core):
-            if i + AHEAD < scalars.ghosts:
-                prefetch_place(core.table, core.ghosts[i + AHEAD].hash)
-            entry = find(core.table, core.hashes, ghost.hash)
+        if knows_keys(core) and i + AHEAD < scalars.ghosts:
+            prefetch_place(core.table, core.ghosts[i + AHEAD].hash)
+        entry = _entry_of(core, ghost.hash)
         _expect(core, rules, i, entry)
         if knows_keys(core):
             _leave_trail(core, rules, i, entry, now - float(ghost.time))
-    return end_census(core, rules)

@@ -66,10 +66,14 @@ def fit(core: Core, side: int) -> None:
                         product = scale * factors[0, i] * factors[1, j] * factors[2, k]
                         hoped[axis, at] += expected[i, j, k] * product / factors[axis, at]
                         had[axis, at] += found[i, j, k]
-            for back in range(sizes[axis]):
-                at = sizes[axis] - 1 - back
-                # Early steps are short, and without evidence they are like those after them.
-                usual = factors[0, at + 1] if axis == 0 and knows_keys(core) and at < EARLY else 1.0
+            for n in range(sizes[axis]):
+                at, usual = n, 1.0
+                if axis == 0 and knows_keys(core):
+                    # Without evidence, steps are like younger ones. Early steps are short, and are
+                    # like older ones.
+                    at = n + EARLY if n + EARLY < steps else steps - 1 - n
+                    if at != EARLY:
+                        usual = factors[0, at - 1 if at > EARLY else at + 1]
                 belief = had[axis, at] + _BELIEF * usual
                 factors[axis, at] = belief / (hoped[axis, at] + _BELIEF)
     for i in range(steps):
@@ -131,19 +135,28 @@ def look_ahead(core: Core, side: int) -> None:
                 weight += expected[i, j, k] + _TRACE
             usual[i] = total / weight
         for i in range(steps):
-            best, total, time = 0.0, 0.0, 0.0
+            steady, total, time = 0.0, 0.0, 0.0
             for at in range(i, steps):
                 total += usual[at] * lengths[at]
                 time += lengths[at]
-                best = max(best, total / time)
+                steady = max(steady, total / time)
             if knows_keys(core):
-                more[i] = _as_kept(core, side, i, j, best, more[i])
+                more[i] = _as_kept(core, side, i, j, steady, more[i])
+            best, earned = core.factors[1, 1], core.factors[1, 2]
+            best[:trends] = 0.0
+            earned[:trends] = 0.0
+            time, lasting = 0.0, 1.0
+            for at in range(i, steps):
+                time += lengths[at]
+                own, others = lasting * lengths[at], (1.0 - lasting) * lengths[at] * usual[at]
+                share = 1.0 / time
+                for k in range(trends):
+                    earned[k] += own * worth[at, j, k] + others
+                    mean = earned[k] * share
+                    if mean > best[k]:
+                        best[k] = mean
+                lasting *= passing[at]
             for k in range(trends):
-                best, total, time, lasting = 0.0, 0.0, 0.0, 1.0
-                for at in range(i, steps):
-                    total += (usual[at] + lasting * (worth[at, j, k] - usual[at])) * lengths[at]
-                    time += lengths[at]
-                    best = max(best, total / time)
-                    lasting *= passing[at]
                 # No later step reads this one any more.
-                worth[i, j, k] = math.log2(best * more[i]) if knows_keys(core) else best
+                value = best[k]
+                worth[i, j, k] = math.log2(value * more[i]) if knows_keys(core) else value

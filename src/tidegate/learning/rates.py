@@ -2,7 +2,10 @@
 
 A count alone predicts that a key which came often will continue to do so. The correction is a table
 by the row's age, by how often its key comes (its level), and by how much more or less often it came
-recently (its trend). `ghosts` explains how the table is learned.
+recently (its trend). The recent rate of a key comes from the mean of its last gaps between
+arrivals, so that it needs no time scale: keys that are active for a moment are recognised as well
+as keys that are for a day. It halves with each mean gap in which the key does not come. `ghosts`
+explains how the table is learned.
 """
 
 from __future__ import annotations
@@ -18,8 +21,14 @@ from tidegate.kernel.windows import window_of
 UNSEEN = 0.5
 #: The part of a window after which an arrival weighs half in the recent count.
 RECENT = 0.125
-#: Converts a recent count to the arrivals that a steady rate has in a window, in doublings.
-STEADY = math.log2(math.log(2.0) / RECENT)
+#: The gap assumed before the first arrival of a key, or of a key that was away, and the shortest
+#: mean gap, as parts of the window.
+_FIRST_GAP, _LEAST_GAP = 2.0**-7, 2.0**-19
+#: The share of the latest gap in the mean gap; and how many mean gaps after its last arrival a key
+#: has been away.
+_GAP_SHARE, _AWAY = 1.0 / 3.0, 8.0
+#: Mean gaps after which the recent rate is below all trends.
+_FADED = 12.0
 #: How far below the usual rate trends reach, in doublings.
 _DOWN = 3.0
 #: The level of keys with one partner in a window.
@@ -57,13 +66,21 @@ def span_of(core: Core, rules: Rules) -> float:
 
 @inlined
 def note(core: Core, rules: Rules, group: int, time: Any) -> None:
-    """Note an arrival of a group's key, and by how many bits its recent count was better."""
+    """Note an arrival of a group's key, and by how many bits its recent count was better.
+
+    A key that comes again after a long absence begins anew: its old gaps say nothing.
+    """
     recent, model = core.recent[group], core.model[0]
     if time >= recent.time:
-        span = RECENT * span_of(core, rules)
-        faded = 0.0
+        whole = span_of(core, rules)
+        span = RECENT * whole
+        faded, gap = 0.0, _FIRST_GAP * whole
         if recent.count > 0.0:
-            faded = recent.count * math.exp2((float(recent.time) - float(time)) / span)
+            since = float(time) - float(recent.time)
+            faded = recent.count * math.exp2(-since / span)
+            if recent.gap > 0.0 and since <= _AWAY * recent.gap:
+                gap = max(recent.gap + _GAP_SHARE * (since - recent.gap), _LEAST_GAP * whole)
+        recent.gap = gap
         recent.count, recent.time = 1.0 + faded, time
         # The usual count includes this arrival already.
         usual = max(float(core.groups[group].rate * model.weight) - 1.0, 0.0) + UNSEEN
@@ -143,11 +160,23 @@ def trend_of(
 ) -> float:
     """Return the trend at a time: the recent rate over the usual one, in doublings."""
     recent = core.recent[group ^ 1]
-    if recent.count == 0.0:
+    if recent.gap == 0.0:
         return 0.0
-    since = max(when - float(recent.time), 0.0)
-    lately = math.log2(recent.count) + STEADY - since / (RECENT * span_of(core, rules))
-    return as_trend(lately, doublings, trends)
+    return as_trend(lately_of(recent, span_of(core, rules), when), doublings, trends)
+
+
+@inlined
+def lately_of(recent: Any, span: float, when: float) -> float:
+    """Return the logarithm of the recent rate of a key that has come: arrivals in a window."""
+    return math.log2(span / recent.gap) - max(when - float(recent.time), 0.0) / recent.gap
+
+
+@inlined
+def piece_of(core: Core, group: int, when: float) -> float:
+    """Return for how long from a time on the trend of a row stays about the same."""
+    recent = core.recent[group ^ 1]
+    since = when - float(recent.time)
+    return float(recent.gap) if 0.0 <= since < _FADED * recent.gap else math.inf
 
 
 @inlined

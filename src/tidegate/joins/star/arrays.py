@@ -27,6 +27,8 @@ _FORMULAS = {
 }
 #: The largest number of ghosts, and the number of marks of their age, of levels and of trends.
 _GHOSTS, _MARKS, _LEVELS, _TRENDS = 1024, 8, 12, 10
+#: What is stored of a key's last arrival; see `kernel.layout.recent_type`.
+_RECENT = ("time", "count", "gap")
 
 
 class StarTables:
@@ -195,7 +197,7 @@ class StarTables:
 
     def rates(self, *, changed: bool) -> pa.RecordBatch:
         """Return the arrival counts of all keys, or of those that arrived since the mark."""
-        names = ["stream", "key", "rate", "sum", *(("time", "count") if self.learns else ())]
+        names = ["stream", "key", "rate", "sum", *(_RECENT if self.learns else ())]
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
         for s, used in enumerate(self._index.used):
             groups = self.core.groups[s, :used]
@@ -224,7 +226,7 @@ class StarTables:
             at = self._index.find(s, key[mine])
             self.core.groups["rate"][s, at] = rate[mine]
             self.core.groups["sum"][s, at] = total[mine]
-            for name, values in zip(("time", "count"), recent, strict=False):
+            for name, values in zip(_RECENT, recent, strict=False):
                 own = self.core.learning.recent[name]
                 own[s * self.core.groups.shape[1] + at] = values[mine]
 

@@ -14,6 +14,8 @@ from tidegate.joins.star.match import near
 from tidegate.joins.star.ranks import completions, look_through, standing
 from tidegate.kernel.compiling import entry_point, inlined, inner
 from tidegate.learning.ghosts import (
+    NOTHING_DUE,
+    VISIT_DUE,
     add_to_cells,
     begin_census,
     end_census,
@@ -44,6 +46,8 @@ def _expect(core: Core, facts: Facts, rules: Rules, at: int) -> None:
     side, time, clock = ghost.side, ghost.time, core.scalars[0].clock
     age, stop = float(ghost.until - time), float(clock - time)
     window = rules.windows[side]
+    if window != 0:
+        stop = min(stop, float(window))
     ghost.until = clock
     while age < stop:
         end = stop
@@ -161,9 +165,21 @@ def add_ghost(core: Core, facts: Facts, rules: Rules, batch: Batch, i: int, seq:
 @inner
 def refit(core: Core, facts: Facts, rules: Rules) -> None:
     """Run a census if one is due, and refit the model now and then."""
-    learning, scalars = core.learning, core.scalars[0]
-    if not begin_census(learning, rules.learning):
+    learning = core.learning
+    due = begin_census(learning, rules.learning)
+    if due == NOTHING_DUE:
         return
+    if due == VISIT_DUE:
+        _visit(core, facts, rules)
+    if end_census(learning, rules.learning):
+        for pool in range(rules.pools):
+            core.pools[pool].left = 0
+
+
+@inner
+def _visit(core: Core, facts: Facts, rules: Rules) -> None:
+    """Count the expected results of all ghosts up to now, and let them leave their trails."""
+    learning, scalars = core.learning, core.scalars[0]
     _tidy(core, facts, rules)
     for i in range(scalars.ghosts):
         ghost = learning.ghosts[i]
@@ -175,6 +191,3 @@ def refit(core: Core, facts: Facts, rules: Rules) -> None:
         if reached >= ghost.marks:
             level, _ = _standing(core, facts, rules, i, float(scalars.clock))
             pass_marks(learning, i, reached, level)
-    if end_census(learning, rules.learning):
-        for pool in range(rules.pools):
-            core.pools[pool].left = 0

@@ -20,9 +20,9 @@ from tidegate.kernel.layout import FAINTEST
 from tidegate.kernel.sorting import select
 from tidegate.learning.rates import (
     RECENT,
-    STEADY,
     as_trend,
     doublings_of,
+    lately_of,
     level_of,
     span_of,
     stage_in,
@@ -101,9 +101,9 @@ def look_through(
     The first number is the rate: the sum over the links of the arrivals of the other streams' keys.
     `RATE` multiplies the arrivals of all other streams. `AUTO` adds up, for each other stream, its
     arrivals times the combinations of rows of the remaining streams: an arrival completes that many
-    results. For `AUTO`, the second number is the same with recent arrivals only, as of the
-    time `when`. The third is the first weighted by importance, assuming that each arrival of a key
-    has the mean importance of the key. Last comes the interval [since, before) of times of rows for
+    results. For `AUTO`, the second number is the same with recent rates instead, as of the time
+    `when`. The third is the first weighted by importance, assuming that each arrival of a key has
+    the mean importance of the key. Last comes the interval [since, before) of times of rows for
     which all this is the same.
     """
     streams = core.groups.shape[0]
@@ -131,12 +131,22 @@ def look_through(
                         if ways > 0.0:
                             key = facts.key[fact, o]
                             own += ways * core.groups[o, key].rate
-                            lately += ways * _recent(core, rules, o, key, when)
+                            lately += ways * _lately(core, rules, o, key, when)
                     came += own
                     if rules.combine >= 0 and own > 0.0:
                         value += own * _importance(core, facts, rules, fact, stream, weight)
         fact = facts.next[fact, stream]
     return came, lately, value, since, before
+
+
+@inlined
+def _lately(core: Core, rules: Rules, stream: int, entry: int, when: float) -> float:
+    """Return the recent rate of a key at the time `when`: arrivals in a window."""
+    learning = core.learning
+    recent = learning.recent[stream * core.groups.shape[1] + entry]
+    if recent.gap == 0.0:
+        return 0.0
+    return math.exp2(lately_of(recent, span_of(learning, rules.learning), when))
 
 
 @inlined
@@ -196,7 +206,7 @@ def standing(core: Core, rules: Rules, came: float, lately: float) -> tuple[floa
     _, _, levels, trends = learning.worth.shape
     count = came * learning.model[0].weight
     doublings = doublings_of(learning, rules.learning, count)
-    trend = as_trend(math.log2(lately) + STEADY, doublings, trends) if lately > 0.0 else 0.0
+    trend = as_trend(math.log2(lately), doublings, trends) if lately > 0.0 else 0.0
     return doublings, level_of(count, doublings, levels), trend
 
 

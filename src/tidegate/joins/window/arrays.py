@@ -19,6 +19,8 @@ from tidegate.learning.model_records import load_model, model_parts
 
 #: Number of ages at which a ghost notes its results so far.
 _MARKS = 8
+#: What is stored of a key's last arrival; see `layout.recent_type`.
+_RECENT = ("time", "count", "gap")
 
 
 class Tables:
@@ -274,7 +276,7 @@ class Tables:
         if len(self.core.recent):
             for name, groups in (("left", 2 * entries), ("right", 2 * entries + 1)):
                 recent = self.core.recent[groups]
-                columns |= {f"{name}_{field}": recent[field] for field in ("time", "count")}
+                columns |= {f"{name}_{field}": recent[field] for field in _RECENT}
         return pa.record_batch([pa.array(c) for c in columns.values()], list(columns))
 
     def load_rates(self, batch: pa.RecordBatch, *, replace: bool) -> None:
@@ -292,7 +294,8 @@ class Tables:
         self.set_rates(entries, keys[order], left[order], right[order])
         core = self.core
         for at, values in enumerate(recent):
-            core.recent[("time", "count")[at % 2]][2 * entries + at // 2] = values
+            field, side = _RECENT[at % len(_RECENT)], at // len(_RECENT)
+            core.recent[field][2 * entries + side] = values
         self._list_counted()
 
     def _list_counted(self) -> None:

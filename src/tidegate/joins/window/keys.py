@@ -75,6 +75,7 @@ def _reset_rates(core: Core, entry: int) -> None:
         if core.recent.shape[0] > 0:
             core.recent[group].time = NEVER
             core.recent[group].count = 0.0
+            core.recent[group].gap = 0.0
 
 
 @entry_point
