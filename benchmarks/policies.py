@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import tidegate as tg
-from benchmarks import flights, long_windows
+from benchmarks import flights, long_windows, moving
 from benchmarks.measure import Step
 from benchmarks.report import Figure, Section, Table
 from tidegate.policies import POLICIES
@@ -118,10 +118,11 @@ class Scale:
     shares: tuple[float, ...] = (0.05, 0.10, 0.25, 0.50)
     seeds: int = 4
     data: tuple[str, ...] = tuple(DATA)
+    moving: moving.Scale = moving.FULL
 
 
 FULL = Scale()
-QUICK = Scale(ticks=2_000, shares=(0.25,), seeds=1, data=("Zipf(1)", "auctions (INC)"))
+QUICK = Scale(2_000, (0.25,), 1, ("Zipf(1)", "auctions (INC)"), moving.QUICK)
 
 
 @dataclass(frozen=True)
@@ -277,6 +278,7 @@ def run(scale: Scale, step: Step) -> Section:
         )
         for (name, share), ratio in ratios.items()
     )
+    moved, moved_table = moving.compare(scale.moving, step)
     names = ("streams", "memory", *POLICIES)
     return Section(
         title="every policy on every kind of stream",
@@ -286,7 +288,7 @@ def run(scale: Scale, step: Step) -> Section:
             "share of the rows that are live on average; shared between the sides. "
             "*Second half*: its results over those of the policy that has most of them there."
         ),
-        figures=(figure,),
+        figures=(figure, moved),
         tables=(
             Table(
                 "`auto` and the best of the others",
@@ -296,6 +298,7 @@ def run(scale: Scale, step: Step) -> Section:
             after_drift(scale, step, 400, 2 * scale.seeds),
             after_drift(scale, step, 50, 16 * scale.seeds),
             long_windows.table(scale.seeds, step),
+            moved_table,
             Table(
                 "Share of the exact results (of importance)", names, _rows(found, "share", "{:.1%}")
             ),

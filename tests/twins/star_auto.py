@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from twins import rankers
+from twins import learned
 
 
-class Auto(rankers.Auto):
+class Auto(learned.Auto):
     """The window join's `Auto` for n streams whose rows meet through the facts of a relation.
 
     `join` is the `NaiveStar` that it ranks for. Streams take the place of sides.

@@ -148,13 +148,10 @@ def look_ahead(core: Core, side: int) -> None:
             time, lasting = 0.0, 1.0
             for at in range(i, steps):
                 time += lengths[at]
-                own, others = lasting * lengths[at], (1.0 - lasting) * lengths[at] * usual[at]
-                share = 1.0 / time
                 for k in range(trends):
-                    earned[k] += own * worth[at, j, k] + others
-                    mean = earned[k] * share
-                    if mean > best[k]:
-                        best[k] = mean
+                    mean = usual[at] + lasting * (worth[at, j, k] - usual[at])
+                    earned[k] += mean * lengths[at]
+                    best[k] = max(best[k], earned[k] / time)
                 lasting *= passing[at]
             for k in range(trends):
                 # No later step reads this one any more.

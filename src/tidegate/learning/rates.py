@@ -168,7 +168,8 @@ def trend_of(
 @inlined
 def lately_of(recent: Any, span: float, when: float) -> float:
     """Return the logarithm of the recent rate of a key that has come: arrivals in a window."""
-    return math.log2(span / recent.gap) - max(when - float(recent.time), 0.0) / recent.gap
+    gap = float(recent.gap)
+    return math.log2(span / gap) - max(when - float(recent.time), 0.0) / gap
 
 
 @inlined

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
-from twins import rankers, slices
+from twins import learned, rankers, slices
 from twins import window as naive
 
 from tidegate.engine.payload import sizes
@@ -152,9 +152,9 @@ def ranker(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> rank
         return rankers.Size(cap=rules.cap)
     kwargs = counting(spec, rows, rules) if policy.counts == "arrivals" else {}
     if policy.learns == "rates":
-        return rankers.Auto(windows_of(spec), **kwargs)
+        return learned.Auto(windows_of(spec), **kwargs)
     if policy.learns == "ages":
-        return rankers.LearnedAge(windows_of(spec))
+        return learned.LearnedAge(windows_of(spec))
     if policy.ranks == "score":
         return scored(spec, policy.formula, **kwargs)
     if policy.ranks == "life":
