@@ -188,7 +188,7 @@ class Case:
             live += len(table) * min(window / (time.max() - time.min() + 1), 1.0)
         return max(round(share * live), 10)
 
-    def worth(self, result: tg.Result) -> float:
+    def worth(self, result: tg.Result | tg.Optimal) -> float:
         """Return what counts: results, or their importance."""
         return result.importance if self.importance else float(result.results)
 
