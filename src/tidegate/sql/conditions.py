@@ -28,7 +28,7 @@ from tidegate.settings.values import quoted, real
 
 _FUNCTIONS = ("abs", "lower", "upper", "length")
 _WORDS = {
-    **{word: word for word in ("and", "or", "not", "in", "is")},
+    **{word: word for word in ("and", "or", "not", "in", "is", "between")},
     "true": "True",
     "false": "False",
     "null": "None",
@@ -44,11 +44,13 @@ _OF_SIDES = re.compile(
 )
 _OF_ONE = re.compile(
     rf"""\s*(?:{_NUMBER} | {_STRING}
-    | (?P<word>(?:and|or|not|true|false|in|is|null)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
+    | (?P<word>(?:and|or|not|true|false|in|is|null|between)\b(?!\s*\.)|[A-Za-z_]\w*(?=\s*\())
     | (?:(?P<side>\w+|`[^`]+`)\s*\.\s*)?{_COLUMN} | {_SIGN})""",
     re.VERBOSE | re.IGNORECASE,
 )
 _SIGNS = {"=": "==", "<>": "!="}
+#: BETWEEN and NOT BETWEEN as operators of Python; `x BETWEEN a AND b` becomes `x not in a is b`.
+_WITHIN, _OUTSIDE = "not in", "is not"
 _PER_UNIT = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -86,9 +88,9 @@ class Predicate:
     ----------
     where
         The condition. Columns are ``l.name`` and ``r.name``, or ``l.`a name` `` where a name is not
-        a word. Operators are ``+ - * /``, comparisons, ``AND``, ``OR``, ``NOT`` and the functions
-        abs, lower, upper and length. The difference of two times is compared with a duration:
-        ``abs(l.ts - r.ts) <= '5 s'``.
+        a word. Operators are ``+ - * /``, comparisons, ``BETWEEN``, ``AND``, ``OR``, ``NOT`` and
+        the functions abs, lower, upper and length. The difference of two times is compared with a
+        duration: ``abs(l.ts - r.ts) <= '5 s'``.
     left, right
         The schemas of both sides.
     """
@@ -106,10 +108,11 @@ class Predicate:
         if not isinstance(where, str) or not where.strip():
             raise TidegateError(f"{self._setting} must be {self._example}, not {quoted(where)}")
         try:
-            self._tree = ast.parse(self._translated(), mode="eval").body
-            if _depth(self._tree) > _DEEPEST:
+            #: The condition as Python's parser reads it; columns are names.
+            self.tree = ast.parse(self._translated(), mode="eval").body
+            if _depth(self.tree) > _DEEPEST:
                 raise self._too_deep()
-            values = self._evaluated(self._empty())
+            kind = self.type_of(self.tree)
         except TidegateError:
             raise
         except SyntaxError as error:
@@ -120,7 +123,7 @@ class Predicate:
             raise self._error("cannot be read", where) from None
         except (RecursionError, MemoryError):
             raise self._too_deep() from None
-        self._check_type(values.type)
+        self._check_type(kind)
 
     def _check_type(self, kind: pa.DataType) -> None:
         """Refuse an expression that does not give what is needed."""
@@ -129,14 +132,20 @@ class Predicate:
 
     def mask(self, left: pa.RecordBatch, right: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which pairs, row i of the left with row i of the right, meet the condition."""
-        values = self._evaluated({"l": left, "r": right})
+        values = self.evaluated(self.tree, {"l": left, "r": right})
         if isinstance(values, pa.Scalar):
             return np.full(left.num_rows, bool(values.as_py()), np.bool_)
         return np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
-    def _empty(self) -> dict[str, pa.Table]:
-        """Return tables without rows, from which the type of the result follows."""
-        return {side: schema.empty_table() for side, schema in self._schemas.items()}
+    def type_of(self, node: ast.AST) -> pa.DataType:
+        """Return the type of a part of the condition, which follows from tables without rows."""
+        empty = {side: schema.empty_table() for side, schema in self._schemas.items()}
+        return self.evaluated(node, empty).type
+
+    def sides_of(self, node: ast.AST) -> set[str]:
+        """Return the sides, "l" and "r", whose columns a part of the condition names."""
+        parts = (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        return {self._column_of(name).side for name in parts if name.startswith("column_")}
 
     def _too_deep(self) -> ConditionError:
         return ConditionError(
@@ -155,7 +164,7 @@ class Predicate:
     def _error(self, what: str, part: str, at: int = 0) -> ConditionError:
         why = (
             f"{quoted(part)} {what}. {self._written}, and there are + - * / = <> < <= > >= AND "
-            f"OR NOT IN (...), IS NULL and {', '.join(_FUNCTIONS)}"
+            f"OR NOT BETWEEN, IN (...), IS NULL and {', '.join(_FUNCTIONS)}"
         )
         return ConditionError(self._condition, why, at)
 
@@ -172,6 +181,7 @@ class Predicate:
         """Return the condition as a Python expression, with internal names for columns."""
         out: list[str] = []
         text, at, before, length = self._where.rstrip(), 0, "", 0
+        depth, ranges = 0, []  # `ranges` has the depth of each BETWEEN that waits for its AND
         while at < len(text):
             token = self._tokens.match(text, at)
             if token is None:
@@ -189,8 +199,17 @@ class Predicate:
                 out.append(ascii(token["string"][1:-1].replace(quote * 2, quote)))
             elif kind == "word":
                 out.append(self._word(token["word"], start))
+                if out[-1] == "between":
+                    out[-1] = _OUTSIDE if out[-2:-1] == ["not"] else _WITHIN
+                    if out[-1] == _OUTSIDE:
+                        out[-2] = ""
+                    ranges.append(depth)
+                elif out[-1] == "and" and ranges[-1:] == [depth]:
+                    out[-1] = "is"
+                    ranges.pop()
             else:
                 out.append(_SIGNS.get(token[kind], token[kind]))
+                depth += (token[kind] == "(") - (token[kind] == ")")
                 self._list_of(out)
             self._spans.append(_Span(length, length + len(out[-1]), start, at))
             length += len(out[-1]) + 1
@@ -223,18 +242,23 @@ class Predicate:
         if name not in self._schemas[side].names:
             listed = ", ".join(self._schemas[side].names)
             raise self._error(f"is no column; there are {listed}", name, at)
-        self._columns.append(_Column(side, name))
-        return f"column_{len(self._columns) - 1}"
+        column = _Column(side, name)
+        if column not in self._columns:
+            self._columns.append(column)
+        return f"column_{self._columns.index(column)}"
 
-    def _evaluated(self, sides: Mapping[str, Any]) -> Any:
-        """Evaluate the condition for all rows. Each column is read once."""
+    def _column_of(self, name: str) -> _Column:
+        return self._columns[int(name.removeprefix("column_"))]
+
+    def evaluated(self, node: ast.AST, sides: Mapping[str, Any]) -> Any:
+        """Evaluate a part of the condition for all rows of its sides. Each column is read once."""
         read = {}
-        for column in set(self._columns):
+        for column in {each for each in self._columns if each.side in sides}:
             values = sides[column.side].column(
                 self._schemas[column.side].get_field_index(column.name)
             )
             read[column] = plain(whole(values) if isinstance(values, pa.ChunkedArray) else values)
-        return self._eval(self._tree, read)
+        return self._eval(node, read)
 
     def _eval(self, node: ast.AST, read: Mapping[_Column, Any]) -> Any:
         try:
@@ -260,7 +284,7 @@ class Predicate:
                 return pa.scalar(real(node.value))
             return pa.scalar(node.value)
         if isinstance(node, ast.Name) and node.id.startswith("column_"):
-            return read[self._columns[int(node.id.removeprefix("column_"))]]
+            return read[self._column_of(node.id)]
         if isinstance(node, ast.BoolOp):
             join = pc.and_kleene if isinstance(node.op, ast.And) else pc.or_kleene
             result = self._eval(node.values[0], read)
@@ -285,6 +309,8 @@ class Predicate:
             return value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self._call(node, [self._eval(a, read) for a in node.args])
+        if isinstance(node, ast.Compare) and len(node.ops) == 2:
+            return self._ranged(node, read)
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             if isinstance(node.ops[0], ast.In | ast.NotIn | ast.Is | ast.IsNot):
                 return self._tested(node, node.ops[0], node.comparators[0], read)
@@ -304,6 +330,17 @@ class Predicate:
     ) -> Any:
         other = self._eval(right, read)
         return _compared(op, self._alike(one, other, left), self._alike(other, one, right))
+
+    def _ranged(self, node: ast.Compare, read: Mapping[_Column, Any]) -> Any:
+        """Evaluate BETWEEN and its negation."""
+        if not is_range(node):
+            raise self._wrong("is not known; join comparisons with AND", node)
+        one = self._eval(node.left, read)
+        least, most = node.comparators
+        above = self._comparison(ast.GtE, one, node.left, least, read)
+        below = self._comparison(ast.LtE, one, node.left, most, read)
+        found = pc.and_kleene(above, below)
+        return found if isinstance(node.ops[0], ast.NotIn) else pc.invert(found)
 
     def _tested(
         self, node: ast.Compare, op: ast.AST, right: ast.AST, read: Mapping[_Column, Any]
@@ -417,7 +454,7 @@ class PairValue(Predicate):
 
         A value that is too large for a number is infinite.
         """
-        values = self._evaluated({"l": left, "r": right})
+        values = self.evaluated(self.tree, {"l": left, "r": right})
         if isinstance(values, pa.Scalar):
             return np.full(left.num_rows, real(values.as_py()), np.float64)
         return as_floats(values)
@@ -443,6 +480,9 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
 def _checked(operation: Callable[..., Any], *values: Any) -> Any:
     """Calculate with 64-bit integers, or with floating point numbers if these overflow."""
     if not all(pa.types.is_integer(v.type) for v in values):
+        if any(pa.types.is_floating(v.type) for v in values):
+            # Arrow refuses to convert whole numbers that are rounded.
+            values = tuple(_as_real(v) if pa.types.is_integer(v.type) else v for v in values)
         return operation(*values)
     try:
         return operation(*(v.cast(pa.int64()) for v in values))
@@ -452,6 +492,12 @@ def _checked(operation: Callable[..., Any], *values: Any) -> Any:
 
 def _as_real(value: Any) -> Any:
     return pc.cast(value, pa.float64(), safe=False)
+
+
+def is_range(node: ast.Compare) -> bool:
+    """Return True if a comparison is BETWEEN (``not in``, ``is``) or its negation."""
+    first, second = node.ops
+    return isinstance(first, ast.NotIn | ast.IsNot) and isinstance(second, ast.Is)
 
 
 def _depth(tree: ast.AST) -> int:

@@ -42,7 +42,7 @@ class Expression(Filter):
 
     def of(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the value for each row."""
-        values: Any = self._evaluated({"l": rows})
+        values: Any = self.evaluated(self.tree, {"l": rows})
         if isinstance(values, pa.Scalar):
             return pa.repeat(values, rows.num_rows)
         return whole(values) if isinstance(values, pa.ChunkedArray) else values
