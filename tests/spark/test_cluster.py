@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidegate as tg
+from tidegate.spark import compat
 from tidegate.streams import zipf
 
 from .workloads import (
@@ -79,6 +80,27 @@ def executor(driver: int, name: str) -> list[int]:
     return found
 
 
+def engines(processes: list[int]) -> list[int]:
+    """Return those of some processes that hold engines."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{process}/comm").read_text().strip() == "tidegate-engine":
+                found.append(process)
+    assert found or compat.VERSION < (4, 3)
+    return found
+
+
+def reached(home: Path, driver: subprocess.Popen[bytes], file: str) -> None:
+    """Wait until the query has written a file of its checkpoint."""
+    while not (home / "cluster/checkpoint" / file).exists():
+        try:
+            driver.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        pytest.fail((home / "driver.log").read_text())
+
+
 @ends_processes
 def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Path) -> None:
     pair = Pair(spark, tmp_path, ("time", "time"))
@@ -95,18 +117,15 @@ def test_a_cluster_gives_what_local_mode_gives(spark: SparkSession, tmp_path: Pa
             start_new_session=True,
         )
     try:
-        commits = tmp_path / "cluster/checkpoint/commits"
-        while not (commits / str(HALFWAY)).exists():
-            try:
-                driver.wait(0.02)
-            except subprocess.TimeoutExpired:
-                continue
-            pytest.fail((tmp_path / "driver.log").read_text())
+        reached(tmp_path, driver, f"commits/{HALFWAY}")
         # Both executors took part. Kill one with its Python workers: its shard moves.
         first, second = (executor(driver.pid, name) for name in ("0", "1"))
         assert len(first) > 1
         assert len(second) > 1
         kill(first)
+        # In the last batch, only engines of the other one end. Spark tries their tasks again.
+        reached(tmp_path, driver, f"offsets/{BATCHES - 1}")
+        kill(engines(executor(driver.pid, "1")))
         output, _ = driver.communicate()
     finally:
         kill(processes_of(driver.pid))

@@ -186,7 +186,7 @@ COUNTERS = (
         "operator",
         "shards",
         "all on Spark",
-        "Shards that were rebuilt from stored state, because their worker process was new.",
+        "Shards that were rebuilt from stored state, because their process was new.",
     ),
     Counter("shards", "operator", "shards", "all on Spark", "Shards that ran in this batch."),
     Counter(

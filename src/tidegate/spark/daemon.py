@@ -12,6 +12,8 @@ missing, it replaces itself with Spark's own daemon.
 Spark also puts a zip of pyspark's sources on the workers' module path, and Python compiles it anew
 each time. Where the same pyspark is installed, the daemon uses the installed one.
 
+The daemon also starts the broker of engine processes (`engine_processes.py`).
+
 Spark starts this module through the setting `spark.python.daemon.module`. The environment in
 `SINGLE_THREADED` must then be set for the workers (`spark.executorEnv.*`).
 """
@@ -92,10 +94,13 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
+    from tidegate.spark import engine_processes
+
     # Workers collect garbage after every task. Freezing excludes the imported modules from that:
     # collection stays fast, and their memory stays shared between the processes.
     gc.collect()
     gc.freeze()
+    engine_processes.start()
     manager()
 
 

@@ -43,7 +43,7 @@ _CONF: Mapping[str, str] = {
     **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREADED.items()},
     # Spark shares workers between operators with equal environments. This setting reaches the
     # workers of mapInArrow but not those of the stateful operator. So the latter stay separate,
-    # and find their engines again.
+    # and before Spark 4.3 find their engines more often.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     "spark.api.mode": "classic",
 }

@@ -2,8 +2,8 @@
 
 The amount a batch writes must depend on what changed, not on what is held. So the state of a shard
 is a log of numbered records, plus a small header that says where the log begins and ends. When most
-of the log is outdated, a snapshot replaces it. The engine stays alive in the Python worker between
-batches. The log is only read in a worker that does not have the engine that wrote it.
+of the log is outdated, a snapshot replaces it. The engine stays alive in its process between batches
+(see `engine_processes`). The log is only read in a process without the engine that wrote it.
 
 Lost or damaged state must not be mistaken for a new shard. Every pack task sends a row to every
 shard, so either all shards of a query have a header or none has. A shard without one has lost its
@@ -69,7 +69,7 @@ _RECORD = StructType(
 
 
 class EngineCache:
-    """The live engines of one Python worker, each with the token of the state it equals.
+    """The live engines of one process, each with the token of the state it equals.
 
     The token is random and stored with the state. If a task fails after it fed its engine, if a
     shard moves away and comes back, or if a query restarts from an older batch, the token in the
