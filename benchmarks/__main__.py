@@ -28,6 +28,7 @@ from benchmarks import (
     picture,
     policies,
     pools,
+    profile,
     recall,
     report,
     spark,
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     "kernel": lambda quick, step: kernel.run(kernel.QUICK if quick else kernel.FULL, step),
     "growth": lambda quick, step: growth.run(growth.QUICK if quick else growth.FULL, step),
     "state": lambda quick, step: state.run(state.QUICK if quick else state.FULL, step),
+    "profile": lambda quick, step: profile.run(profile.QUICK if quick else profile.FULL, step),
     "wide": lambda quick, step: wide.run(wide.QUICK if quick else wide.FULL, step),
     "recall": lambda quick, step: recall.run(recall.QUICK if quick else recall.FULL, step),
     "approximation": lambda quick, step: approximation.run(

@@ -100,7 +100,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         master="local[2]",
         config={"spark.driver.memory": case.heap, "spark.sql.shuffle.partitions": 2},
     )
-    inputs = [_read(spark, folder / side, table(case, 0).schema) for side in _SIDES]
+    inputs = [read(spark, folder / side, table(case, 0).schema) for side in _SIDES]
     settings = {"memory": case.memory} if case.memory else {}
     joined = tg.join(*inputs, on="key", time="time", within="1 hour", **settings)
     results, taken = [], []
@@ -123,7 +123,8 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     return {"results": sum(results), "taken": taken}
 
 
-def _read(spark: Any, folder: Path, schema: pa.Schema) -> DataFrame:
+def read(spark: Any, folder: Path, schema: pa.Schema) -> DataFrame:
+    """Return a stream of the files of a folder, one per batch."""
     types = {"int64": "long", "double": "double", "string": "string"}
     fields = [f"{f.name} {types.get(str(f.type), 'timestamp')}" for f in schema]
     reader = spark.readStream.schema(", ".join(fields)).option("maxFilesPerTrigger", 1)
@@ -135,7 +136,7 @@ def _taken() -> dict[str, float]:
     """Return in MB: all Python workers now, the largest worker at its peak, and Java now."""
     family = psutil.Process().children(recursive=True)
     java = [p for p in family if p.name() == "java"]
-    workers = [p for j in java for p in j.children(recursive=True) if "python" in p.name()]
+    workers = [p for j in java for p in j.children(recursive=True)]
     return {
         "workers": sum(p.memory_full_info().pss for p in workers) / 1e6,
         "peak": max((_peak(p.pid) for p in workers), default=0.0),

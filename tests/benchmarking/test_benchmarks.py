@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidegate as tg
-from benchmarks import growth, kernel, optimal, paper1, queries, recall, state, static
+from benchmarks import growth, kernel, optimal, paper1, profile, queries, recall, state, static
 from benchmarks.measure import Feeder, samples
 from benchmarks.report import Figure
 from tidegate.joins.window import loop as compiled
@@ -35,6 +35,16 @@ def test_the_loop_is_timed_within_the_feed_and_left_as_it_was() -> None:
     took = feeder.feed(feeder.prepare(tables, 0, 400))
     assert 0 < took.loop < took.seconds
     assert took.results == tg.join(*tables, on="key", time="time", within=50).results
+    assert compiled.run is before
+
+
+def test_steps_of_a_batch_are_timed_apart_and_left_as_they_were() -> None:
+    before = compiled.run
+    took = profile.steps(profile.Workload(300, 3, "1 hour", wide=True))
+    assert list(took) == list(profile.STEPS)
+    # No step is timed within another one, and none is left out.
+    assert min(took.values()) >= 0
+    assert sum(seconds > 0 for seconds in took.values()) >= len(took) - 2
     assert compiled.run is before
 
 

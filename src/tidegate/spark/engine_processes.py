@@ -1,8 +1,9 @@
 """Keep the engines of a state partition in one process, and run all its tasks there.
 
-Spark hands its idle Python workers out in turn, so the next batch of a shard usually runs in another
-worker, without the shard's engine. So a worker does not run such a task itself. It passes the socket
-of the task on to the *engine process* of the query, the operator and the partition, and waits:
+Spark hands its idle Python workers out in turn, so the next batch of a shard usually runs in
+another worker, without the shard's engine. So a worker does not run such a task itself. It passes
+the socket of the task on to the *engine process* of the query, the operator and the partition, and
+waits:
 
     Spark --- task, socket ---> worker --- name of the engine process ---> broker
                  |                 |                                         | forks, and
@@ -13,10 +14,12 @@ of the task on to the *engine process* of the query, the operator and the partit
 The broker and the engine processes are forked from tidegate's daemon (`daemon.py`), which has the
 libraries loaded. A worker whose engine process ends without an answer ends as well, so that Spark
 sees a task that failed. An engine process whose worker ends, because Spark gave up the task, ends
-too. An engine process that is still busy with another attempt of a task is not waited for: the broker
-forks a new one. In all cases the token in the state says which engine may be used (see `state`).
+too. An engine process that is still busy with another attempt of a task is not waited for: the
+broker forks a new one. In all cases the token in the state says which engine may be used (see
+`state`).
 
-Before Spark 4.3, the first message of a task has no length. There, workers run all tasks themselves.
+Before Spark 4.3, the first message of a task has no length, so workers run all tasks themselves.
+They also do so if the command of an operator is so large (1 MB) that Spark broadcasts it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import json
 import os
+import re
 import select
 import signal
 import socket
@@ -32,13 +37,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-#: Bytes in the command of an operator of tidegate: Python's pickle has the name of its module.
-OURS = b"tidegate.spark.operator"
 #: An engine process waits this long for its next task, or for twice the time since the one before.
 IDLE_SECONDS = 60.0
 #: The longest wait for a next task.
@@ -49,6 +52,8 @@ BUSY_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
 
 _QUERY = "sql.streaming.queryId"
+#: Says in the pickled command of an operator which partitions have shards.
+_SHARDS = re.compile(rb"tidegate shards in partitions ([0-9 ]+)\.")
 _LENGTH = struct.Struct("!i")
 _DONE = b"d"
 _NAME_BYTES = 256
@@ -215,8 +220,9 @@ def serve(broker: socket.socket) -> None:
 
 def _run(worker: socket.socket) -> int:
     """Run one task of a worker; return the code with which the worker must end, or 0."""
-    head, spark = receive(worker, _LENGTH.size)
-    message = _exactly(worker, _LENGTH.unpack(head)[0])
+    _, spark = receive(worker, 1)
+    files, message = (_exactly(worker, _receive_int(worker)) for _ in range(2))
+    _take_over(json.loads(files))
     over = threading.Event()
     watch = threading.Thread(target=_end_if_closed, args=(worker, over), daemon=True)
     watch.start()
@@ -247,10 +253,14 @@ def _run_task(spark: socket.socket, message: bytes) -> int:
         os.fdopen(os.dup(spark.fileno()), "wb", size) as outfile,
     ):
         try:
-            _invoke(infile, outfile, message)
+            _invoke(infile, outfile, message, knows_broadcasts=True)
         except SystemExit as error:
             return error.code if isinstance(error.code, int) else 1
     return 0
+
+
+def _receive_int(channel: socket.socket) -> int:
+    return int(_LENGTH.unpack(_exactly(channel, _LENGTH.size))[0])
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:
@@ -303,6 +313,11 @@ def start() -> None:
     worker.main = main
 
 
+def mark(partitions: Iterable[int]) -> str:
+    """Return a text for the command of an operator: only its tasks with shards are passed on."""
+    return f"tidegate shards in partitions {' '.join(map(str, sorted(set(partitions))))}."
+
+
 def run_or_pass_on(requests: socket.socket, infile: Any, outfile: BinaryIO) -> None:
     """Run one task in this worker, or have its engine process run it."""
     from pyspark.serializers import SpecialLengths
@@ -311,36 +326,73 @@ def run_or_pass_on(requests: socket.socket, infile: Any, outfile: BinaryIO) -> N
     if _read_int(infile.raw) != SpecialLengths.START_OF_INIT_MESSAGE:
         raise RuntimeError("a task of Spark began with something else than its description")
     message = _read(infile.raw, _read_int(infile.raw))
-    name = _name_of(message)
-    answer = None if name is None else _pass_on(requests, name, infile.fileno(), message)
+    name, broadcast = _described(message)
+    # With encryption, Spark sends the values of broadcasts to one process only.
+    known = name is not None and broadcast.conn_info is None
+    answer = None
+    if name is not None and known:
+        files = _set_up(broadcast.variables)
+        if None not in files.values():
+            parts = [json.dumps(files).encode(), message]
+            answer = _pass_on(requests, name, infile.fileno(), parts)
     if answer is None:
-        _invoke(infile, outfile, message)
+        _invoke(infile, outfile, message, knows_broadcasts=known)
     elif answer:
         sys.exit(answer)
 
 
-def _name_of(message: bytes) -> bytes | None:
-    """Return the name of the engine process of a task; None if the task has no engine."""
+def _described(message: bytes) -> tuple[bytes | None, Any]:
+    """Return the name of a task's engine process, or None if it has none, and its broadcasts."""
     from pyspark.messages import ZeroCopyByteStream
     from pyspark.util import PythonEvalType
     from pyspark.worker_message import WorkerInitInfo
 
-    if OURS not in message:
-        return None
-    info = WorkerInitInfo.from_stream(ZeroCopyByteStream(memoryview(message)))
+    shards = _SHARDS.search(message)
+    if shards is None:
+        return None, None
+    info: Any = WorkerInitInfo.from_stream(ZeroCopyByteStream(memoryview(message)))
     query = info.task_context.local_properties.get(_QUERY)
-    if info.eval_type != PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF or query is None:
-        return None
+    partition = info.task_context.partition_id
+    if (
+        info.eval_type != PythonEvalType.SQL_TRANSFORM_WITH_STATE_PANDAS_UDF
+        or query is None
+        or partition not in map(int, shards[1].split())
+    ):
+        return None, None
     operator = hashlib.blake2b(digest_size=16)
     for udf in info.udf_info:
         for command in udf.udfs:
             operator.update(command)
-    name = f"{query} {operator.hexdigest()} {info.task_context.partition_id}".encode()
+    name = f"{query} {operator.hexdigest()} {partition}".encode()
     assert len(name) <= _NAME_BYTES
-    return name
+    return name, info.broadcast
 
 
-def _pass_on(requests: socket.socket, name: bytes, spark: int, message: bytes) -> int | None:
+def _set_up(variables: list[Any]) -> dict[int, str | None]:
+    """Add and remove broadcasts as Spark wants it; return the file of each that the task may use.
+
+    Spark keeps track of the broadcasts that each worker has, and only tells what has changed.
+    """
+    from pyspark.core.broadcast import _broadcastRegistry
+    from pyspark.worker_util import setup_broadcasts
+
+    setup_broadcasts(variables, None, None)
+    return {number: getattr(each, "_path", None) for number, each in _broadcastRegistry.items()}
+
+
+def _take_over(files: dict[str, str]) -> None:
+    """Have the same broadcasts as the worker; those that were here before keep their values."""
+    from pyspark.core.broadcast import Broadcast, _broadcastRegistry
+
+    new = {
+        int(number): _broadcastRegistry.get(int(number)) or Broadcast(path=path)
+        for number, path in files.items()
+    }
+    _broadcastRegistry.clear()
+    _broadcastRegistry.update(new)
+
+
+def _pass_on(requests: socket.socket, name: bytes, spark: int, parts: list[bytes]) -> int | None:
     """Have an engine process run a task; return its code, or None if there is no broker."""
     mine, its = socket.socketpair()
     with mine:
@@ -350,17 +402,21 @@ def _pass_on(requests: socket.socket, name: bytes, spark: int, message: bytes) -
             except OSError:
                 return None
         try:
-            socket.send_fds(mine, [_LENGTH.pack(len(message))], [spark])
-            mine.sendall(message)
-            return int(_LENGTH.unpack(_exactly(mine, _LENGTH.size))[0])
+            socket.send_fds(mine, [b"t"], [spark])
+            for part in parts:
+                mine.sendall(_LENGTH.pack(len(part)))
+                mine.sendall(part)
+            return _receive_int(mine)
         except (OSError, EOFError):
             return 1
 
 
-def _invoke(infile: Any, outfile: BinaryIO, message: bytes) -> None:
+def _invoke(infile: Any, outfile: BinaryIO, message: bytes, *, knows_broadcasts: bool) -> None:
     """Run a task whose first message has been read."""
+    import pyspark.worker
     from pyspark.messages import SparkSocketMessageReceiver, ZeroCopyByteStream
-    from pyspark.worker import invoke_udf
+
+    worker: Any = pyspark.worker
 
     class Received(SparkSocketMessageReceiver):
         def _do_get_init_message(self) -> ZeroCopyByteStream:
@@ -368,7 +424,13 @@ def _invoke(infile: Any, outfile: BinaryIO, message: bytes) -> None:
             stream.finish()
             return stream
 
-    invoke_udf(Received(infile), outfile)
+    set_up = worker.setup_broadcasts
+    if knows_broadcasts:
+        worker.setup_broadcasts = lambda *variables: None
+    try:
+        worker.invoke_udf(Received(infile), outfile)
+    finally:
+        worker.setup_broadcasts = set_up
 
 
 def _read_int(file: BinaryIO) -> int:

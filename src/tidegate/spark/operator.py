@@ -15,8 +15,8 @@
 2. The stateful operator (`transformWithStateInPandas`, here `_StreamingShard`) feeds one engine per
    shard, and writes to the state store what the batch changed (`state`). On batch DataFrames,
    `applyInArrow` does the same without state.
-3. Unpack (`packing.unpack`) turns packed results back into rows. `metrics` sums the counters that
-   travel with them.
+3. Unpack (`result_files.unpack`) turns packed results back into rows. `metrics` sums the counters
+   that travel with them.
 
 The operator only knows the base classes of `engine.base`: it names no policy and no window.
 """
@@ -26,6 +26,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -41,9 +42,18 @@ from tidegate.engine.base import Engine, Job
 from tidegate.errors import TidegateError
 from tidegate.pool.ledger import check_update
 from tidegate.settings.values import quoted
-from tidegate.spark import compat, metrics, packing, shipping, state
+from tidegate.spark import (
+    compat,
+    engine_processes,
+    metrics,
+    packing,
+    result_files,
+    shipping,
+    state,
+)
 from tidegate.spark import shards as sharding
 from tidegate.spark.archive import write
+from tidegate.spark.heap import Heap, heap_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +65,8 @@ if TYPE_CHECKING:
 
 #: After a shard's batch of more bytes than this, free memory goes back to the operating system.
 LARGE_BATCH = 8 << 20
+
+_warned: list[str] = []
 
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -113,7 +125,7 @@ def run(
     kept = archive is not None
     packed = [_pack(job, stream, frame, labels, kept) for stream, frame in enumerate(inputs)]
     groups = reduce(lambda one, other: one.union(other), packed + updates).groupBy("shard")
-    shard = _Shard(job, len(inputs), labels, archive)
+    shard = _Shard(job, len(inputs), labels, archive, heap_of(conf.get))
     if streaming == {True}:
         compat.check_stateful(groups)
         _need_rocksdb(str(conf.get(PROVIDER_CONF)))
@@ -127,7 +139,7 @@ def run(
         )
     else:
         results = compat.apply_in_arrow(groups, _batch_shard(shard), packing.RESULTS)
-    return metrics.observe(results, name).mapInArrow(packing.unpack, result_schema)
+    return metrics.observe(results, name).mapInArrow(result_files.unpack, result_schema)
 
 
 def _pack(
@@ -181,7 +193,7 @@ class _ShardInput:
         self._updates: list[dict[str, Any]] = []
         #: Lines for the archive of rows that pack tasks dropped.
         self.dropped: list[pa.RecordBatch] = []
-        self.bytes = 0
+        self.bytes = self.largest = 0
 
     def add(self, stream: int, data: Any, note: str) -> None:
         if stream == packing.NO_STREAM:
@@ -192,6 +204,7 @@ class _ShardInput:
             return
         if len(data):
             self.bytes += len(data)
+            self.largest = max(self.largest, len(data))
             self._streams[stream].extend(packing.decode(data))
         self._notes[stream].load(note)
 
@@ -218,6 +231,7 @@ class _Shard:
     streams: int
     labels: tuple[int, ...]
     archive: Archive | None = None
+    heap: Heap | None = None
 
     def archive_shed(self, engine: Engine, dropped: list[pa.RecordBatch], label: int) -> None:
         """Archive what left early in this batch, and the rows that pack tasks dropped."""
@@ -237,7 +251,9 @@ class _Shard:
         return self.job.engine_at(number, len(self.labels), keep_shed=keep_shed)
 
     def packed(self, results: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-        return packing.pack_results(results, self.job.result_schema)
+        context = TaskContext.get()
+        task = context.taskAttemptId() if context is not None else None
+        return result_files.pack(results, self.job.result_schema, task)
 
 
 class _LazyPickle:
@@ -272,6 +288,8 @@ class _StreamingShard(StatefulProcessor):
         self._operator = uuid.uuid4().hex
         self._settings = json.dumps(settings, sort_keys=True)
         self._partitions: int = settings["shuffle partitions"]
+        used = (sharding.spark_hash(label) % self._partitions for label in shard.labels)
+        self._mark = engine_processes.mark(used)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -302,10 +320,20 @@ class _StreamingShard(StatefulProcessor):
         counters = shard_input.counters(session.engine, carrier)
         told = [json.dumps({"changed": session.changed})] if session.changed else []
         yield _frame(b"", counters, "\n".join([session.engine.report() or "", *told]).strip())
+        if shard.heap is not None:
+            _warn_once(shard.heap.warning(shard_input.largest, shard_input.bytes))
         large = shard_input.bytes > LARGE_BATCH
         del shard_input
         if large:
             _release_unused()
+
+
+def _warn_once(text: str | None) -> None:
+    """Write the first warning of this process to the log of Spark's executor."""
+    if text is not None and not _warned:
+        _warned.append(text)
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def _release_unused() -> None:

@@ -277,35 +277,3 @@ class BudgetUpdates:
                 columns = [self.labels, [NO_STREAM] * n, [b""] * n, [update] * n]
                 arrays = [pa.array(c, f.type) for c, f in zip(columns, PACKED_ARROW, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=PACKED_ARROW)
-
-
-def pack_results(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
-    """Pack results into binaries of at most 4 MB, as the engine yields them."""
-    held: list[pa.RecordBatch] = []
-    empty = len(_bytes([], schema))
-    size = empty
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        more = pa.ipc.get_record_batch_size(batch)
-        if held and size + more > PIECE_BYTES:
-            yield _bytes(held, schema)
-            held, size = [], empty
-        held.append(batch)
-        size += more
-    if held:
-        yield _bytes(held, schema)
-
-
-def _bytes(batches: list[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    encode(batches, schema, sink)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn packed results back into rows: the `mapInArrow` function after the operator."""
-    for batch in batches:
-        for data in batch.column("data"):
-            if len(data.as_buffer()):
-                yield from decode(data.as_buffer())

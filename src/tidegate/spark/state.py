@@ -2,8 +2,8 @@
 
 The amount a batch writes must depend on what changed, not on what is held. So the state of a shard
 is a log of numbered records, plus a small header that says where the log begins and ends. When most
-of the log is outdated, a snapshot replaces it. The engine stays alive in its process between batches
-(see `engine_processes`). The log is only read in a process without the engine that wrote it.
+of the log is outdated, a snapshot replaces it. The engine stays alive in its process between
+batches (see `engine_processes`). The log is only read in a process that does not have the engine.
 
 Lost or damaged state must not be mistaken for a new shard. Every pack task sends a row to every
 shard, so either all shards of a query have a header or none has. A shard without one has lost its
