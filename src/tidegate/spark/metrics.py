@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, LongType, StructField
+from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField
 
 from tidegate.engine.counters import FLOWS, GAUGES, MEASURES, OPERATOR
 
@@ -33,11 +33,20 @@ FIELDS = [
     *(StructField(name, DoubleType(), name == NO_BOUND) for name in MEASURES),
 ]
 
+#: How counters travel: as one column in the order of `FIELDS`, because each column costs time.
+COUNTERS = StructField("counters", ArrayType(DoubleType()), True)
+
 _uses: dict[str, itertools.count[int]] = {}
 #: The last values read of each join of a run: the batch, and its gauges.
 _last: OrderedDict[tuple[str, str], tuple[int, dict[str, Any]]] = OrderedDict()
 #: How many joins of runs `_last` remembers.
 _MOST_REMEMBERED = 1_000
+
+
+def row_of(counters: Mapping[str, int | float]) -> list[float | None]:
+    """Return the counters of a shard and batch as the column `COUNTERS` has them."""
+    values = (counters.get(field.name, None if field.nullable else 0) for field in FIELDS)
+    return [None if value is None else float(value) for value in values]
 
 
 def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
@@ -47,7 +56,10 @@ def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
     second join that a program makes is therefore called `name-2`, the third `name-3`. An
     `Observation` (which Spark allows for batch queries only) is used as it is.
     """
-    sums = [F.sum(field.name).cast(field.dataType).alias(field.name) for field in FIELDS]
+    sums = [
+        F.sum(F.get(F.col("counters"), F.lit(i))).cast(field.dataType).alias(field.name)
+        for i, field in enumerate(FIELDS)
+    ]
     reported = F.when(F.col("report") != "", F.col("report"))
     sums.append(F.array_join(F.collect_list(reported), "\n").alias("report"))
     if isinstance(name, str):

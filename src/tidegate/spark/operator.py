@@ -312,14 +312,17 @@ class _StreamingShard(StatefulProcessor):
         session = self._log.open(
             self._settings, identity, lambda: shard.engine(label), shard.changeable
         )
+        last = b""
         for data in shard.packed(shard_input.feed(session.engine)):
-            yield _frame(data, {})
+            if last:
+                yield _frame(last)
+            last = data
         shard.archive_shed(session.engine, shard_input.dropped, label)
         carrier = {"state_bytes": session.save(), "rebuilt": int(session.rebuilt), "shards": 1}
         carrier["settings_changed"] = int(bool(session.changed))
         counters = shard_input.counters(session.engine, carrier)
         told = [json.dumps({"changed": session.changed})] if session.changed else []
-        yield _frame(b"", counters, "\n".join([session.engine.report() or "", *told]).strip())
+        yield _frame(last, counters, "\n".join([session.engine.report() or "", *told]).strip())
         if shard.heap is not None:
             _warn_once(shard.heap.warning(shard_input.largest, shard_input.bytes))
         large = shard_input.bytes > LARGE_BATCH
@@ -362,14 +365,14 @@ def _batch_shard(
                 shard_input.add(stream, data.as_buffer(), note)
         engine = shard.engine(label)
         for data in shard.packed(itertools.chain(shard_input.feed(engine), engine.finish())):
-            yield _batch(data, {})
+            yield _batch(data)
         shard.archive_shed(engine, shard_input.dropped, label)
         yield _batch(b"", shard_input.counters(engine, {"shards": 1}))
 
     return run_shard
 
 
-def _batch(data: bytes, counters: dict[str, int | float]) -> pa.RecordBatch:
+def _batch(data: bytes, counters: dict[str, int | float] | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pandas(_frame(data, counters), schema=packing.RESULTS_ARROW)
 
 
@@ -388,11 +391,10 @@ def _shard_identity(
     )
 
 
-def _frame(data: bytes, counters: dict[str, int | float], report: str = "") -> pd.DataFrame:
+def _frame(
+    data: bytes, counters: dict[str, int | float] | None = None, report: str = ""
+) -> pd.DataFrame:
     import pandas as pd  # not at the top: the process that reads the declared state needs none
 
-    columns: dict[str, list[Any]] = {"data": [data]}
-    for field in metrics.FIELDS:
-        columns[field.name] = [counters.get(field.name, None if field.nullable else 0)]
-    columns["report"] = [report]
-    return pd.DataFrame(columns)
+    row = None if counters is None else metrics.row_of(counters)
+    return pd.DataFrame({"data": [data], "counters": [row], "report": [report]})

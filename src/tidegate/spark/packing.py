@@ -31,7 +31,7 @@ from tidegate.errors import TidegateError
 from tidegate.settings.times import WATERMARK
 from tidegate.spark import watermarks
 from tidegate.spark.compat import to_arrow
-from tidegate.spark.metrics import FIELDS
+from tidegate.spark.metrics import COUNTERS
 
 #: A pack task holds at most this much of its input before it passes it on.
 CHUNK_BYTES = 32 << 20
@@ -47,12 +47,12 @@ PACKED = StructType(
         StructField("note", StringType(), False),
     ]
 )
-#: The schema of the stateful operator's output: packed results, or one row of counters per shard
-#: and batch, with a report if the join shares a pool.
+#: The schema of the stateful operator's output: packed results. The last row of a shard and batch
+#: also has its counters, and a report if the join shares a pool.
 RESULTS = StructType(
     [
         StructField("data", BinaryType(), False),
-        *FIELDS,
+        COUNTERS,
         StructField("report", StringType(), False),
     ]
 )
