@@ -58,6 +58,8 @@ class Scale:
 FULL = Scale(
     {
         "2 x 1,000,000 rows of ten columns": Case(1_000_000, 8),
+        "the same, memory 64 MB": Case(1_000_000, 8, memory="64 MB", heap="512m"),
+        "the same, exact": Case(1_000_000, 8, heap="512m"),
         "1 MB texts, memory 16 MB": Case(600, 24, 1_000_000, 2, "16 MB"),
         "1 MB texts, memory 64 MB": Case(1_200, 24, 1_000_000, 2, "64 MB"),
     }
@@ -191,7 +193,7 @@ def run(scale: Scale, step: Step) -> Section:
         step(name)
         rows.append(_row(name, case, in_new_process(case)))
     return Section(
-        title="wide rows, in a Java heap of 1 GB",
+        title="wide rows, in a small Java heap",
         workload=(
             "A streaming join on two cores, a file a side in each batch. Rows of ten columns, five "
             "of them texts of 36 bytes, joined exactly, four results a row; and rows with a text "
