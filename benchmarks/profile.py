@@ -53,8 +53,7 @@ class Workload:
         """Return the rows of one side in one batch."""
         if self.wide:
             return wide.table(wide.Case(self.rows * self.batches, self.batches), batch)
-        tables = queries.events(self.rows * self.batches, 205_000, seed=1)
-        return tables[side].slice(batch * self.rows, self.rows)
+        return _narrow(self.rows * self.batches)[side].slice(batch * self.rows, self.rows)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,9 +70,9 @@ class Scale:
 
 FULL = Scale(
     {
-        "A, 500,000 narrow rows a side": Workload(500_000, 5, "20 seconds"),
-        "B, 125,000 wide rows a side": Workload(125_000, 5, "1 hour", wide=True, memory=250_000),
-        "C, 1,000 narrow rows a side": Workload(1_000, 40, "20 seconds"),
+        "A, 100,000 narrow rows a side": Workload(100_000, 3, "20 seconds"),
+        "B, 25,000 wide rows a side": Workload(25_000, 3, "1 hour", wide=True, memory=37_500),
+        "C, 1,000 narrow rows a side": Workload(1_000, 16, "20 seconds"),
     }
 )
 QUICK = Scale(
@@ -82,6 +81,11 @@ QUICK = Scale(
         "B, 2,000 wide rows a side": Workload(2_000, 3, "1 hour", wide=True, memory=2_000),
     }
 )
+
+
+@functools.cache
+def _narrow(rows: int) -> tuple[pa.Table, pa.Table]:
+    return queries.events(rows, 205_000)
 
 
 # ---- steps in Python ----------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
         config={"spark.driver.memory": case.heap, "spark.sql.shuffle.partitions": 2},
     )
     inputs = [read(spark, folder / side, table(case, 0).schema) for side in _SIDES]
-    settings = {"memory": case.memory} if case.memory else {}
+    settings: dict[str, Any] = {"memory": case.memory} if case.memory else {}
     joined = tg.join(*inputs, on="key", time="time", within="1 hour", **settings)
     results, taken = [], []
 
