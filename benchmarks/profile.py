@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import tempfile
 import time
@@ -264,32 +265,41 @@ def on_spark(
             .trigger(availableNow=True)
             .start()
         )
-        while query.isActive and not query.recentProgress:
-            time.sleep(0.05)
-        before = _processor_seconds()
+        taken: dict[int, tuple[str, float]] = {}
+        before = None
+        while query.isActive:
+            _note_processor_time(taken)
+            if before is None and query.recentProgress:
+                before = dict(taken)  # the first batch is not steady
+            time.sleep(0.1)
         query.awaitTermination()
-        after = _processor_seconds()
         batches = [p for p in query.recentProgress if p["numInputRows"]][1:]
-    taken = sorted(p["durationMs"]["triggerExecution"] / 1000 for p in batches)
+    seconds = sorted(p["durationMs"]["triggerExecution"] / 1000 for p in batches)
     plans = sorted(p["durationMs"].get("queryPlanning", 0) / 1000 for p in batches)
     counts = [c for p in batches for c in observed(p).values()]
     return Ran(
-        taken[len(taken) // 2],
-        taken[int(0.95 * len(taken))],
+        seconds[len(seconds) // 2],
+        seconds[int(0.95 * len(seconds))],
         plans[len(plans) // 2],
-        (after["java"] - before["java"]) / len(batches),
-        (after["python"] - before["python"]) / len(batches),
+        *(
+            (_total(taken, kind) - _total(before or {}, kind)) / len(batches)
+            for kind in ("java", "python")
+        ),
         sum(c["rebuilt"] > 0 for c in counts) / max(len(counts), 1),
     )
 
 
-def _processor_seconds() -> dict[str, float]:
-    """Return the processor time of Java and of all Python workers so far."""
-    found = {"java": 0.0, "python": 0.0}
+def _note_processor_time(taken: dict[int, tuple[str, float]]) -> None:
+    """Note the kind and the processor time of each process; those that have ended keep theirs."""
     for process in psutil.Process().children(recursive=True):
-        times = process.cpu_times()
-        found["java" if process.name() == "java" else "python"] += times.user + times.system
-    return found
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            kind = "java" if process.name() == "java" else "python"
+            taken[process.pid] = kind, times.user + times.system
+
+
+def _total(taken: dict[int, tuple[str, float]], kind: str) -> float:
+    return sum(seconds for each, seconds in taken.values() if each == kind)
 
 
 def ways(work: Workload) -> dict[str, Callable[..., DataFrame]]:

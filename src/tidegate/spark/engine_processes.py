@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-#: An engine process waits this long for its next task, or for twice the time since the one before.
-IDLE_SECONDS = 60.0
+#: An engine process waits this long for its next task, or three times as long as for the last one.
+IDLE_SECONDS = 120.0
 #: The longest wait for a next task.
 MOST_IDLE_SECONDS = 3600.0
 #: A busy process gets this long to end its task: Spark may have the results a little earlier.
@@ -134,7 +134,7 @@ class Broker:
                 owner = self._owners[name] = self._fork(worker)
                 _give(owner, worker)
         owner.busy = True
-        owner.patience = min(max(IDLE_SECONDS, 2 * pause), MOST_IDLE_SECONDS)
+        owner.patience = min(max(IDLE_SECONDS, 3 * pause), MOST_IDLE_SECONDS)
 
     def _fork(self, worker: socket.socket) -> _Owner:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
