@@ -266,10 +266,10 @@ def on_spark(
             .start()
         )
         taken: dict[int, tuple[str, float]] = {}
-        before = None
+        before: dict[int, tuple[str, float]] = {}
         while query.isActive:
             _note_processor_time(taken)
-            if before is None and query.recentProgress:
+            if not before and query.recentProgress:
                 before = dict(taken)  # the first batch is not steady
             time.sleep(0.1)
         query.awaitTermination()
@@ -281,10 +281,8 @@ def on_spark(
         seconds[len(seconds) // 2],
         seconds[int(0.95 * len(seconds))],
         plans[len(plans) // 2],
-        *(
-            (_total(taken, kind) - _total(before or {}, kind)) / len(batches)
-            for kind in ("java", "python")
-        ),
+        (_total(taken, "java") - _total(before, "java")) / len(batches),
+        (_total(taken, "python") - _total(before, "python")) / len(batches),
         sum(c["rebuilt"] > 0 for c in counts) / max(len(counts), 1),
     )
 
