@@ -35,6 +35,8 @@ Tables = tuple[pa.Table, pa.Table]
 
 #: The share of the exact ranking's results that the queue must reach.
 _BAR = 0.99
+#: A loop of fewer seconds counts as one of this many, as clocks are coarse.
+_LEAST = 0.001
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,8 @@ class Compared:
     @property
     def speed(self) -> float:
         """The time in the loop of the exact ranking over that of the queue."""
-        return sum(run.loop for run in self.exact) / sum(run.loop for run in self.queue)
+        exact, queue = (sum(run.loop for run in runs) for runs in (self.exact, self.queue))
+        return exact / max(queue, _LEAST)
 
 
 def compared(runs: Sequence[Run]) -> dict[Cell, Compared]:

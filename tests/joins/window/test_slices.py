@@ -93,8 +93,10 @@ def results(tables: Any, limit: int, **settings: Any) -> int:
 @pytest.mark.parametrize("policy", ["age", "auto"])
 @pytest.mark.parametrize("memory", [300, 840])
 def test_ranks_that_rise_and_fall_are_as_good_as_exact_ones(policy: str, memory: int) -> None:
-    """Bids come in the middle of an auction's life, so its rank rises and then falls."""
-    tables = auctions(5_000, every=timedelta(seconds=6), bids=0.5, shape="bell", seed=1)
+    """Bids come in the middle of an auction's life, so its rank rises and then falls.
+
+    With one seed, the share of the exact results is between 0.97 and 1.04 by chance.
+    """
     settings: dict[str, Any] = {
         "on": "auction_id",
         "time": "ts",
@@ -102,9 +104,13 @@ def test_ranks_that_rise_and_fall_are_as_good_as_exact_ones(policy: str, memory:
         "memory": memory,
         "policy": policy,
     }
-    exact = results(tables, 2**62, **settings)
-    assert exact > 500
-    assert results(tables, EXACT_LIMIT, **settings) >= 0.98 * exact
+    exact = found = 0
+    for seed in (1, 2, 3):
+        tables = auctions(5_000, every=timedelta(seconds=6), bids=0.5, shape="bell", seed=seed)
+        exact += results(tables, 2**62, **settings)
+        found += results(tables, EXACT_LIMIT, **settings)
+    assert exact > 1_500
+    assert found >= 0.98 * exact
 
 
 @dataclass(frozen=True)
