@@ -116,6 +116,11 @@ class Job(ABC):
     """The settings of a join, without data: all that a worker needs to build its engine."""
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters: it decides which counters are reported."""
+        return "window"
+
+    @property
     @abstractmethod
     def result_schema(self) -> pa.Schema:
         """The schema of the results."""

@@ -246,6 +246,16 @@ def _named(kind: Kind) -> tuple[str, ...]:
     return tuple(counter.name for counter in COUNTERS if counter.kind == kind)
 
 
+def reported_by(kind: str) -> frozenset[str]:
+    """Return the names of the counters that one kind of join reports (`Job.kind`)."""
+    return frozenset(
+        counter.name
+        for counter in COUNTERS
+        for joins in counter.joins.split(", ")
+        if joins.startswith("all") or kind.startswith(joins.removesuffix(" on Spark"))
+    )
+
+
 FLOWS = _named("flow")
 GAUGES = _named("gauge")
 MEASURES = _named("measure")

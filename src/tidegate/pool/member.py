@@ -170,6 +170,11 @@ class PooledJob(Job):
         self._job, self._estimator, self._member = job, estimator, member
 
     @property
+    def kind(self) -> str:
+        """The kind of the join."""
+        return self._job.kind
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The schema of the results."""
         return self._job.result_schema

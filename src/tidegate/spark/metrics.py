@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField
 
-from tidegate.engine.counters import FLOWS, GAUGES, MEASURES, OPERATOR
+from tidegate.engine.counters import FLOWS, GAUGES, MEASURES, OPERATOR, reported_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -49,16 +49,20 @@ def row_of(counters: Mapping[str, int | float]) -> list[float | None]:
     return [None if value is None else float(value) for value in values]
 
 
-def observe(packed: DataFrame, name: str | Observation) -> DataFrame:
+def observe(packed: DataFrame, name: str | Observation, kind: str) -> DataFrame:
     """Make Spark sum the counters of every batch under a name, and collect the shards' reports.
+
+    Only the counters that a kind of join reports are summed (`Job.kind`).
 
     One query cannot hold two observations of one name, and two joins may be part of one query. The
     second join that a program makes is therefore called `name-2`, the third `name-3`. An
     `Observation` (which Spark allows for batch queries only) is used as it is.
     """
+    own = reported_by(kind)
     sums = [
         F.sum(F.get(F.col("counters"), F.lit(i))).cast(field.dataType).alias(field.name)
         for i, field in enumerate(FIELDS)
+        if field.name in own
     ]
     reported = F.when(F.col("report") != "", F.col("report"))
     sums.append(F.array_join(F.collect_list(reported), "\n").alias("report"))
@@ -85,7 +89,7 @@ def observed(progress: Any, name: str = "tidegate") -> dict[str, dict[str, Any]]
     for key, values in found.items():
         _fill(values, (str(progress["runId"]), key), int(progress["batchId"]))
     return {
-        key: {f.name: values[f.name] for f in FIELDS} | _named_gauges(values)
+        key: {f.name: values[f.name] for f in FIELDS if f.name in values} | _named_gauges(values)
         for key, values in found.items()
     }
 
@@ -115,8 +119,9 @@ def _fill(values: dict[str, Any], join: tuple[str, str], batch: int) -> None:
     if values["shards"] is None:
         before, gauges = _last.get(join, (None, {}))
         known = gauges if before in (batch - 1, batch) else {}
-        values |= dict.fromkeys(values, 0) | {gauge: known.get(gauge) for gauge in _PERSISTENT}
-    _last[join] = batch, {gauge: values[gauge] for gauge in _PERSISTENT}
+        gauges = {gauge: known.get(gauge) for gauge in _PERSISTENT if gauge in values}
+        values |= dict.fromkeys(values, 0) | gauges
+    _last[join] = batch, {gauge: values[gauge] for gauge in _PERSISTENT if gauge in values}
     _last.move_to_end(join)
     if len(_last) > _MOST_REMEMBERED:
         _last.popitem(last=False)

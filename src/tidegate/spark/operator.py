@@ -139,7 +139,8 @@ def run(
         )
     else:
         results = compat.apply_in_arrow(groups, _batch_shard(shard), packing.RESULTS)
-    return metrics.observe(results, name).mapInArrow(result_files.unpack, result_schema)
+    observed = metrics.observe(results, name, job.kind)
+    return observed.mapInArrow(result_files.unpack, result_schema)
 
 
 def _pack(

@@ -58,6 +58,11 @@ class AggregatedJob(Job):
         self.asked = asked
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters."""
+        return "constrained"
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The time, and the requested columns."""
         return self.outputs().schema

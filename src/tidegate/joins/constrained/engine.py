@@ -50,6 +50,11 @@ class JoinFrame(Job):
         self.spec = spec
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters."""
+        return "constrained"
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The selected columns."""
         return self.spec.result_schema

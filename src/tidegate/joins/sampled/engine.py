@@ -66,6 +66,11 @@ class SampledJob(Job):
         self.spec = spec
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters."""
+        return "sampled"
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The columns of the left and the right, the probability and the cluster."""
         return self.spec.result_schema

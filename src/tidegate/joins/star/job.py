@@ -101,6 +101,11 @@ class StarJob(Job):
         self.relation = relation
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters."""
+        return "star"
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The columns of the streams, then the relation's columns that are not keys."""
         return self.spec.result_schema

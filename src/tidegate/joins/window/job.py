@@ -24,6 +24,11 @@ class WindowJob(Job):
     spec: WindowJoin
 
     @property
+    def kind(self) -> str:
+        """The kind of join, as in the table of counters."""
+        return "window" if self.spec.cpu is None else "window with `cpu=`"
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The columns of the left, then those of the right."""
         return self.spec.result_schema
