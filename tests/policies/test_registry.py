@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 import tidegate as tg
 from tidegate.policies import POLICIES, exports, policy_of
@@ -121,6 +122,20 @@ def test_ones_own_policy_is_known_by_its_name() -> None:
     assert policy_of("known-by-name") == Mine()
     assert "known-by-name" not in POLICIES
     tg.join(table, table, on="k", time="t", within=2, memory=2, policy="known-by-name")
+
+
+def test_spark_sends_a_policy_without_the_others() -> None:
+    """Workers may be unable to import another one, even if the query does not use it."""
+
+    @dataclass(frozen=True)
+    class Mine(tg.Policy):
+        name: ClassVar[str] = "sent-alone"
+        ranks: ClassVar[Ranks] = "row"
+
+    dumps: Any = cloudpickle.dumps
+    sent = dumps(Mine())
+    assert b"sent-alone" in sent
+    assert b"tidegate.policies.rand" not in sent
 
 
 def test_a_policy_that_needs_settings_is_not_made_from_its_name() -> None:

@@ -158,8 +158,10 @@ class Policy:
     #: True if `tidegate.star_join` can use it although it does not rank by a fixed number.
     for_star_joins: ClassVar[bool] = False
 
+    # It has no annotation because dataclasses keep the defaults of annotated names: with a policy
+    # that is defined in a notebook, Spark would send all others to the workers.
     #: All policies by name, tidegate's and those that users define.
-    registered: ClassVar[dict[str, type[Policy]]] = {}
+    registered = dict[str, type["Policy"]]()  # noqa: RUF012
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register a policy under its name; a subclass without a name of its own is not one."""
