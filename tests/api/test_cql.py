@@ -355,7 +355,7 @@ BESIDE: list[tuple[dict[str, Any], str]] = [
     ({"filters": {}}, "no setting 'filters'"),
     ({"constraints": tg.CA("Q.x", k=1)}, "names a stream 'Q'"),
     ({"shards": 2}, "is for Spark DataFrames"),
-    ({"shed_to": "folder"}, "with local data give keep_shed=True"),
+    ({"shed_to": "folder"}, 'cannot hold the column "d" of type decimal.* cast the column'),
     ({"keep_shed": 7}, "keep_shed must be True or False"),
 ]
 

@@ -172,7 +172,7 @@ def constrained_join(
     spec = constrained_spec(schemas, **in_step(settings))
     if kept or shed_to is not None:
         spec = archived(spec)
-    to = None if shed_to is None else archive(shed_to, archive_settings(spec))
+    to = None if shed_to is None else archive(shed_to, archive_settings(spec), spec.schemas)
     found = run_local.run_constrained(ConstrainedJob(spec), list(tables.values()), at_once)
     return run_local.put_away(found, kept, to)
 
@@ -212,7 +212,7 @@ def on_frames(
     most = None if why is None else 1
     marked = marked_inputs(frames, spec)
     schema = result_schema(marked, spec) if plain else None
-    kept = None if shed_to is None else archive(shed_to, archive_settings(spec))
+    kept = None if shed_to is None else archive(shed_to, archive_settings(spec), spec.schemas)
     return operator.run(job, marked.inputs, shards=shards, most=most, schema=schema, archive=kept)
 
 

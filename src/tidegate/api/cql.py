@@ -142,7 +142,11 @@ def cql(
     inputs = [tables[name] for name in plan.inputs]
     if isinstance(plan, RelationPlan):
         return run_local.run_constrained(plan.relation, inputs, at_once)
-    to = None if shed_to is None else archive(shed_to, archive_settings(plan.spec))
+    to = (
+        None
+        if shed_to is None
+        else archive(shed_to, archive_settings(plan.spec), plan.spec.schemas)
+    )
     found = run_local.run_constrained(plan.job(), inputs, at_once)
     return run_local.put_away(found, kept, to)
 

@@ -152,7 +152,7 @@ def join(
     if spec.counts_first:
         spec = counted_tables(spec, tables)
     archived = archive_settings(spec)
-    to = None if shed_to is None else archive(shed_to, archived)
+    to = None if shed_to is None else archive(shed_to, archived, spec.schemas)
     found = run_local.run(WindowJob(spec), tables, at_once, kept or to is not None, archived)
     return run_local.with_recall(run_local.put_away(found, kept, to), spec, tables)
 
@@ -192,5 +192,5 @@ def _on_spark(
         most=spec.most_shards,
         schema=marked.schema(spec.names, marked.columns),
         share=member,
-        archive=None if shed_to is None else archive(shed_to, archive_settings(spec)),
+        archive=None if shed_to is None else archive(shed_to, archive_settings(spec), spec.schemas),
     )

@@ -123,9 +123,17 @@ class Archive:
             )
 
 
-def archive(folder: Any, settings: dict[str, Any]) -> Archive:
-    """Return an archive to write to. Refuse a folder that cannot be written."""
+def archive(folder: Any, settings: dict[str, Any], schemas: Iterable[pa.Schema] = ()) -> Archive:
+    """Return an archive to write rows of these schemas to, or refuse what cannot be written."""
     uri = uri_of(folder)
+    for field in (field for schema in schemas for field in schema):
+        try:
+            pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+        except _FAILURES as error:
+            raise TidegateError(
+                f'shed_to stores rows as Parquet, which cannot hold the column "{field.name}" of '
+                f"type {field.type} ({_said(error)}): cast the column, or leave it out"
+            ) from None
     try:
         system, path = opened(uri)
         probe = f"{path}/_{os.getpid()}-can-be-written"

@@ -161,6 +161,11 @@ class ConstrainedJoin:
                 return f"{known.text} counts rows, which needs one order"
         return None
 
+    @property
+    def schemas(self) -> list[pa.Schema]:
+        """The schemas of the streams."""
+        return [stream.schema for stream in self.streams]
+
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain JSON values; a checkpoint is bound to all of them."""
         return {

@@ -155,6 +155,11 @@ class WindowJoin:
         return self.left, self.right
 
     @property
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The schemas of the inputs."""
+        return self.left.schema, self.right.schema
+
+    @property
     def result_schema(self) -> pa.Schema:
         """The left's columns, then the right's."""
         fields = [*self.left.schema, *self.right.schema]
