@@ -263,9 +263,8 @@ class Auto(ByKey):
                 hoped = (expected * rest).sum(axis=others, keepdims=True)
                 had = found.sum(axis=others, keepdims=True)
                 factors[axis] = (had + 8.0) / (hoped + 8.0)
-                older, early = range(13, self.STEPS), range(11, -1, -1)
-                for at in (*older, *early) if axis == 0 else ():
-                    belief = had[at] + 8.0 * factors[0][at - 1 if at in older else at + 1]
+                for at in range(11, -1, -1) if axis == 0 else ():
+                    belief = had[at] + 8.0 * factors[0][at + 1]
                     factors[0][at] = belief / (hoped[at] + 8.0)
         fit = scale * math.prod(factors)
         earned = fit * (found + 32.0) / (expected * fit + 32.0)

@@ -66,14 +66,10 @@ def fit(core: Core, side: int) -> None:
                         product = scale * factors[0, i] * factors[1, j] * factors[2, k]
                         hoped[axis, at] += expected[i, j, k] * product / factors[axis, at]
                         had[axis, at] += found[i, j, k]
-            for n in range(sizes[axis]):
-                at, usual = n, 1.0
-                if axis == 0 and knows_keys(core):
-                    # Without evidence, steps are like younger ones. Early steps are short, and are
-                    # like older ones.
-                    at = n + EARLY if n + EARLY < steps else steps - 1 - n
-                    if at != EARLY:
-                        usual = factors[0, at - 1 if at > EARLY else at + 1]
+            for back in range(sizes[axis]):
+                at = sizes[axis] - 1 - back
+                # Early steps are short, and without evidence they are like those after them.
+                usual = factors[0, at + 1] if axis == 0 and knows_keys(core) and at < EARLY else 1.0
                 belief = had[axis, at] + _BELIEF * usual
                 factors[axis, at] = belief / (hoped[axis, at] + _BELIEF)
     for i in range(steps):
