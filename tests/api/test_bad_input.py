@@ -315,12 +315,13 @@ def test_a_checkpoint_of_other_settings(spark: SparkSession, tmp_path: Path) -> 
     assert before > 0
     arrive(40)
     with pytest.raises(StreamingQueryException) as caught:
-        advance(within=11, policy="fifo", shards=1)
-    differences = ["within: [10, 10] -> [11, 11]", 'policy: "auto" -> "fifo"', "shards: 2 -> 1"]
+        advance(seed=1, shed_when="before-probe", shards=1)
+    when = 'shed_when: "after-probe" -> "before-probe"'
+    differences = ["seed: 0 -> 1", when, "shards: 2 -> 1"]
     says(["TidegateError", "(old -> new)", *differences, "new checkpoint location"], caught.value)
     # It lists the differences and nothing else.
     listed = re.findall(r"^  (\w[\w ]*): .* -> ", str(caught.value), re.MULTILINE)
-    assert set(listed) == {"within", "policy", "shards"}
+    assert set(listed) == {"seed", "shed_when", "shards"}
     assert committed() == batches
     assert spark.read.parquet(str(tmp_path / "out")).count() == before
     advance()
