@@ -186,7 +186,7 @@ def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_codec, "VERSION", 7)
     record = Numbers(1).changes()
     monkeypatch.undo()
-    said = r"has version 7 of its format.*up to 1.*newer tidegate.*new checkpoint location"
+    said = rf"has version 7 of its format.*up to {VERSION}.*newer tidegate.*new checkpoint location"
     with pytest.raises(tg.TidegateError, match=said):
         Numbers(1).restore([record])
 

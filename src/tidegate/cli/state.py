@@ -66,7 +66,7 @@ def _totals(shard: StoredShard) -> dict[str, Any]:
     return {
         "shard": shard.shard,
         "rows": sum(stream["rows"] for stream in shard.streams()),
-        "bytes in memory": shard.held_bytes,
+        "bytes of rows": shard.held_bytes,
         "bytes stored": shard.stored_bytes,
         "records": len(shard.records),
         "since batch": shard.since,

@@ -162,8 +162,7 @@ class LoggedEngine(Engine):
 
     def _sized_head(self) -> dict[str, Any]:
         """Return the plain values of the state, and how much is held, for `spark.checkpoint`."""
-        rows, nbytes = self._held_size()
-        return {**self._head(), "held": self._held_by_stream() or [rows], "bytes": nbytes}
+        return {**self._head(), "held": self._held_by_stream() or [self._held_size()[0]]}
 
     def _opened(self) -> Parts:
         return {f"open{stream}": rows for stream, rows in enumerate(self._open_rows())}

@@ -60,10 +60,9 @@ class StoredShard:
         return sum(map(len, self.records))
 
     @property
-    def held_bytes(self) -> int | None:
-        """The bytes that the rows take in memory; None in state of earlier versions."""
-        found: int | None = self._log.head.get("bytes")
-        return found
+    def held_bytes(self) -> int:
+        """The bytes of the held rows, without indexes."""
+        return sum(rows.nbytes for rows in self.held())
 
     def streams(self) -> list[dict[str, Any]]:
         """Return a summary of the held rows of each stream: rows, ages and ranks."""
