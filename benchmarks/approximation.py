@@ -173,7 +173,7 @@ QUICK = Scale(
 
 
 class Cell(NamedTuple):
-    """What is compared."""
+    """One comparison: a stream, a memory, how it is split, and a policy."""
 
     stream: str
     memory: int

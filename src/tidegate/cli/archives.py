@@ -46,7 +46,7 @@ def compacted(folder: str, most: int, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Repair:
-    """What to repair, and where to put the results."""
+    """The archive to repair, and the place for the results."""
 
     archive: str
     left: str

@@ -238,7 +238,7 @@ def read(folder: Any) -> pa.Table:
 
 
 class Compacted(NamedTuple):
-    """What a compaction did."""
+    """The outcome of a compaction."""
 
     files_before: int
     files_after: int

@@ -381,7 +381,7 @@ def _set_up(variables: list[Any]) -> dict[int, str | None]:
 
 
 def _take_over(files: dict[str, str]) -> None:
-    """Have the same broadcasts as the worker; those that were here before keep their values."""
+    """Take over the broadcasts of the worker; known ones keep their values."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
     new = {
@@ -393,7 +393,7 @@ def _take_over(files: dict[str, str]) -> None:
 
 
 def _pass_on(requests: socket.socket, name: bytes, spark: int, parts: list[bytes]) -> int | None:
-    """Have an engine process run a task; return its code, or None if there is no broker."""
+    """Run a task in an engine process; return its exit code, or None without a broker."""
     mine, its = socket.socketpair()
     with mine:
         with its:
