@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import (
     approximation,
+    bands,
     combined,
     constrained,
     figures,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[bool, measure.Step], report.Section]] = {
     ),
     "ijoin": lambda quick, step: ijoin.run(ijoin.QUICK if quick else ijoin.FULL, step),
     "policies": lambda quick, step: policies.run(policies.QUICK if quick else policies.FULL, step),
+    "bands": lambda quick, step: bands.run(bands.QUICK if quick else bands.FULL, step),
     "optimal": lambda quick, step: optimal.run(optimal.QUICK if quick else optimal.FULL, step),
     "paper1": lambda quick, step: paper1.run(paper1.QUICK if quick else paper1.FULL, step),
     "star": lambda quick, step: star.run(star.QUICK if quick else star.FULL, step),

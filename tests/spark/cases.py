@@ -31,6 +31,7 @@ class Case:
     sql: tuple[str | None, str | None]
     least: int = 500
     where: str | None = None
+    shards: int | None = None
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -51,10 +52,11 @@ def numbers(n: int = 1200, seed: int = 3) -> Case:
 
 
 def band() -> Case:
-    """A condition without a key."""
+    """A condition without a key, whose band divides the rows into shards."""
     left, right = zipf(400, domain=40, seed=8)
-    where = "abs(l.value - r.value) <= 0.125 AND l.key <> r.key"
-    return Case(left, right, None, ("time", "time"), 30, ("30", "30"), where=where)
+    where = "l.value BETWEEN r.value - 0.001 AND r.value + 0.0015 AND l.key <> r.key"
+    windows = ("300", "300")
+    return Case(left, right, None, ("time", "time"), 300, windows, 100, where, shards=3)
 
 
 def bids() -> Case:

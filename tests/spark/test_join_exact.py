@@ -28,7 +28,7 @@ def test_exact_mode_is_sparks_own_join(
     local = bag(tg.join(case.left, case.right, **case.settings).table)
     pair = prepared(spark, tmp_path, case, batches=3)
     left, right = pair.batch()
-    archived = tg.join(left, right, **case.settings)
+    archived = tg.join(left, right, **case.settings, shards=case.shards)
     rule: dict[str, Any] = {
         "on": case.keys,
         "time": case.time,
@@ -41,11 +41,13 @@ def test_exact_mode_is_sparks_own_join(
     assert local == expected
     assert bag(archived.toArrow()) == expected
 
-    query = start(tg.join(*pair.stream(), **case.settings), tmp_path)
+    query = start(tg.join(*pair.stream(), **case.settings, shards=case.shards), tmp_path)
     assert bag(delivered(spark, tmp_path)) == expected
     counts = counters(query)
     assert len(counts) == 3
     assert total(counts, "results") == expected.total()
+    if case.where is not None:
+        assert total(counts, "copies") > 0
 
 
 @pytest.mark.proves(join="classic stream")

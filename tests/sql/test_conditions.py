@@ -193,9 +193,10 @@ def test_a_band_join_matches_two_loops(
 
 
 def test_where_only_filters_results() -> None:
-    """The held rows do not depend on it, nor do the other results."""
+    """The rows that a policy without statistics holds do not depend on it."""
     left, right = uniform(3000, domain=30, seed=2)
     settings: dict[str, Any] = {"on": "key", "time": "time", "within": 200, "memory": 60}
+    settings["policy"] = "until-expiry"
     plain = tg.join(left, right, **settings)
     found = tg.join(left, right, **settings, where="l.value < r.value")
     less = plain.table.filter(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from twins.rankers import ByKey
-from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, joined
+from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force, in_windows
 
 
 class Auto(ByKey):
@@ -115,10 +115,10 @@ class Auto(ByKey):
         """Count a result for each ghost that a newcomer would have joined; then add new ghosts."""
         for row in rows:
             for ghost in self.ghosts:
-                pair = ([ghost], [row]) if ghost.side == LEFT else ([row], [ghost])
-                if ghost.side != row.side and ghost.key == row.key:
+                one, other = (ghost, row) if ghost.side == LEFT else (row, ghost)
+                if self.join.are_partners(ghost, row):
                     self.expect(ghost, clock)
-                    if joined(*pair, self.windows):
+                    if in_windows(one.time, other.time, self.windows):
                         self.count(1, ghost, float(clock - ghost.time), 1.0)
                         self.found[ghost.uid] += 1
         left = [row for row in rows if not self.join._overdue(row)]
@@ -128,8 +128,13 @@ class Auto(ByKey):
     def observe(self, row: Row, clock: Time) -> None:
         """Count the key, also in the counts of recent arrivals."""
         super().observe(row, clock)
+        for key in row.credited:
+            self.note(row, key)
+
+    def note(self, row: Row, key: int) -> None:
+        """Note an arrival in the recent count of a key."""
         first = self.span / 128
-        time, count, gap = self.recent.get((row.side, row.key), (row.time, 0.0, first))
+        time, count, gap = self.recent.get((row.side, key), (row.time, 0.0, first))
         if row.time >= time:
             since = float(row.time - time)
             lately = count * math.exp2(-since / (0.125 * self.span))
@@ -137,8 +142,8 @@ class Auto(ByKey):
                 gap = first
             else:
                 gap = max(gap + (since - gap) / 3.0, first / 4096)
-            self.recent[row.side, row.key] = row.time, 1.0 + lately, gap
-            before = max(self.fading(row.side, row.key) - 1.0, 0.0) + 0.5
+            self.recent[row.side, key] = row.time, 1.0 + lately, gap
+            before = max(self.fading(row.side, key) - 1.0, 0.0) + 0.5
             lasting = 0.125 * self.span / math.log(2.0)
             usual = before * lasting / (self.elapsed + 0.125 * self.span)
             bits = math.log2(0.5 + 0.5 * (lately + 0.5) / (usual + 0.5))

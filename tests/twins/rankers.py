@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from twins.window import LEFT, RIGHT, Row, Time, Windows, in_force
@@ -49,8 +50,8 @@ class Ranker:
     def matched(self, row: Row, clock: Time) -> None:
         """Called when a held row is joined by a newcomer."""
 
-    def paired(self, key: int) -> None:
-        """Called for each result, with its key."""
+    def paired(self, keys: Collection[int]) -> None:
+        """Called for each result, with its key, or the keys of both rows if they differ."""
 
     def shed(self, row: Row, clock: Time) -> None:
         """Called when a held row is shed or a newcomer is rejected."""
@@ -130,7 +131,7 @@ class ByKey(Ranker):
         if not self.learned:
             return
         if self.lasting is not None:
-            self.came.append((clock, row.side, row.key))
+            self.came += [(clock, row.side, key) for key in row.credited]
             self.came = [c for c in self.came if clock < c[0] + self.lasting]
             self.came = self.came[-self.cap :] if self.cap is not None else self.came
             for side in (LEFT, RIGHT):
@@ -141,17 +142,19 @@ class ByKey(Ranker):
         if self.first_epoch is None:
             self.first_epoch = epoch
         weight = 2.0 ** (epoch - self.first_epoch)
-        own = self.counts[row.side]
+        for key in row.credited:
+            self._count(row.side, key, weight)
+
+    def _count(self, side: int, key: int, weight: float) -> None:
+        """Count an arrival."""
         if not self.columns:
-            own[row.key] = own.get(row.key, 0.0) + weight
+            self.counts[side][key] = self.counts[side].get(key, 0.0) + weight
             return
-        total = min(self.sketch.get(at, 0.0) for at in self._cells(row.side, row.key)) + weight
-        for at in self._cells(row.side, row.key):
+        total = min(self.sketch.get(at, 0.0) for at in self._cells(side, key)) + weight
+        for at in self._cells(side, key):
             self.sketch[at] = max(self.sketch.get(at, 0.0), total)
-        for side in (LEFT, RIGHT):
-            self.counts[side][row.key] = min(
-                self.sketch.get(at, 0.0) for at in self._cells(side, row.key)
-            )
+        for each in (LEFT, RIGHT):
+            self.counts[each][key] = min(self.sketch.get(at, 0.0) for at in self._cells(each, key))
 
     def _cells(self, side: int, key: int) -> list[tuple[int, int, int]]:
         """Return a key's cell in each row of the sketch: from the two halves of its hash."""
@@ -181,9 +184,9 @@ class Size(ByKey):
     def observe(self, row: Row, clock: Time) -> None:
         """Ignore arrivals."""
 
-    def paired(self, key: int) -> None:
+    def paired(self, keys: Collection[int]) -> None:
         """Count a result, for both sides."""
-        for counts in self.counts:
+        for counts, key in product(self.counts, keys):
             counts[key] = counts.get(key, 0.0) + 1.0
 
 
@@ -245,8 +248,8 @@ class Scored(ByKey):
         return worth
 
     def partners(self, row: Row) -> int:
-        """Return how many rows of the row's key the other side holds."""
-        return sum(h.row.key == row.key and h.row.side != row.side for h in self.join.held)
+        """Return how many partners of the row the other side holds."""
+        return sum(self.join.are_partners(h.row, row) for h in self.join.held)
 
     def rate(self, row: Row) -> float:
         """Return the row's count on the other side, decayed to the present epoch."""
@@ -323,7 +326,7 @@ class Scored(ByKey):
             return imp * self.rate(row) * part
         # The row that is being added does not count yet.
         added, there = self.join.added, self.partners(row)
-        if added is not None and added.key == row.key and added.side != row.side:
+        if added is not None and self.join.are_partners(added, row):
             there -= 1
         if self.formula == "dimpprob":
             return imp * (there + 2.0**-40)

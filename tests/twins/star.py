@@ -38,6 +38,11 @@ class Row:
         """The stream, by the name that rankers use."""
         return self.stream
 
+    @property
+    def credited(self) -> tuple[int, ...]:
+        """The keys for which the row counts as an arrival."""
+        return (self.key,)
+
 
 @dataclass
 class Fact:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,11 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Row:
-    """One input row; `row_hash` is a hash of its content, `uid` is unique over both sides."""
+    """One input row; `row_hash` is a hash of its content, `uid` is unique over both sides.
+
+    If a condition with a band decides which rows join, `key` is the hash of key and bucket, `near`
+    has the hashes of all buckets in which the row may have partners, and `on` is the key alone.
+    """
 
     side: int
     key: int
@@ -39,6 +43,22 @@ class Row:
     uid: int
     size: int = 1
     importance: float = 1.0
+    near: tuple[int, ...] | None = None
+    on: int = 0
+
+    @property
+    def credited(self) -> tuple[int, ...]:
+        """The keys for which the row counts as an arrival."""
+        return (self.key,) if self.near is None else self.near
+
+
+#: Whether a left and a right row join, whatever their times.
+Meets = Callable[[Row, Row], bool]
+
+
+def same_key(left: Row, right: Row) -> bool:
+    """Return True if the keys of two rows are equal."""
+    return left.key == right.key
 
 
 class Held(NamedTuple):
@@ -80,21 +100,27 @@ def in_windows(left: Time, right: Time, windows: Windows, closed: bool = False) 
 
 
 def joined(
-    lefts: Sequence[Row], rights: Sequence[Row], windows: Windows, closed: bool = False
+    lefts: Sequence[Row],
+    rights: Sequence[Row],
+    windows: Windows,
+    closed: bool = False,
+    meets: Meets = same_key,
 ) -> Pairs:
     """Return the pairs of a left row of one list and a right row of the other that join."""
     return [
         (x.uid, y.uid)
         for x in lefts
         for y in rights
-        if x.side == LEFT and y.side == RIGHT and x.key == y.key
+        if x.side == LEFT and y.side == RIGHT and meets(x, y)
         if in_windows(x.time, y.time, windows, closed)
     ]
 
 
-def exact(rows: Sequence[Row], windows: Windows, closed: bool = False) -> Counter[tuple[int, int]]:
+def exact(
+    rows: Sequence[Row], windows: Windows, closed: bool = False, meets: Meets = same_key
+) -> Counter[tuple[int, int]]:
     """Return the multiset of all pairs, which an unlimited memory finds."""
-    return Counter(joined(rows, rows, windows, closed))
+    return Counter(joined(rows, rows, windows, closed, meets))
 
 
 class NaiveJoin:
@@ -118,13 +144,14 @@ class NaiveJoin:
         lateness: Time = 0,
         closed: bool = False,
         times: Sequence[Time] = (),
+        meets: Meets = same_key,
     ) -> None:
         if shed_when not in SHED_WHEN:
             raise ValueError(f"shed_when must be one of {SHED_WHEN}, not {shed_when!r}")
         self.windows, self.ranker, self.in_bytes = windows, ranker, in_bytes
         ranker.join = self
         self.split, self.shed_when, self.lateness = split, shed_when, lateness
-        self.closed, self.times = closed, times
+        self.closed, self.times, self.meets = closed, times, meets
         self.seen: list[Row] = []
         self.late = 0  # rows of which a possible partner may have expired
         self.missed = 0  # rows of which an actual partner has expired
@@ -237,16 +264,17 @@ class NaiveJoin:
         """Join newcomers with others, and newcomers of the two sides with each other."""
         if not newcomers or self.clock is None:
             return []
+        settings = self.windows, self.closed, self.meets
         pairs = (
-            joined(newcomers, newcomers, self.windows, self.closed)
-            + joined(newcomers, others, self.windows, self.closed)
-            + joined(others, newcomers, self.windows, self.closed)
+            joined(newcomers, newcomers, *settings)
+            + joined(newcomers, others, *settings)
+            + joined(others, newcomers, *settings)
         )
         held = {h.row.uid: h for h in self.held}
         new = {row.uid for row in newcomers}
         keys = {row.uid: row.key for row in [*newcomers, *others]}
         for pair in pairs:
-            self.ranker.paired(keys[pair[0]])
+            self.ranker.paired({keys[uid] for uid in pair})
             for uid in pair:
                 if uid in held and uid not in new:
                     if self.queue is not None and self.ranker.lowered_by_results:
@@ -341,6 +369,12 @@ class NaiveJoin:
         """Return the time at which a row's window ends."""
         end: Time = row.time + in_force(self.windows[row.side], row.time)
         return end
+
+    def are_partners(self, one: Row, other: Row) -> bool:
+        """Return True if rows of different sides join, whatever their times."""
+        if one.side == other.side:
+            return False
+        return self.meets(one, other) if one.side == LEFT else self.meets(other, one)
 
     def pool_of(self, row: Row) -> int:
         """Return the pool of a row: one for each side if the memory is split, otherwise pool 0."""
@@ -437,7 +471,7 @@ class NaiveQueue:
         return pairs
 
     def _promise(self, row: Row) -> tuple[int, float]:
-        partners = [h for h in self.join.held if h.row.key == row.key and h.row.side != row.side]
+        partners = [h for h in self.join.held if self.join.are_partners(h.row, row)]
         assert self.clock is not None
         rate = self.counts.rank(row, 0, self.clock, 0.0)
         return (len(partners) if self.integrated else 0, rate)

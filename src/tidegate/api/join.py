@@ -58,7 +58,7 @@ def join(
         interface, or mappings of columns. Rows may be in any order.
     on
         The key: a column name, a list of them, or a ``{left: right}`` mapping. None if `where`
-        alone says which rows join; then all rows are compared with each other, in one shard.
+        alone says which rows join.
     time
         The event time column: one name, a pair (left's, right's), or a mapping of ``"left"`` and
         ``"right"``. Times are timestamps, dates or numbers.
@@ -74,7 +74,10 @@ def join(
         rows of the right that come at its own time or up to 2 hours later.
     where
         A further condition on the pair, such as ``"abs(l.x - r.x) <= 0.5 AND l.kind <> r.kind"``;
-        see `tidegate.sql.conditions.Predicate`. Policies do not use it.
+        see `tidegate.sql.conditions.Predicate`. Policies learn from the pairs that meet it. If it
+        bounds the difference of two columns from both sides, as this one and ``"l.x BETWEEN r.x -
+        1 AND r.x + 2"`` do, a row is compared only with rows near it, and policies count arrivals
+        near a value. Other conditions without `on` compare all rows with each other.
     memory
         The most that is held, over all shards: rows, such as ``300`` or ``"300 rows"``, or a size
         such as ``"64 MB"``. None keeps everything, so that the result is exact. A schedule, a list
@@ -112,8 +115,9 @@ def join(
         Results before this time are left out, from the table and from all counts: a warm-up, in
         which memory fills and policies learn. The time of a result is that of its later row.
     shards
-        The number of parts of the join, by key; by default the number of shuffle partitions. Only
-        with Spark DataFrames.
+        The number of parts of the join, by key; by default the number of shuffle partitions.
+        Without `on`, the default is 1, and more are possible if `where` bounds a difference: rows
+        near a border go to two shards. Only with Spark DataFrames.
     batch_rows
         How many rows are taken at once. The result does not depend on it. Only with local data.
     keep_shed
@@ -173,11 +177,20 @@ def _on_spark(
     spec = window_join(schemas[0], schemas[1], memory=memory, **settings)
     for frame, keys in ((left, spec.left.keys), (right, spec.right.keys)):
         check_collations(frame, keys)
-    if not spec.left.keys and shards not in (None, 1):
-        raise TidegateError(
-            "a join without on compares all rows, so it runs in one shard, not "
-            f"{quoted(shards)}; leave shards out, or give on"
-        )
+    if not spec.left.keys:
+        if not spec.banded and shards not in (None, 1):
+            raise TidegateError(
+                "a join without on compares all rows, so it runs in one shard, not "
+                f"{quoted(shards)}; leave shards out, give on, or bound the difference of two "
+                'columns in where, as "abs(l.x - r.x) <= 0.5" does'
+            )
+        if shed_to is not None and shards not in (None, 1):
+            raise TidegateError(
+                f"shed_to={quoted(shed_to)} archives the rows of one shard where there is no on, "
+                f"not of {quoted(shards)}: a row near a border leaves two of them; leave out "
+                "shards, or shed_to"
+            )
+        shards = 1 if shards is None else shards
     if spec.counts_first:
         spec = counted_frames(spec, left, right)
     job = WindowJob(spec)

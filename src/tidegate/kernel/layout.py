@@ -295,6 +295,13 @@ class Core(NamedTuple):
     is_learned: Array  # by slot: whether it is in `learned`
     priority: Array  # by slot: its priority as last computed, if priorities are stored
     quality: Array  # by pool, see `QUALITY`
+    values: Array  # by slot: what the condition compares, if there is one
+    start: Array  # by slot, and of the newcomer: see `Batch`; only if partners are counted so
+    span: Array
+    partners: Array  # by slot, and of the newcomer: held rows of the other side that it joins
+    ghost_values: Array  # by ghost: what the condition compares
+    stack: Array  # scratch: values while a condition runs
+    missing: Array  # scratch: whether they are null
     ring: Array  # the arrivals of the last window, if these are counted; see `keys.py`
     sketch: Array  # by side and row: a sketch, if one counts; see `kernel/sketch.py`
 
@@ -323,6 +330,10 @@ class Rules(NamedTuple):
     counting: int  # how arrivals are counted
     span: Any  # of the time's type: for how long an arrival counts, if for a window
     columns: int  # of a sketch
+    checked: bool  # whether a condition besides the key decides which rows join
+    certain: bool  # whether its program decides as the condition does
+    program: Array  # see `kernel/programs.py`
+    numbers: Array
     closed: bool  # whether rows exactly a window apart join; only for times that are real numbers
     resolution: Any  # of the time's type: the smallest difference of times; 0 for real numbers
 
@@ -338,6 +349,12 @@ class Batch(NamedTuple):
     size: Array
     rank: Array
     probed: Array  # rows of the open tick that have probed in an earlier batch
+    # If a condition decides: where partners can be, in `span` buckets from `start` on, and the
+    # entries of these buckets (-1: none); see `kernel/partners.py`.
+    near: Array
+    start: Array
+    span: Array
+    values: Array  # what the condition compares
 
 
 class Output(NamedTuple):

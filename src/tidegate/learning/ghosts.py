@@ -19,6 +19,11 @@ from tidegate.kernel.compiling import AHEAD, entry_point, inlined, inner
 from tidegate.kernel.hash_table import find, prefetch_place
 from tidegate.kernel.hashing import FACTOR, GOLDEN, multiply_shift
 from tidegate.kernel.layout import Batch, Core, Rules
+from tidegate.kernel.partners import (
+    are_partners,
+    bucket_hash,
+    partner_entries,
+)
 from tidegate.kernel.windows import joins, past, step_of, window_of
 from tidegate.learning.drift import forget, has_changed
 from tidegate.learning.outlook import (
@@ -153,18 +158,30 @@ def _entry_of(core: Core, hash_: Any) -> int:
 @inlined
 def credit_ghosts(core: Core, rules: Rules, batch: Batch, i: int) -> None:
     """Count a result for each ghost that newcomer i joins, before the newcomer is counted."""
-    h, side, time = batch.hash[i], batch.side[i], batch.time[i]
-    at = core.heads[np.int64(np.uint64(h) & np.uint64(core.heads.shape[0] - 1))]
-    while at >= 0:
-        ghost = core.ghosts[at]
-        if ghost.hash == h and ghost.side != side:
-            _expect(core, rules, at, batch.entry[i])
-            left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
-            if joins(rules, left, right):
-                age = float(core.clock[0] - ghost.time)
-                _count(core, rules, FOUND, batch.entry[i], ghost.side, ghost.time, age, 1.0)
-                ghost.found += 1
-        at = ghost.next
+    side, time = batch.side[i], batch.time[i]
+    for part in range(partner_entries(rules, batch, i)):
+        h, entry = np.uint64(batch.hash[i]), batch.entry[i]
+        if rules.checked:
+            h = np.uint64(bucket_hash(batch.start[i], part))
+            entry = batch.near[i, part]
+        at = core.heads[np.int64(h & np.uint64(core.heads.shape[0] - 1))]
+        while at >= 0:
+            ghost = core.ghosts[at]
+            if (
+                ghost.hash == h
+                and ghost.side != side
+                and (
+                    not rules.checked
+                    or are_partners(core, rules, side, batch.values[i], core.ghost_values[at])
+                )
+            ):
+                _expect(core, rules, at, entry)
+                left, right = (time, ghost.time) if side == 0 else (ghost.time, time)
+                if joins(rules, left, right):
+                    age = float(core.clock[0] - ghost.time)
+                    _count(core, rules, FOUND, entry, ghost.side, ghost.time, age, 1.0)
+                    ghost.found += 1
+            at = ghost.next
 
 
 @inlined
@@ -240,6 +257,8 @@ def _tidy(core: Core, rules: Rules) -> None:
         if not leaves_ghost(core, ghost.hash, ghost.seq):
             continue
         core.ghosts[n] = ghost
+        for column in range(core.ghost_values.shape[1]):
+            core.ghost_values[n, column] = core.ghost_values[i, column]
         for mark in range(ghost.marks):
             core.trails[n, mark] = core.trails[i, mark]
         _index(core, n)
@@ -272,6 +291,8 @@ def add_ghost(core: Core, rules: Rules, batch: Batch, i: int, seq: int) -> None:
     ghost = core.ghosts[n]
     ghost.hash, ghost.seq, ghost.time, ghost.side = batch.hash[i], seq, batch.time[i], batch.side[i]
     ghost.until, ghost.found, ghost.marks = core.clock[0], 0, 0
+    for column in range(core.ghost_values.shape[1]):
+        core.ghost_values[n, column] = batch.values[i, column]
     _index(core, n)
     scalars.ghosts = n + 1
 

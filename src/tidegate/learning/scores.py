@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.kernel.compiling import Array, call_back, inlined
 from tidegate.kernel.layout import FAINTEST, Core, Rules
+from tidegate.kernel.partners import partners_of
 from tidegate.kernel.windows import life_of, step_of, window_of
 from tidegate.learning.rates import doublings_of, level_of, rate_of, stage_of, trend_of
 
@@ -19,6 +20,8 @@ from tidegate.learning.rates import doublings_of, level_of, rate_of, stage_of, t
 FORMULAS = 11
 RATE, LIFE, HEEB, GREEDY_DUAL, SIMPPROB, DIMPPROB, DGL, IJOIN, AGE, AUTO, OWN = range(FORMULAS)
 
+#: Those that read how many partners of a row are held.
+MEETING = (SIMPPROB, DIMPPROB, DGL, IJOIN, OWN)
 #: Those that read what was learned of a row.
 LEARNING = (GREEDY_DUAL, SIMPPROB, DGL, IJOIN, OWN)
 
@@ -76,8 +79,12 @@ def score(
     weight: float,
     gain: float,
     last: Any,
+    slot: int,
 ) -> float:
-    """Return what a row is worth at the time `now`, by what is known of it."""
+    """Return what a row is worth at the time `now`, by what is known of it.
+
+    Slot -1 is the newcomer that is being admitted.
+    """
     formula, params = rules.formula, rules.params
     age = float(now - time)
     since = float(now - last)
@@ -94,7 +101,7 @@ def score(
             part = -math.expm1(-max(life_of(rules, now, group, time), 0.0) / stay)
         return float(weight * rate_of(core, group) * part)
     if formula == DIMPPROB:
-        return weight * (float(core.groups[group ^ 1].count) + TRACE)
+        return weight * (partners_of(core, group, slot) + TRACE)
     if formula == DGL:
         return float(max(gain - params[1] * since, 0.0))
     if formula == AGE:
@@ -110,7 +117,7 @@ def score(
     if formula == IJOIN:
         return priority(rules, weight, gain, age, since)
     if formula == OWN:
-        return _own_score(core, rules, now, group, time, weight, gain, since)
+        return _own_score(core, rules, now, group, time, weight, gain, since, slot)
     return gain
 
 
@@ -124,6 +131,7 @@ def _own_score(
     weight: float,
     gain: float,
     since: float,
+    slot: int,
 ) -> float:
     """Return the score by a policy's own function; see `tidegate.policies.own_score`."""
     life = math.inf
@@ -131,7 +139,7 @@ def _own_score(
         life = max(float(life_of(rules, now, group, time)), 0.0)
     # A queue may ask for the score at an earlier time, when the row had no age yet.
     age, idle = max(float(now - time), 0.0), max(since, 0.0)
-    partners = float(core.groups[group ^ 1].count)
+    partners = partners_of(core, group, slot)
     known = (float(weight), age, life, float(gain), idle, rate_of(core, group), partners)
     value = call_back(rules.own_score, known + rules.params)
     return value if abs(value) < SPARED else -SPARED
@@ -164,7 +172,7 @@ def priority(rules: Rules, weight: float, gain: float, age: float, since: float)
 @inlined
 def first_gain(core: Core, rules: Rules, group: int, weight: float, pool: int) -> float:
     """Return the gain that a newcomer starts with."""
-    partners = float(core.groups[group ^ 1].count)
+    partners = partners_of(core, group, -1)
     if rules.formula == IJOIN:
         return partners
     if rules.formula == SIMPPROB or rules.formula == DGL:
@@ -188,7 +196,7 @@ def learn_match(core: Core, rules: Rules, slot: int) -> None:
     elif formula == DGL:
         if not since > 0.0:
             return
-        won = held.rank * float(core.groups[group ^ 1].count)
+        won = held.rank * partners_of(core, group, slot)
         won *= life_of(rules, now, group, held.time) / params[0]
         # An instant with a result costs nothing: only instants between the last result and this one
         # do.

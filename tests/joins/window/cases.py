@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from twins import learned, rankers, slices
 from twins import window as naive
 
 from tidegate.engine.payload import sizes
 from tidegate.errors import TidegateError
+from tidegate.joins.window.conditions import Condition, bucket_hashes
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.job import WindowJob
 from tidegate.joins.window.queue import QueueEngine
@@ -42,6 +44,7 @@ from tidegate.policies import (
 )
 from tidegate.policies.base import Ranks, Times
 from tidegate.policies.own_score import Params
+from tidegate.sql.conditions import Predicate
 
 INTEGERS = pa.schema(
     [
@@ -81,6 +84,44 @@ def raw(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
     return pa.record_batch([*columns, strings, weights], schema=spec.sides[side].schema)
 
 
+@dataclass(frozen=True)
+class Where:
+    """A condition in both forms: as users write it, and on the rows' numbers in Python."""
+
+    text: str
+    meets: Callable[[int, int], bool]
+    banded: bool = True
+
+
+def _weight(uid: int) -> int:
+    return uid * 7 % 5
+
+
+#: Conditions with a band of whole numbers, with one of real numbers, with a band and more, and
+#: without a band. `_weight` is column w; column s has as many letters as `uid` modulo 7.
+WHERES = [
+    Where("abs(l.uid - r.uid) <= 5", lambda x, y: abs(x - y) <= 5),
+    Where("l.w BETWEEN r.w - 1 AND r.w + 2.5", lambda x, y: -1 <= _weight(x) - _weight(y) <= 2.5),
+    Where(
+        "l.uid - r.uid < 9 AND r.uid <= l.uid + 3 AND l.s <> r.s AND NOT l.w * r.w = 6",
+        lambda x, y: -3 <= x - y < 9 and x % 7 != y % 7 and _weight(x) * _weight(y) != 6,
+    ),
+    Where(
+        "l.w < r.w OR length(l.s) / 2 > r.uid - 7",
+        lambda x, y: _weight(x) < _weight(y) or x % 7 / 2 > y - 7,
+        banded=False,
+    ),
+]
+
+
+def meets_of(spec: WindowJoin) -> naive.Meets:
+    """Return which rows join by key and condition, as the twin asks for it."""
+    known = [where for where in WHERES if where.text == spec.where]
+    if not known:
+        return naive.same_key
+    return lambda left, right: left.on == right.on and known[0].meets(left.uid, right.uid)
+
+
 def prepared(spec: WindowJoin, cells: Iterable[Cell], side: int) -> pa.RecordBatch:
     return WindowJob(spec).prepare(side, raw(spec, cells, side))[0]
 
@@ -93,11 +134,29 @@ def naive_rows(spec: WindowJoin, cells: list[Cell]) -> list[naive.Row]:
         weights = TUPLE_OVERHEAD + sizes(payload) * 5 // 4
         columns = (batch.column(i).to_pylist() for i in (0, 1, 2, 5, 7))
         weighed = spec.left.importance is not None
+        places: list[tuple[int, tuple[int, ...] | None, int]]
+        places = [(key, None, key) for key in batch.column(0).to_pylist()]
+        if spec.where is not None:
+            places = list(_places(spec, side, batch.column(0).to_numpy(), payload))
         rows += [
-            naive.Row(side, key, time, row_hash, uid, int(size), importance if weighed else 1.0)
-            for key, time, row_hash, uid, importance, size in zip(*columns, weights, strict=True)
+            naive.Row(side, own, time, row_hash, uid, int(size), w if weighed else 1.0, near, key)
+            for (own, near, key), _, time, row_hash, uid, w, size in zip(
+                places, *columns, weights, strict=True
+            )
         ]
     return rows
+
+
+def _places(
+    spec: WindowJoin, side: int, keys: NDArray[np.uint64], payload: pa.RecordBatch
+) -> Iterator[tuple[int, tuple[int, ...] | None, int]]:
+    """Yield of each row the hash of its bucket, those of its partners' buckets, and of its key."""
+    assert spec.where is not None
+    condition = Condition(Predicate(spec.where, spec.left.schema, spec.right.schema))
+    own, start, span = condition.places(side, keys, payload)
+    most = bucket_hashes(start, int(span.max(initial=0)))
+    for i in range(len(own)):
+        yield int(own[i]), tuple(most[i, : span[i]].tolist()), int(keys[i])
 
 
 def windows_of(spec: WindowJoin) -> naive.Windows:
@@ -130,13 +189,12 @@ def counting(spec: WindowJoin, rows: list[naive.Row], rules: layout.Rules) -> di
     if policy.counting == "window":
         kwargs |= {"span": max(s.window or 0 for s in spec.sides)}
     if not policy.learned:
-        hashes = {r.key for r in rows}
         counts: tuple[dict[int, float], dict[int, float]] = ({}, {})
         keys = prepared(spec, [(0, k, 0, k) for k in range(4)], 0).column(0).to_pylist()
-        for cell, key in enumerate(keys):
-            if key in hashes:
-                counts[0][key] = GIVEN["left"][cell].as_py()
-                counts[1][key] = GIVEN["right"][cell].as_py()
+        for row in rows:
+            cell = keys.index(row.on)
+            counts[0][row.key] = GIVEN["left"][cell].as_py()
+            counts[1][row.key] = GIVEN["right"][cell].as_py()
         kwargs |= {"counts": counts}
     return kwargs
 
@@ -169,7 +227,7 @@ def fixed(spec: WindowJoin, rows: list[naive.Row]) -> rankers.Fixed:
     arrivals = Arrivals(
         np.array([r.time for r in rows], spec.unit.dtype),
         np.array([r.side for r in rows], np.int8),
-        np.array([r.key for r in rows], np.uint64),
+        np.array([r.on for r in rows], np.uint64),
         np.array([r.row_hash for r in rows], np.uint64),
         np.array([r.importance for r in rows]),
         spec.seed,
@@ -197,6 +255,7 @@ def twin(case: Case, engine: WindowEngine) -> naive.NaiveJoin:
         lateness=spec.lateness,
         closed=case.closed,
         times=TIMES[spec.unit.kind],
+        meets=meets_of(spec),
     )
     if rules.kind == layout.BY_SCORE:
         join.queue = slices.Slices(join, rules.exact_limit)
@@ -370,8 +429,13 @@ def values_of(setting: Any) -> list[Any]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, order: str = "any", closed: bool = False) -> Case:
-    """Draw a case: rows in any order, all in order of time, or each stream in order."""
+def cases(
+    draw: st.DrawFn, *, order: str = "any", closed: bool = False, checked: bool = False
+) -> Case:
+    """Draw a case: rows in any order, all in order of time, or each stream in order.
+
+    With `checked`, a condition may decide which rows join, with a key or without.
+    """
     real = closed or draw(st.booleans())
     schema = REALS if real else INTEGERS
     window = st.sampled_from([1, 2, 3, 5, 9, None] + ([0.5, 2.25] if real else []))
@@ -384,20 +448,25 @@ def cases(draw: st.DrawFn, *, order: str = "any", closed: bool = False) -> Case:
     policy = policies if None in lengths[0] + lengths[1] else policies | ending
     if closed:
         policy = st.sampled_from([Fifo(), UntilExpiry(), Prob(), Life(), Heeb(), IJoin(tau=2)])
+    where = draw(st.sampled_from([None, *WHERES])) if checked else None
     if any(None in each and len(set(each)) > 1 for each in lengths):
         policy = policy.filter(lambda p: p.ranks != "life")
     splits: list[str | float] = ["shared", "fixed", 0.3]
     split = draw(st.sampled_from(splits))
     if 1 in values_of(memory):
         split = "shared"
+    chosen = draw(policy)
+    keyed = where is None or draw(st.booleans())
+    keyed |= isinstance(chosen, ByFrequency) and chosen.counting == "given"
     spec = window_join(
         schema,
         schema,
-        on="k",
+        on="k" if keyed else None,
+        where=None if where is None else where.text,
         time="t",
         within=windows,
         memory=memory,
-        policy=draw(policy),
+        policy=chosen,
         importance=draw(st.sampled_from([None, "w"])),
         split=split,
         shed_when=draw(st.sampled_from(SHED_WHEN)),

@@ -86,6 +86,8 @@ class SampledJob(Job):
 class SampledEngine(WindowEngine):
     """A random sample of the join of two streams over sliding windows."""
 
+    _checks_pairs = False
+
     def __init__(
         self,
         spec: SampledJoin,

@@ -51,7 +51,9 @@ class SampledJoin:
     @property
     def most_shards(self) -> int | None:
         """The most shards."""
-        return self.window.most_shards if self.bounded else None
+        if not self.bounded:
+            return None
+        return self.window.most_shards if self.window.left.keys else 1
 
     @property
     def result_schema(self) -> pa.Schema:

@@ -31,11 +31,14 @@ class Tables:
         time: np.dtype[Any],
         rules: layout.Rules,
         curves: tuple[Sequence[float], Sequence[float]] = ((0.0,), (0.0,)),
+        columns: int = 0,
     ) -> None:
         self._rules = rules
+        self._columns = columns  # number of values that the condition compares
         self._sketches = bool(rules.learn) and rules.counting == layout.SKETCHED
         self._rings = bool(rules.learn) and rules.counting == layout.IN_WINDOW
         scored = rules.kind == layout.BY_SCORE
+        self._meets = rules.checked and scored and rules.formula in scores.MEETING
         self._keeps = scored and rules.formula == scores.IJOIN and rules.params[5] != 0
         self._interned = 0  # number of new keys in the last batch
         self._changed = np.zeros(0, np.bool_)  # by entry: whether rates may have changed
@@ -86,6 +89,13 @@ class Tables:
             quality=np.zeros(rules.pools, layout.QUALITY),
             ring=np.empty(0, layout.ring_type(time)),
             sketch=np.zeros((2, layout.SKETCH_ROWS, rules.columns)),
+            values=np.empty((0, columns)),
+            start=np.empty(0, np.uint64),
+            span=none,
+            partners=np.empty(0, np.int64),
+            ghost_values=np.empty((0, columns)),
+            stack=np.empty(len(rules.program) + 1),
+            missing=np.empty(len(rules.program) + 1, np.bool_),
         )
         self.core.model[0].weight = 1.0
         self.core.head_end["rank"] = -np.inf
@@ -111,8 +121,11 @@ class Tables:
         """Bytes of all arrays."""
         return sum(array.nbytes for array in self.core)
 
-    def make_room(self, newcomers: int, late: int = 0) -> None:
-        """Grow the arrays so that newcomers, `late` of them out of order, fit in one run."""
+    def make_room(self, newcomers: int, late: int = 0, counted: int | None = None) -> None:
+        """Grow the arrays so that newcomers, `late` of them out of order, fit in one run.
+
+        They count as arrivals `counted` times, by default once each.
+        """
         rules = self._rules
         most = self.held + newcomers
         if rules.kind != layout.NOTHING:
@@ -128,7 +141,7 @@ class Tables:
         if len(self.core.fresh) < newcomers:
             self.core = self.core._replace(fresh=np.empty(newcomers, np.int64))
         if self._rings:
-            self._grow_ring(newcomers)
+            self._grow_ring(newcomers if counted is None else counted)
 
     def begin_batch(self) -> None:
         """Put the cursor at the start of a batch."""
@@ -158,6 +171,13 @@ class Tables:
         self.core = core._replace(
             slots=slots, free=free, due=_wider(core.due, size + size // 4 + 128)
         )
+        if self._rules.checked:
+            # The last place is that of the newcomer.
+            self.core = self.core._replace(values=_longer(core.values, size + 1))
+            if self._meets:
+                names = ("start", "span", "partners")
+                longer = {name: _longer(getattr(core, name), size + 1) for name in names}
+                self.core = self.core._replace(**longer)
         # Dead candidates take room until they are pruned.
         queue = size + size // 2 + 128
         if self._rules.kind == layout.BY_SCORE:
@@ -246,14 +266,17 @@ class Tables:
     def set_rates(
         self,
         entries: NDArray[np.int64],
+        wanted: NDArray[np.uint64],
         keys: NDArray[np.uint64],
         left: NDArray[np.float64],
         right: NDArray[np.float64],
     ) -> None:
-        """Set the rates of entries from a table sorted by key; keys that it lacks get 0."""
+        """Set the rates of entries from a table sorted by key; keys that it lacks get 0.
+
+        `wanted` has the key of each entry.
+        """
         if len(keys) == 0:
             return
-        wanted = self.core.hashes[entries]
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         known = keys[at] == wanted
         self.core.groups["rate"][2 * entries] = np.where(known, left[at], 0.0)
@@ -291,7 +314,7 @@ class Tables:
         keys, left, right, *recent = (c.to_numpy() for c in batch.columns)
         order = np.argsort(keys)
         entries = self.intern(keys, loading=True)
-        self.set_rates(entries, keys[order], left[order], right[order])
+        self.set_rates(entries, keys, keys[order], left[order], right[order])
         core = self.core
         for at, values in enumerate(recent):
             field, side = _RECENT[at % len(_RECENT)], at // len(_RECENT)
@@ -435,6 +458,7 @@ class Tables:
             returns=np.zeros((2, outlook.COUNTS, _MARKS, levels)),
             factors=np.zeros((3, 3, max(shape))),
             ghosts=np.empty(most, self.core.ghosts.dtype),
+            ghost_values=np.empty((most, self._columns)),
             trails=np.zeros((most if levels > 1 else 0, _MARKS), layout.TRAIL),
             heads=np.full(1 << most.bit_length(), -1, np.int32),
         )
@@ -451,12 +475,24 @@ class Tables:
 
     def model(self) -> dict[str, pa.RecordBatch]:
         """Return the ghosts and what was learned from them."""
-        return model_parts(self.core, ("hash", "seq", "time", "until", "side", "found", "marks"))
+        core = self.core
+        parts = model_parts(core, ("hash", "seq", "time", "until", "side", "found", "marks"))
+        if self._columns:
+            values = core.ghost_values[: core.scalars[0].ghosts].ravel()
+            parts["ghost_values"] = pa.record_batch([pa.array(values)], ["value"])
+        return parts
 
     def load_model(self, parts: dict[str, pa.RecordBatch]) -> None:
         """Load ghosts and what was learned from them."""
-        load_model(self.core, parts)
-        index_ghosts(self.core)
+        core = self.core
+        load_model(core, parts)
+        if self._columns:
+            values = parts.get("ghost_values")
+            # Ghosts of an earlier version have no values, and can meet no row.
+            n = core.scalars[0].ghosts = 0 if values is None else core.scalars[0].ghosts
+            if values is not None:
+                core.ghost_values[:n] = values.column(0).to_numpy().reshape(n, self._columns)
+        index_ghosts(core)
 
     def every(self) -> NDArray[np.int64]:
         """Return all slots, filled or not."""
@@ -490,7 +526,10 @@ class Tables:
         group = 2 * self.intern(held["key"], loading=True) + held["side"]
         names = ("time", "seq", "row", "size", "rank", "gain", "last")
         time, seq, row, size, rank, gain, last = (held[name] for name in names)
-        held_rows.reload(self.core, self._rules, time, seq, row, size, rank, gain, last, group)
+        condition = (held[name] for name in ("start", "span", "values"))
+        held_rows.reload(
+            self.core, self._rules, time, seq, row, size, rank, gain, last, group, *condition
+        )
         slots = self.core.slots
         for side in range(2):
             mine = self.slots_of(side)
@@ -505,6 +544,8 @@ class Tables:
         core = self.core
         held = np.flatnonzero(core.slots["seq"] >= 0)
         partners = core.groups["count"][core.slots["group"][held] ^ 1].astype(np.float64)
+        if len(core.partners):
+            partners = core.partners[held].astype(np.float64)
         if self._rules.formula == scores.IJOIN:
             core.slots["gain"][held] = partners
         elif self._rules.formula in (scores.SIMPPROB, scores.DGL):
@@ -563,6 +604,13 @@ def _wider(array: NDArray[Any], size: int) -> NDArray[Any]:
     """Copy an array into one with room for more columns."""
     out = np.empty((array.shape[0], size), array.dtype)
     out[:, : array.shape[1]] = array
+    return out
+
+
+def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """Copy an array into one with room for more rows."""
+    out = np.empty((size, *array.shape[1:]), array.dtype)
+    out[: len(array)] = array
     return out
 
 

@@ -20,15 +20,17 @@ from tidegate.joins.window import changed_settings, victims
 from tidegate.joins.window import loop as window
 from tidegate.joins.window.arrays import Tables, past
 from tidegate.joins.window.candidates import Candidates
+from tidegate.joins.window.conditions import Condition, Places, bucket_hashes
 from tidegate.joins.window.rules import EXACT_LIMIT, TUPLE_OVERHEAD, rules_of, share_of
 from tidegate.joins.window.shed_log import ShedLog
 from tidegate.joins.window.spec import COMBINE, WindowJoin
 from tidegate.kernel import layout
 from tidegate.kernel.order import tick_order
+from tidegate.kernel.partners import find_buckets
 from tidegate.kernel.records import plain
 from tidegate.learning import scores
 from tidegate.policies import Arrivals, ranks_of
-from tidegate.settings.columns import as_floats, equal
+from tidegate.settings.columns import as_floats, equal, hash_columns
 from tidegate.settings.schedules import Step
 from tidegate.settings.times import times
 from tidegate.sql.conditions import Predicate
@@ -71,6 +73,8 @@ class WindowEngine(LoggedEngine):
     """A bounded join of two streams over sliding windows (ALGORITHMS section 0)."""
 
     _streams = 2
+    #: True if the loop evaluates the condition, and looks for partners in the buckets of its band.
+    _checks_pairs = True
 
     def __init__(
         self,
@@ -85,20 +89,24 @@ class WindowEngine(LoggedEngine):
         self._schemas = [prepared_schema(side.schema, spec.unit) for side in spec.sides]
         self._payload = [Payload(pa.schema(list(s)[PREPARED:])) for s in self._schemas]
         self._piece = room(spec.result_schema)
-        self._rules = rules_of(spec, shards, exact_limit, shard)
+        self._condition = None
+        self._where = None
+        if spec.where is not None:
+            self._where = Predicate(spec.where, spec.left.schema, spec.right.schema)
+        if self._where is not None and self._checks_pairs:
+            self._condition = Condition(self._where)
+        self._rules = rules_of(spec, shards, exact_limit, shard, self._condition)
         self._shares = [
             None if step.value is None else share_of(step.value, spec, shards, shard)
             for step in spec.budget
         ]
-        self._tables = Tables(spec.unit.dtype, self._rules, spec.curves)
+        columns = 0 if self._condition is None else self._condition.columns
+        self._tables = Tables(spec.unit.dtype, self._rules, spec.curves, columns)
         self._candidates = Candidates(self._rules)
         if spec.memory is not None and spec.policy.learns is not None:
             shape = _FEATURES if spec.policy.learns == "rates" else {}
             self._tables.leave_ghosts(_GHOSTS, **shape)
         self._open: list[pa.RecordBatch] = [self._no_rows(0), self._no_rows(1)]
-        self._where = None
-        if spec.where is not None:
-            self._where = Predicate(spec.where, spec.left.schema, spec.right.schema)
         #: Rows from the queue of a slow CPU, if the join had one before a restart.
         self._queued: list[list[pa.RecordBatch]] = [[], []]
         self._keep_shed = keep_shed
@@ -230,7 +238,13 @@ class WindowEngine(LoggedEngine):
             for name in (KEY, TIME, ROW_HASH)
         }
         left, right = (len(times) for times in column[TIME])
-        key, time, row_hash = (np.concatenate(column[name]) for name in (KEY, TIME, ROW_HASH))
+        joined, time, row_hash = (np.concatenate(column[name]) for name in (KEY, TIME, ROW_HASH))
+        placed = [
+            self._placed(s, column[KEY][s], [payload_of(b) for b in given[s]]) for s in range(2)
+        ]
+        places, compared = zip(*placed, strict=True)
+        key, start, span = map(np.concatenate, zip(*places, strict=True))
+        values = np.concatenate(compared)
         side = np.zeros(left + right, np.int8)
         side[left:] = 1
         row = np.concatenate([first[0] + np.arange(left), first[1] + np.arange(right)])
@@ -242,24 +256,73 @@ class WindowEngine(LoggedEngine):
         late = max(int((column[TIME][s] < stream_clock[s]).sum()) for s in range(2))
         order = tick_order(time, left, side, key, row_hash)
         time, side, key, row_hash = time[order], side[order], key[order], row_hash[order]
+        joined, start, span, values = joined[order], start[order], span[order], values[order]
         size = np.ones(len(order), np.int64)
         if self.spec.in_bytes:
             weights = [changed_settings.sizes_of(payload_of(b)) for s in given for b in s]
             size = np.concatenate(weights)[order]
-        self._tables.make_room(len(order), late)
-        entry = self._tables.intern(key)
+        counted = int(span.sum()) if self._rules.checked else len(order)
+        self._tables.make_room(len(order), late, counted)
+        entry, near = self._entries(key, start, span)
         if self.spec.frequencies is not None:
-            self._tables.set_rates(np.unique(entry), *self.spec.frequencies)
+            self._tables.set_rates(entry, joined, *self.spec.frequencies)
         weight = np.ones(len(order))
         if self.spec.left.importance is not None:
             weight = np.concatenate([self._weights(s, given[s]) for s in range(2)])[order]
         if self._rules.kind == layout.BY_TUPLE:
-            arrivals = Arrivals(time, side, key, row_hash, weight, self.spec.seed)
+            arrivals = Arrivals(time, side, joined, row_hash, weight, self.spec.seed)
             rank = ranks_of(self.spec.policy, arrivals)
         else:
             rank = weight
-        newcomers = layout.Batch(time, side, key, entry, row[order], size, rank, probed[order])
+        newcomers = layout.Batch(
+            time,
+            side,
+            key,
+            entry,
+            row[order],
+            size,
+            rank,
+            probed[order],
+            near=near,
+            start=start,
+            span=span,
+            values=values,
+        )
         return newcomers, order, left
+
+    def _placed(
+        self, side: int, keys: NDArray[np.uint64], rows: Sequence[pa.RecordBatch]
+    ) -> tuple[Places, NDArray[np.float64]]:
+        """Return where rows of one side and their partners are, and what the condition compares."""
+        condition = self._condition
+        if condition is None:
+            return Places(keys, keys, np.empty(len(keys), np.int64)), np.empty((len(keys), 0))
+        ends = np.cumsum([batch.num_rows for batch in rows])
+        own = np.split(keys, ends[:-1])
+        values = np.concatenate([condition.values(side, batch) for batch in rows])
+        if self._rules.certain and not condition.certain:
+            self._rules = self._rules._replace(certain=False)
+        places = [condition.places(side, k, b) for k, b in zip(own, rows, strict=True)]
+        return Places(*map(np.concatenate, zip(*places, strict=True))), values
+
+    def _entries(
+        self, key: NDArray[np.uint64], start: NDArray[np.uint64], span: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the entry of each newcomer, and those of the buckets of its partners."""
+        tables, n = self._tables, len(key)
+        if not self._rules.checked:
+            return tables.intern(key), np.empty((n, 0), np.int64)
+        near = np.full((n, int(span.max(initial=0))), -1)
+        if self._rules.learn != layout.ARRIVALS:
+            entry = tables.intern(key)
+            core = tables.core
+            find_buckets(core.table, core.hashes, start, span, near)
+            return entry, near
+        # Newcomers count for the buckets of their partners.
+        some = np.arange(near.shape[1]) < span[:, np.newaxis]
+        entries = tables.intern(np.concatenate([key, bucket_hashes(start, near.shape[1])[some]]))
+        near[some] = entries[n:]
+        return entries[:n], near
 
     def _weights(self, side: int, batches: list[pa.RecordBatch]) -> NDArray[np.float64]:
         """Return the importance of the rows of one side."""
@@ -553,7 +616,7 @@ class WindowEngine(LoggedEngine):
         tables.load_priorities(log.all("priorities"))
         self._sweep(tight=True)
         if self.spec.frequencies is not None:
-            tables.set_rates(tables.intern(held["key"]), *self.spec.frequencies)
+            tables.set_rates(tables.intern(held["key"]), held["joined"], *self.spec.frequencies)
             victims.requeue(tables.core, self._rules)
         self._candidates.load(tables.core, log.all("queue"), log.last("slices"), head)
 
@@ -574,10 +637,24 @@ class WindowEngine(LoggedEngine):
         live = log.survivors(columns["seq"])
         live &= ~past(self._rules, side, columns["time"], self._tables.core.stream_clock[1 - side])
         rows = np.flatnonzero(live)
-        return {name: column[rows] for name, column in columns.items()} | {
+        held = {name: column[rows] for name, column in columns.items()} | {
             "row": rows,
             "side": np.full(len(rows), side, np.int64),
         }
+        return held | self._located(side, held["key"], rows)
+
+    def _located(
+        self, side: int, keys: NDArray[np.uint64], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any]]:
+        """Return where held rows of one side and their partners are; see `_placed`."""
+        payload, own, parts = self._payload[side], self.spec.sides[side], []
+        if self._condition is not None:
+            parts = [payload.take(rows[part]) for part in (slice(0, 0), *payload.cut(rows))]
+            at = [own.schema.get_field_index(name) for name in own.keys]
+            hashes = [hash_columns([part.column(i) for i in at], part.num_rows) for part in parts]
+            keys = np.concatenate(hashes)
+        places, values = self._placed(side, keys, parts)
+        return {"joined": keys, "values": values, **places._asdict()}
 
 
 def _opened(batch: layout.Batch) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.partners import counts_partners, greet_newcomer, meet_held
 from tidegate.kernel.windows import end_of, expired, past, window_of
 from tidegate.learning.scores import SPARED, first_gain, is_spared, learn_stay, score
 
@@ -35,6 +36,8 @@ def unlink(core: Core, rules: Rules, slot: int) -> None:
     held = core.slots[slot]
     group = held.group
     side = group & 1
+    if counts_partners(core):
+        meet_held(core, rules, side, slot, -1)
     before, after = held.prev, held.next
     if before >= 0:
         core.slots[before].next = after
@@ -167,6 +170,8 @@ def link(core: Core, rules: Rules, slot: int, pool: int) -> None:
     core.groups[group].count += 1
     core.pools[pool].used += core.slots[slot].size
     core.sides[side].held += 1
+    if counts_partners(core):
+        core.partners[slot] = meet_held(core, rules, side, slot, 1)
     if rules.kind == BY_SCORE:
         add_row(core, rules, pool, slot)
     elif of_tuples(rules):
@@ -264,7 +269,9 @@ def make_room(
             now = core.clock[0]
             rank = SPARED
             if not is_spared(rules, now, time):
-                rank = score(core, rules, now, group, time, fixed, gain, now)
+                if counts_partners(core):
+                    core.partners[-1] = meet_held(core, rules, side, -1, 0)
+                rank = score(core, rules, now, group, time, fixed, gain, now, -1)
         else:
             rank = core.groups[group ^ 1].rate
         core.floor[pool] = max(core.floor[pool], min(lowest, rank))
@@ -313,6 +320,7 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     pool = side if rules.pools == 2 else 0
     group = 2 * batch.entry[i] + side
     rank = batch.rank[i] + rules.floor_weight * core.floor[pool] + rules.seq_weight * float(seq)
+    greet_newcomer(core, rules, batch, i)
     gain = first_gain(core, rules, group, rank, pool) if rules.kind == BY_SCORE else 0.0
     if size > core.pools[pool].budget or not make_room(
         core, rules, out, pool, size, time, group, rank, gain
@@ -326,6 +334,10 @@ def admit(core: Core, rules: Rules, batch: Batch, out: Output, i: int) -> None:
     held = core.slots[slot]
     held.time, held.seq, held.row, held.size = time, seq, batch.row[i], size
     held.group, held.rank, held.gain, held.last = group, rank, gain, core.clock[0]
+    for column in range(core.values.shape[1]):
+        core.values[slot, column] = batch.values[i, column]
+    if counts_partners(core):
+        core.start[slot], core.span[slot] = batch.start[i], batch.span[i]
     link(core, rules, slot, pool)
     scalars.admitted += 1
     core.fresh[scalars.fresh] = slot
@@ -346,6 +358,9 @@ def reload(
     gain: Array,
     last: Array,
     group: Array,
+    start: Array,
+    span: Array,
+    values: Array,
 ) -> None:
     """Hold rows given in order of their sequence numbers, in addition to the held ones."""
     scalars = core.scalars[0]
@@ -356,6 +371,10 @@ def reload(
         held.time, held.seq, held.row, held.size = time[i], seq[i], row[i], size[i]
         held.rank, held.gain, held.last, held.group = rank[i], gain[i], last[i], group[i]
         side = group[i] & 1
+        for column in range(core.values.shape[1]):
+            core.values[slot, column] = values[i, column]
+        if counts_partners(core):
+            core.start[slot], core.span[slot] = start[i], span[i]
         link(core, rules, slot, side if rules.pools == 2 else 0)
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.engine.base import Job
-from tidegate.engine.prepare import prepare
+from tidegate.engine.prepare import payload_of, prepare, shard_of
 from tidegate.joins.window.changed_settings import changeable
+from tidegate.joins.window.conditions import Condition
 from tidegate.joins.window.engine import WindowEngine
 from tidegate.joins.window.queue import QueueEngine
 from tidegate.joins.window.shed_log import dropped_lines
 from tidegate.joins.window.spec import WindowJoin
+from tidegate.settings.columns import hash_column
+from tidegate.sql.conditions import Predicate
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,32 @@ class WindowJob(Job):
     def dropped_lines(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with a null time or key, as lines of an archive."""
         return dropped_lines(self.spec, stream, batch)
+
+    @cached_property
+    def _condition(self) -> Condition | None:
+        """The condition, if rows are divided into shards by its band."""
+        spec = self.spec
+        if spec.where is None or spec.left.keys or not spec.banded:
+            return None
+        return Condition(Predicate(spec.where, spec.left.schema, spec.right.schema))
+
+    def route(
+        self, stream: int, prepared: pa.RecordBatch, shards: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+        """Send rows to the shard of their key; without a key, to those of their cells in the band.
+
+        A row of the left goes to one shard, and so each pair is found once. A row of the right near
+        a border goes to both shards.
+        """
+        if self._condition is None:
+            return super().route(stream, prepared, shards)
+        first, last = self._condition.cells(stream, payload_of(prepared))
+        count = last - first + 1
+        rows = np.repeat(np.arange(len(first)), count)
+        cells = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+        places = rows * shards + shard_of(hash_column(pa.array(cells)), shards)
+        places = np.unique(places)
+        return places // shards, (places % shards).astype(np.uint16)
 
     def engine_at(
         self, shard: int, shards: int, *, keep_shed: bool = False

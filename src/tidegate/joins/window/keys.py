@@ -17,6 +17,7 @@ from tidegate.kernel.hash_table import (
     set_entry,
 )
 from tidegate.kernel.layout import BY_SCORE, IN_WINDOW, NEVER, SKETCHED, Batch, Core, Rules
+from tidegate.kernel.partners import partner_entries, partner_entry
 from tidegate.kernel.sketch import add_to, found_in
 from tidegate.learning.rates import note, weigh
 
@@ -154,12 +155,14 @@ def observe_window(core: Core, rules: Rules, batch: Batch, start: int, stop: int
         _leave_ring(core)
         first = core.ring[scalars.ring_from % core.ring.shape[0]]
     for i in range(start, stop):
-        if scalars.ring_to - scalars.ring_from == rules.cap:
-            _leave_ring(core)
-        at = core.ring[scalars.ring_to % core.ring.shape[0]]
-        at.time, at.group = core.clock[0], 2 * batch.entry[i] + batch.side[i]
-        scalars.ring_to += 1
-        count(core, batch.entry[i], batch.side[i], 1.0)
+        for part in range(partner_entries(rules, batch, i)):
+            entry = partner_entry(rules, batch, i, part)
+            if scalars.ring_to - scalars.ring_from == rules.cap:
+                _leave_ring(core)
+            at = core.ring[scalars.ring_to % core.ring.shape[0]]
+            at.time, at.group = core.clock[0], 2 * entry + batch.side[i]
+            scalars.ring_to += 1
+            count(core, entry, batch.side[i], 1.0)
 
 
 @inlined
@@ -226,9 +229,11 @@ def observe(core: Core, rules: Rules, batch: Batch, start: int, stop: int) -> No
             requeue(core, rules)
         weight = math.ldexp(1.0, int(age))
     for i in range(start, stop):
-        if rules.counting == SKETCHED:
-            observe_in_sketch(core, batch.entry[i], batch.side[i], weight)
-        else:
-            count(core, batch.entry[i], batch.side[i], weight)
-        if rules.kind == BY_SCORE and core.recent.shape[0] > 0:
-            note(core, rules, 2 * batch.entry[i] + batch.side[i], batch.time[i])
+        for part in range(partner_entries(rules, batch, i)):
+            entry = partner_entry(rules, batch, i, part)
+            if rules.counting == SKETCHED:
+                observe_in_sketch(core, entry, batch.side[i], weight)
+            else:
+                count(core, entry, batch.side[i], weight)
+            if rules.kind == BY_SCORE and core.recent.shape[0] > 0:
+                note(core, rules, 2 * entry + batch.side[i], batch.time[i])

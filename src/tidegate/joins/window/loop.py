@@ -39,6 +39,7 @@ from tidegate.kernel.layout import (
     Output,
     Rules,
 )
+from tidegate.kernel.partners import are_partners, partner_entries, partner_entry
 from tidegate.kernel.windows import end_of, expired, joins
 from tidegate.learning.ghosts import add_ghost, credit_ghosts, refit
 from tidegate.learning.rates import weigh
@@ -46,10 +47,26 @@ from tidegate.learning.scores import is_lowered_by_results, learn_match
 
 
 @inlined
-def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, limit: int) -> int:
-    """Write the pairs of newcomer i with held rows older than `limit`; return the new total."""
+def _learn_result(core: Core, rules: Rules, one: int, other: int) -> None:
+    """Count a result for the entries of its rows, if results are counted."""
+    if rules.learn == RESULTS:
+        for side in range(2):
+            count(core, one, side, 1.0)
+            if other != one:
+                count(core, other, side, 1.0)
+
+
+@inlined
+def _probe(
+    core: Core, rules: Rules, batch: Batch, out: Output, i: int, entry: int, n: int, limit: int
+) -> int:
+    """Write the pairs of newcomer i with the held rows of an entry that are older than `limit`.
+
+    Return the new total. If the program of a condition is not certain, pairs that it refuses are
+    written too.
+    """
     time, row, side = batch.time[i], batch.row[i], batch.side[i]
-    slot = core.groups[2 * batch.entry[i] + 1 - side].head
+    slot = core.groups[2 * entry + 1 - side].head
     while slot >= 0:
         held = core.slots[slot]
         if held.seq < limit:
@@ -60,6 +77,12 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
             else:
                 is_pair = joins(rules, held.time, time)
                 out.left[n], out.right[n] = held.row, row
+            if is_pair and rules.checked:
+                is_pair = are_partners(core, rules, side, batch.values[i], core.values[slot])
+                if is_pair:
+                    _learn_result(core, rules, batch.entry[i], entry)
+                else:
+                    n += not rules.certain
             if is_pair:
                 n += 1
                 if rules.kind == BY_SCORE:
@@ -71,9 +94,8 @@ def _probe(core: Core, rules: Rules, batch: Batch, out: Output, i: int, n: int, 
 
 
 @inlined
-def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
-    """Return the range of the tick's newcomers that have the other side and the key of row i."""
-    side, h = 1 - batch.side[i], batch.hash[i]
+def _block(batch: Batch, side: int, h: Any, start: int, stop: int) -> tuple[int, int]:
+    """Return the range of the tick's newcomers that have a side and the hash of an entry."""
     low, high = start, stop
     while low < high:
         middle = (low + high) >> 1
@@ -86,6 +108,43 @@ def _block(batch: Batch, i: int, start: int, stop: int) -> tuple[int, int]:
     while end < stop and batch.side[end] == side and batch.hash[end] == h:
         end += 1
     return low, end
+
+
+@inlined
+def _blocks(
+    core: Core,
+    rules: Rules,
+    batch: Batch,
+    i: int,
+    entry: int,
+    same: bool,
+    opened: int,
+    open_end: int,
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the ranges of the tick and of the open tick that have the partners in an entry."""
+    start, stop = core.scalars[0].tick_from, core.scalars[0].tick_to
+    side, h = 1 - batch.side[i], core.hashes[entry] if rules.checked else batch.hash[i]
+    new, old = (0, 0), (0, 0)
+    if same and stop - start > 1:
+        new = _block(batch, side, h, start, stop)
+    if start < opened and rules.shed_when == AFTER_PROBE:
+        old = _block(batch, side, h, opened, open_end)
+    return new, old
+
+
+@inlined
+def _join_newcomers(
+    core: Core, rules: Rules, batch: Batch, out: Output, i: int, j: int, n: int
+) -> int:
+    """Write the pair of two newcomers, if the condition allows it; return the new total."""
+    left, right = (i, j) if batch.side[i] == 0 else (j, i)
+    out.left[n], out.right[n] = batch.row[left], batch.row[right]
+    if rules.checked:
+        if are_partners(core, rules, 0, batch.values[left], batch.values[right]):
+            _learn_result(core, rules, batch.entry[i], batch.entry[j])
+        elif rules.certain:
+            return n
+    return n + 1
 
 
 @inlined
@@ -121,44 +180,43 @@ def _probe_tick(
         if rules.shed_when == AFTER_PROBE and batch.probed[i]:
             continue
         side = batch.side[i]
-        most = np.int64(core.groups[2 * batch.entry[i] + 1 - side].count)
-        low, high = _block(batch, i, start, stop) if same and stop - start > 1 else (0, 0)
-        most += high - low
-        open_low, open_high = 0, 0
-        if start < opened and rules.shed_when == AFTER_PROBE:
-            open_low, open_high = _block(batch, i, opened, open_end)
-            most += open_high - open_low
+        parts = partner_entries(rules, batch, i)
+        most = np.int64(0)
+        new, old = (0, 0), (0, 0)
+        for part in range(parts):
+            entry = partner_entry(rules, batch, i, part)
+            if entry >= 0:
+                new, old = _blocks(core, rules, batch, i, entry, same, opened, open_end)
+                most += core.groups[2 * entry + 1 - side].count
+                most += new[1] - new[0] + old[1] - old[0]
         if n + most > room:
             return n, OUTPUT_FULL if n > 0 else PROBE_TOO_LARGE
         if rules.shed_when == BEFORE_ARRIVAL and _was_shed(core, rules, batch, i, base, start):
             continue
         before = n
-        n = _probe(core, rules, batch, out, i, n, base)
-        for j in range(low, high):
-            # Each pair of newcomers is found from its left row, unless that row probed before.
-            if rules.shed_when == AFTER_PROBE:
-                if side == 1 and not batch.probed[j]:
+        for part in range(parts):
+            entry = partner_entry(rules, batch, i, part)
+            if entry < 0:
+                continue
+            if parts > 1:
+                new, old = _blocks(core, rules, batch, i, entry, same, opened, open_end)
+            n = _probe(core, rules, batch, out, i, entry, n, base)
+            for j in range(new[0], new[1]):
+                # Each pair of newcomers is found from its left row, unless that row probed before.
+                if rules.shed_when == AFTER_PROBE:
+                    if side == 1 and not batch.probed[j]:
+                        continue
+                elif side == 1 or (
+                    rules.shed_when == BEFORE_ARRIVAL
+                    and _was_shed(core, rules, batch, j, base, start)
+                ):
                     continue
-            elif side == 1 or (
-                rules.shed_when == BEFORE_ARRIVAL and _was_shed(core, rules, batch, j, base, start)
-            ):
-                continue
-            if side == 0:
-                out.left[n], out.right[n] = batch.row[i], batch.row[j]
-            else:
-                out.left[n], out.right[n] = batch.row[j], batch.row[i]
-            n += 1
-        for j in range(open_low, open_high):
-            if not batch.probed[j]:
-                continue
-            if side == 0:
-                if joins(rules, batch.time[i], batch.time[j]):
-                    out.left[n], out.right[n] = batch.row[i], batch.row[j]
-                    n += 1
-            elif joins(rules, batch.time[j], batch.time[i]):
-                out.left[n], out.right[n] = batch.row[j], batch.row[i]
-                n += 1
-        if rules.learn == RESULTS and n > before:
+                n = _join_newcomers(core, rules, batch, out, i, j, n)
+            for j in range(old[0], old[1]):
+                left, right = (i, j) if side == 0 else (j, i)
+                if batch.probed[j] and joins(rules, batch.time[left], batch.time[right]):
+                    n = _join_newcomers(core, rules, batch, out, i, j, n)
+        if rules.learn == RESULTS and n > before and not rules.checked:
             count(core, batch.entry[i], 0, float(n - before))
             count(core, batch.entry[i], 1, float(n - before))
     return n, DONE

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.joins.window.conditions import Condition
 from tidegate.joins.window.spec import PARAMS, WindowJoin
 from tidegate.kernel import layout
 from tidegate.learning import scores
@@ -46,6 +47,8 @@ _OVERHEADS = {
     layout.IN_WINDOW: ARRIVAL_OVERHEAD,
     layout.SKETCHED: SKETCH_OVERHEAD,
 }
+#: The program of a join without a condition.
+_NO_PROGRAM, _NO_NUMBERS = np.empty((0, 2), np.int64), np.empty(0)
 _COUNTS = {"nothing": 0, "arrivals": layout.ARRIVALS, "results": layout.RESULTS}
 _SHED_WHEN = {
     "after-probe": layout.AFTER_PROBE,
@@ -55,7 +58,11 @@ _SHED_WHEN = {
 
 
 def rules_of(
-    spec: WindowJoin, shards: int, exact_limit: int, shard: int | None = None
+    spec: WindowJoin,
+    shards: int,
+    exact_limit: int,
+    shard: int | None = None,
+    condition: Condition | None = None,
 ) -> layout.Rules:
     """Return the settings in the form that the loop takes."""
     number = spec.unit.dtype.type
@@ -113,6 +120,10 @@ def rules_of(
         counting=counting,
         span=number(max(side.window or 0 for side in spec.sides)),
         columns=columns,
+        checked=condition is not None,
+        certain=condition is not None and condition.certain,
+        program=_NO_PROGRAM if condition is None else condition.program.code,
+        numbers=_NO_NUMBERS if condition is None else condition.program.numbers,
         closed=spec.closed,
         resolution=number(0 if spec.unit.kind == "real number" else 1),
     )

@@ -66,7 +66,8 @@ def _rank_at(core: Core, rules: Rules, slot: int, when: Any) -> float:
     if keeps(core):
         return float(core.priority[slot])
     held = core.slots[slot]
-    return score(core, rules, when, held.group, held.time, held.rank, held.gain, held.last)
+    group, time, at = held.group, held.time, int(slot)
+    return score(core, rules, when, group, time, held.rank, held.gain, held.last, at)
 
 
 @inlined

@@ -43,6 +43,7 @@ from tidegate.settings.slow_cpu import SlowCPU
 from tidegate.settings.times import TimeUnit, duration, lateness_of, time_unit
 from tidegate.settings.types import Combine, Keys, ShedWhen, Suffixes, TimeColumn
 from tidegate.settings.values import quoted, real
+from tidegate.sql.bands import band_of
 from tidegate.sql.conditions import Predicate
 
 #: The largest number of parameters of a formula.
@@ -138,9 +139,16 @@ class WindowJoin:
         return self.policy.counting if isinstance(self.policy, ByFrequency) else None
 
     @property
+    def banded(self) -> bool:
+        """True if the condition has a band, by which partners are found; see `sql/bands.py`."""
+        if self.where is None:
+            return False
+        return band_of(Predicate(self.where, self.left.schema, self.right.schema)) is not None
+
+    @property
     def most_shards(self) -> int | None:
-        """The most shards, so that each has memory for both sides; 1 without a key."""
-        if not self.left.keys:
+        """The most shards, so that each has memory for both sides; 1 without a key or a band."""
+        if not self.left.keys and not self.banded:
             return 1
         most = [] if self.cpu is None else [self.cpu.queue]
         if self.memory is not None and self.in_bytes:

@@ -17,6 +17,7 @@ from tidegate.engine.prepare import payload_of
 from tidegate.joins.window import loop as window
 from tidegate.joins.window.engine import WindowEngine, _opened
 from tidegate.kernel import layout
+from tidegate.kernel.partners import count_held
 
 
 class SteppedWindowEngine(WindowEngine):
@@ -77,9 +78,9 @@ class SteppedWindowEngine(WindowEngine):
         self._all.probed[self._waiting] = self._rules.shed_when == layout.AFTER_PROBE
 
     def partners_of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return how many held rows of the other side have each row's key."""
-        groups = 2 * self._all.entry[names] + 1 - self._all.side[names]
-        counts: NDArray[np.int32] = self._tables.core.groups["count"][groups]
+        """Return how many held rows of the other side each row joins by key and condition."""
+        counts = np.empty(len(names), np.int32)
+        count_held(self._tables.core, self._rules, self._all, names, counts)
         return counts
 
     def end(self) -> Iterator[pa.RecordBatch]:
